@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from _measure import environment, table
-from openvse.analysis.opening import NamedTowers, open_towers
+from openvse.analysis.opening import open_towers
 from openvse.conversion.weights import expect_memory
 from openvse.functional import normalize
 from openvse.model import TwoTower, evaluating
@@ -57,21 +57,24 @@ class Timed:
 
 
 def time_retrieval(
-    towers: Sequence[NamedTowers], sizes: Sequence[int] = SIZES, *, repeats: int = 5, tokens: int = 36
+    towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES, *, repeats: int = 5, tokens: int = 36
 ) -> list[Timed]:
     """Time one text query against galleries of images.
 
     Args:
-        towers: the models.
+        towers: the models by their names.
         sizes: numbers of images.
         repeats: how often each query is timed; one more warms up.
         tokens: how many local features an image of a pair scorer has.
     """
-    return [timed for named in towers for timed in _time_model(named, sizes, repeats, tokens)]
+    return [
+        timed for name, model in towers.items() for timed in _time_model(name, model, sizes, repeats, tokens)
+    ]
 
 
-def _time_model(named: NamedTowers, sizes: Sequence[int], repeats: int, tokens: int) -> Iterator[Timed]:
-    model = named.model
+def _time_model(
+    name: str, model: TwoTower, sizes: Sequence[int], repeats: int, tokens: int
+) -> Iterator[Timed]:
     one_image, one_text = _shapes(model, tokens)
     pairs = not model.image.aggregator.fixed_k
     kind = f"pairs, {one_image[0]} tokens" if pairs else f"{one_image[0]} embedding{'s' * (one_image[0] > 1)}"
@@ -85,7 +88,7 @@ def _time_model(named: NamedTowers, sizes: Sequence[int], repeats: int, tokens: 
         with evaluating(model):
             seconds = time_calls(partial(_ask, model, gallery, query, size), repeats)
         before, median = size, statistics.median(seconds)
-        yield Timed(named.name, kind, size, median, min(seconds), max(seconds))
+        yield Timed(name, kind, size, median, min(seconds), max(seconds))
 
 
 def _ask(model: TwoTower, gallery: EmbeddingSet, query: EmbeddingSet, size: int) -> None:
@@ -122,9 +125,9 @@ def time_calls(call: Callable[[], object], repeats: int) -> list[float]:
     return seconds
 
 
-def untrained(width: int = 1024) -> list[NamedTowers]:
+def untrained(width: int = 1024) -> dict[str, TwoTower]:
     """Return untrained models of each kind."""
-    towers = []
+    towers = {}
     for name, chosen in UNTRAINED.items():
         side = chosen["aggregator"]
         text = "tokens" if side == "tokens" else "gpo"
@@ -138,7 +141,7 @@ def untrained(width: int = 1024) -> list[NamedTowers]:
             "training": {"phases": [{"epochs": 1}]},
         }
         tree |= {"similarity": chosen["similarity"]} if "similarity" in chosen else {}
-        towers.append(NamedTowers(name, build_model(parse_recipe(tree), captions=[SENTENCE], seed=0).eval()))
+        towers[name] = build_model(parse_recipe(tree), captions=[SENTENCE], seed=0).eval()
     return towers
 
 

@@ -13,7 +13,7 @@ import torch
 from openvse.aggregators import GPO
 from openvse.aggregators.gpo import MLP
 from openvse.errors import OpenVSEError
-from tests.analysis.small import is_png, named, plain, small_model
+from tests.analysis.small import is_png, plain, small_model
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -85,7 +85,7 @@ def test_times_grow_with_the_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {"name": "tokens"}
     fused = small_model(tokens, tokens, similarity={"name": "fused", "fusion": {"name": "score_attention"}})
     views = small_model({"name": "multi_view", "num_views": 2})
-    towers = [named(plain(), "one"), named(views, "two"), named(fused, "pairs")]
+    towers = {"one": plain(), "two": views, "pairs": fused}
     timed = times.time_retrieval(towers, [50, 10], repeats=1, tokens=5)
     assert [(t.name, t.kind, t.size) for t in timed] == [
         ("one", "1 embedding", 10), ("one", "1 embedding", 50),

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from openvse.analysis.opening import NamedTowers
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
@@ -52,8 +51,8 @@ def plain() -> TwoTower:
     return small_model()
 
 
-def named(model: TwoTower, name: str = "model") -> NamedTowers:
-    return NamedTowers(name, model)
+def named(model: TwoTower, name: str = "model") -> dict[str, TwoTower]:
+    return {name: model}
 
 
 def saved(model: TwoTower, folder: Path) -> Path:

@@ -29,7 +29,7 @@ from openvse.types import Features
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
-from tests.analysis.small import CAPTIONS, ENCODER, WORDS, is_png, named, plain, small_model
+from tests.analysis.small import CAPTIONS, ENCODER, WORDS, is_png, plain, small_model
 from tests.cli.album import write_album
 from tests.tiny_questions import COLOURS, answering_tree
 
@@ -44,7 +44,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def maps_of(model: TwoTower, album: Path, gallery: Gallery | None = None) -> list[ImageMap]:
     corpus = open_corpus(album)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))[:2]
-    return map_images(named(model), images, gallery or gallery_of(corpus))
+    return map_images("model", model, images, gallery or gallery_of(corpus, corpus))
 
 
 def seen(model: TwoTower, path: Path) -> Features:
@@ -124,14 +124,14 @@ def test_boxes_come_from_the_store(album: Path, tmp_path: Path) -> None:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12), boxes)
     request = Request(str(album), "all", (tmp_path / "s",))
-    maps = look([("m", model)], request, Subjects(count=2))
+    maps = look({"m": model}, request, Subjects(count=2))
     assert len(maps) == 2 and not maps[0].tiled
     torch.testing.assert_close(maps[0].boxes, boxes, atol=1e-3, rtol=0)
     with FeatureStoreWriter(tmp_path / "t", fingerprint="x", dim=12, dtype="float32") as writer:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12))
     with pytest.raises(OpenVSEError, match="places of its local features are not known"):
-        look([("m", model)], Request(str(album), "all", (tmp_path / "t",)), Subjects(count=1))
+        look({"m": model}, Request(str(album), "all", (tmp_path / "t",)), Subjects(count=1))
 
 
 def answerer() -> Answerer:
@@ -154,9 +154,9 @@ def test_answers_have_maps(album: Path) -> None:
     assert (maps[0].right, right[0].right, wrong[0].right) == (None, True, False)
     assert wrong[0].caption.endswith(", truth: other") and "truth" not in right[0].caption
     asked = Subjects(images=(album / "01.png",), captions=("what colour is the cat",))
-    assert look([("m", model)], Request(""), asked)[0].image_id == "01.png"
+    assert look({"m": model}, Request(""), asked)[0].image_id == "01.png"
     with pytest.raises(OpenVSEError, match="give --caption"):
-        look([("m", model)], Request(""), Subjects(images=(album / "01.png",)))
+        look({"m": model}, Request(""), Subjects(images=(album / "01.png",)))
 
 
 def test_widths_that_differ_are_refused(album: Path) -> None:

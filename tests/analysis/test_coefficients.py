@@ -17,7 +17,7 @@ from tests.analysis.small import is_png, named, plain, small_model
 
 def test_curves_are_those_of_the_pooling() -> None:
     model = plain()
-    found = learned_curves([named(model)], [3, 7])
+    found = learned_curves(named(model), [3, 7])
     assert [(c.side, c.size, len(c.values)) for c in found] == [
         ("image", 3, 3), ("image", 7, 7), ("text", 3, 3), ("text", 7, 7)
     ]  # fmt: skip
@@ -29,7 +29,7 @@ def test_curves_are_those_of_the_pooling() -> None:
 
 def test_views_have_curves_of_their_own() -> None:
     model = small_model({"name": "multi_view", "num_views": 2}, "fs_pool")
-    found = learned_curves([named(model)], [4])
+    found = learned_curves(named(model), [4])
     assert [(c.side, c.pool) for c in found] == [("image", "view 1"), ("image", "view 2"), ("text", "")]
     knots = model.text.aggregator.knots.detach()
     assert found[2].values[0] == pytest.approx(knots[0].mean().item(), abs=1e-5)
@@ -44,12 +44,12 @@ def test_k_max_lies_between_max_and_mean() -> None:
 
 def test_models_without_coefficients_are_refused() -> None:
     with pytest.raises(OpenVSEError, match=r"no learned coefficients \(its aggregators: Mean, Max\)"):
-        analyze_coefficients([named(small_model("mean", "max"))])
+        analyze_coefficients(named(small_model("mean", "max")))
 
 
 @pytest.mark.medium
 def test_figures_and_numbers_are_written(tmp_path: Path) -> None:
-    found = analyze_coefficients([named(plain())], [3, 7], k=2)
+    found = analyze_coefficients(named(plain()), [3, 7], k=2)
     written = found.write(tmp_path / "out")
     assert [path.name for path in written] == ["coefficients.csv", "coefficients.png", "coefficients.svg"]
     rows = [*csv.DictReader((tmp_path / "out" / "coefficients.csv").open())]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openvse.analysis.answers import AnswersOf, analyze_answers, answer_all, pick_questions
-from openvse.analysis.curves import analyze_training, read_history
+from openvse.analysis.curves import analyze_training, read_validated
 from openvse.errors import OpenVSEError
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.kind import Request
@@ -84,10 +84,10 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path) -> None:
             analyze_training(words)
     (one / "metrics.jsonl").write_text('{"kind": "train", "epoch": 1, "global_step": 1}\n')
     with pytest.raises(OpenVSEError, match="no validation yet"):
-        read_history(str(one), "one")
+        read_validated(str(one))
     (one / "metrics.jsonl").unlink()
     with pytest.raises(OpenVSEError, match="metrics.jsonl"):
-        read_history(str(one), "one")
+        read_validated(str(one))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def answerer(seed: int):
 
 
 def test_answers_side_by_side(quiz: Path) -> None:
-    models = [("a", answerer(0)), ("b", answerer(1))]
+    models = {"a": answerer(0), "b": answerer(1)}
     request = Request(f"question_folder:{quiz}", "test", (quiz / "features",))
     questions, rows = answer_all(models, request)
     assert len(questions) == 8 and [row.name for row in rows] == ["a", "b"]
@@ -115,7 +115,7 @@ def test_answers_side_by_side(quiz: Path) -> None:
     alone = sum(a > 0 and b == 0 for a, b in zip(rows[0].accuracy, rows[1].accuracy, strict=True))
     assert found.summary.rows[0][3] == alone
     with pytest.raises(OpenVSEError, match="needs a model that answers questions"):
-        answer_all([("c", plain())], request)
+        answer_all({"c": plain()}, request)
 
 
 def test_questions_that_differ_come_first() -> None:
@@ -131,7 +131,7 @@ def test_questions_that_differ_come_first() -> None:
 @pytest.mark.medium
 def test_answers_are_drawn(quiz: Path, tmp_path: Path) -> None:
     request = Request(f"question_folder:{quiz}", "test", (quiz / "features",))
-    questions, rows = answer_all([("a", answerer(0))], request)
+    questions, rows = answer_all({"a": answerer(0)}, request)
     written = analyze_answers(questions, rows, count=3).write(tmp_path)
     svg = written[2].read_text()
     assert is_png(written[1]) and "truth: " in svg and "what colour is the" in svg

@@ -177,7 +177,7 @@ def test_rare_words_and_groups(album: Path) -> None:
     embedded = made(album)
     values = np.arange(24)
     groups = recall_by_group(find_hits(embedded, 1), values, "x", at=3)
-    assert sum(group.count for group in groups) == 24 and len(groups) == 5
+    assert sum(group.captions for group in groups) == 24 and len(groups) == 5
     scores = matrix(embedded)
     image_of = dict(zip(embedded.corpus.relevance.texts, embedded.corpus.relevance.images, strict=True))
     hit = [(scores[:, t] >= scores[image_of[t], t]).sum() <= 3 for t in range(24)]
@@ -207,7 +207,7 @@ def test_embeddings_of_a_model_are_read(album: Path) -> None:
     from tests.analysis.small import named
 
     model = small_model()
-    (embedded,) = embed_all([named(model)], Request(str(album), "all"), limit=4)
+    (embedded,) = embed_all(named(model), Request(str(album), "all"), limit=4)
     assert embedded.corpus.image_ids == ("00.png", "04.png", "07.png", "11.png")
     torch.testing.assert_close(
         embedded.images.vectors, model.encode_image(list(embedded.corpus.image_paths)).vectors

@@ -59,7 +59,7 @@ def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
     sweep = Sweep(str(recipe), shared, axes, (0, 1), tmp_path / "runs")
     told: list[tuple[str, int, int]] = []
     watcher = Recorder()
-    found = run_sweep(replace(sweep, watcher=watcher), lambda *state: told.append(state))
+    found = run_sweep(sweep, watcher, lambda *state: told.append(state))
     begun = [line for line in watcher.notes if line.startswith("training ")]
     assert begun == [
         f"training {number} of 4: {VIEWS}-{views}, seed {seed}"

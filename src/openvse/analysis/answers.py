@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from openvse.analysis.hits import small_image
+from openvse.analysis.opening import only
 from openvse.analysis.result import Analysis
-from openvse.corpus.questions import Question, QuestionSet
+from openvse.corpus.questions import Question
 from openvse.datasets import open_questions
-from openvse.errors import DataError, OpenVSEError
+from openvse.errors import DataError
 from openvse.features import open_store
 from openvse.model import Model
-from openvse.output.figures import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.training.kind import Request
 from openvse.vqa.accuracy import answer_accuracy
@@ -42,50 +44,39 @@ class AnswersOf:
     accuracy: tuple[float, ...]
 
 
-def answer_all(
-    models: Sequence[tuple[str, Model]], request: Request
-) -> tuple[list[Question], list[AnswersOf]]:
+def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Question], list[AnswersOf]]:
     """Answer the questions of a split with each model; questions that one cannot answer are left out for all.
 
     Raises:
         OpenVSEError: a model does not answer questions, the data cannot be used, or no question has an answer.
     """
-    for name, model in models:
-        if not isinstance(model, Answerer):
-            raise OpenVSEError(
-                f"{name} {model.purpose}, and this analysis needs a model that {Answerer.purpose}: name another model"
-            )
-    questions = _open(models, request)
-    answered: list[tuple[str, dict[str, str]]] = []
-    for number, (name, model) in enumerate(models):
-        assert isinstance(model, Answerer)
-        where = request.store(number)
-        store = open_store(where, model.image.encoder) if model.image is not None and where else None
+    answerers = only(Answerer, models)
+    looks = any(model.sees for model in answerers.values())
+    questions = request.part(
+        open_questions(
+            request.data, require_images=looks and not request.features, allow_outside=request.allow_outside
+        )
+    )
+    answered: dict[str, dict[str, str]] = {}
+    for number, (name, model) in enumerate(answerers.items()):
+        store = None if model.image is None else open_store(request.store(number), model.image.encoder)
         found = predict(model, questions, store, batch_size=request.batch_size, progress=request.progress)
-        answered.append((name, {each.question_id: each.answer for each in found}))
+        answered[name] = {each.question_id: each.answer for each in found}
     kept = [
         question
         for question in questions.questions
-        if question.answers and all(question.question_id in each for _, each in answered)
+        if question.answers and all(question.question_id in each for each in answered.values())
     ]
     if not kept:
         raise DataError(f"{questions.name}: no question has an answer to compare with: name another split")
     truth = [question.answers for question in kept]
     votes = are_votes(truth)
     rows = []
-    for name, each in answered:
+    for name, each in answered.items():
         said = [each[question.question_id] for question in kept]
         scores = answer_accuracy(said, truth, votes=votes).tolist()
         rows.append(AnswersOf(name, tuple(said), tuple(scores)))
     return kept, rows
-
-
-def _open(models: Sequence[tuple[str, Model]], request: Request) -> QuestionSet:
-    looks = any(isinstance(model, Answerer) and model.sees for _, model in models)
-    questions = open_questions(
-        request.data, require_images=looks and not request.features, allow_outside=request.allow_outside
-    )
-    return questions if request.split == "all" else questions.split(request.split)
 
 
 def pick_questions(rows: Sequence[AnswersOf], count: int, pick: Pick = "differ", seed: int = 0) -> list[int]:
@@ -126,14 +117,11 @@ def analyze_answers(
         )
         for at, q in enumerate(questions)
     ]
-    only = [
-        sum(row.accuracy[at] > 0 and not any(o.accuracy[at] > 0 for o in rows if o is not row)
-            for at in range(len(questions)))
-        for row in rows
-    ]  # fmt: skip
+    right = np.array([row.accuracy for row in rows]) > 0
+    alone = (right & (right.sum(axis=0) == 1)).sum(axis=1).tolist()
     summary = [
-        (row.name, len(questions), 100 * float(np.mean(row.accuracy)), alone)
-        for row, alone in zip(rows, only, strict=True)
+        (row.name, len(questions), 100 * float(np.mean(row.accuracy)), wins)
+        for row, wins in zip(rows, alone, strict=True)
     ]
     shown = [
         (questions[at], [(row.name, row.answers[at], row.accuracy[at]) for row in rows]) for at in chosen
@@ -148,8 +136,7 @@ def analyze_answers(
 
 def truths_of(question: Question) -> list[str]:
     """Return the answers to a question that people gave, each once, the most frequent one first."""
-    counts = {answer: [*question.answers].count(answer) for answer in question.answers}
-    return sorted(counts, key=lambda answer: -counts[answer])
+    return [answer for answer, _ in Counter(question.answers).most_common()]
 
 
 def _truth(question: Question) -> str:
@@ -176,8 +163,8 @@ def _draw_one(axes: Axes, question: Question, answers: Sequence[tuple[str, str, 
     axes.set_title(lines_of(question.text, 34, most=3), fontsize=7)
     lines = [(f"truth: {_truth(question)}", "black")]
     for name, answer, accuracy in answers:
-        mark = "✓" if accuracy > 0 else "✗"
-        lines.append((f"{mark} {name}: {answer}", RIGHT if accuracy > 0 else WRONG))
+        mark, ink = marked(accuracy > 0)
+        lines.append((f"{mark}{name}: {answer}", ink))
     for at, (text, ink) in enumerate(lines):
         axes.annotate(
             lines_of(text, 36, most=1),

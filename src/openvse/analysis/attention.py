@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,23 +15,23 @@ from torch import Tensor
 from openvse.aggregators.base import Attends
 from openvse.analysis.answers import truths_of
 from openvse.analysis.hits import small_image
-from openvse.analysis.opening import NamedTowers, open_split, store_of
+from openvse.analysis.opening import open_split
 from openvse.analysis.result import Analysis
 from openvse.batches import own_features, with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_questions
 from openvse.encoders.image_encoder import Located, grid_cells, locate
 from openvse.errors import OpenVSEError
-from openvse.features import FeatureStore
+from openvse.features import FeatureStore, open_store
 from openvse.functional import normalize
 from openvse.media.packed import ImageFile
 from openvse.model import Model, TwoTower, evaluating
 from openvse.output.documents import percent
-from openvse.output.figures import PAGE, QUIET, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.similarities import Fused
 from openvse.training.kind import Request
-from openvse.types import EmbeddingSet, Features, FeatureSource, Inputs
+from openvse.types import EmbeddingSet, Features, FeatureSource
 from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.explain import Explained, explain
@@ -93,16 +93,17 @@ class Gallery:
         return caption in self.own[image] if self.own else None
 
 
-def gallery_of(corpus: Corpus) -> Gallery:
-    """Return the captions of a corpus, and which of them belong to each image."""
-    own: list[set[int]] = [set() for _ in corpus.image_ids]
+def gallery_of(corpus: Corpus, drawn: Corpus) -> Gallery:
+    """Return the captions of a corpus, and which of them belong to each of the drawn images."""
+    own: dict[str, set[int]] = {image_id: set() for image_id in corpus.image_ids}
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
-        own[image].add(text)
-    return Gallery(corpus.captions, [frozenset(each) for each in own])
+        own[corpus.image_ids[image]].add(text)
+    return Gallery(corpus.captions, [frozenset(own[image_id]) for image_id in drawn.image_ids])
 
 
 def map_images(
-    named: NamedTowers,
+    name: str,
+    model: TwoTower,
     images: Sequence[tuple[str, ImageFile]],
     gallery: Gallery,
     features: FeatureSource | None = None,
@@ -113,7 +114,8 @@ def map_images(
     cosine of each local feature and the embedding (MV-VSE, section 4.4), one map for each view.
 
     Args:
-        named: the model.
+        name: the name of the model.
+        model: the model.
         images: identifiers and files; the files are read unless there are features.
         gallery: the captions, of which ``own`` is in the order of the images.
         features: stored local features.
@@ -121,7 +123,6 @@ def map_images(
     Raises:
         OpenVSEError: the model does not know where its local features are, or they are not as wide as its embeddings.
     """
-    model = named.model
     with evaluating(model), torch.inference_mode():
         texts = None if isinstance(model.similarity, Fused) else model.encode_text(list(gallery.captions))
         found: list[ImageMap] = []
@@ -129,7 +130,7 @@ def map_images(
             place = _located(model, image_id, path, features)
             assert place.boxes is not None
             nothing = torch.zeros(len(place.boxes))
-            first = ImageMap(named.name, image_id, path, "", "", nothing, place.boxes, place.tiled)
+            first = ImageMap(name, image_id, path, "", "", nothing, place.boxes, place.tiled)
             if texts is None:
                 found += _pair_maps(model, place, gallery, number, first)
             else:
@@ -258,7 +259,11 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
     else:
         at = features.positions([image_id])
         raw = features.gather(at)
-        place = Located(raw, *_boxes(model, features, at, raw))
+        if isinstance(features, FeatureStore) and features.has_boxes:
+            place = Located(raw, features.boxes(at)[0], False)
+        else:
+            covers = model.image.encoder.backbone.covers_image
+            place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
     if place.boxes is None:
         raise OpenVSEError(
             f"{image_id}: the places of its local features are not known: name a model that reads grids or boxes, or a "
@@ -267,30 +272,10 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
     return place
 
 
-def _boxes(
-    model: TwoTower, features: FeatureSource, at: np.ndarray, raw: Inputs
-) -> tuple[Float[Tensor, "N 4"] | None, bool]:
-    if isinstance(features, FeatureStore) and features.has_boxes:
-        return features.boxes(at)[0], False
-    covers = model.image.encoder.backbone.covers_image
-    return (grid_cells(raw.values.shape[1]) if covers else None), True
-
-
 def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
     """Draw some images of a corpus at random, in its order."""
     drawn = np.random.default_rng(seed).choice(len(corpus), min(count, len(corpus)), replace=False)
     return corpus.select(np.sort(drawn))
-
-
-def stored_features(model: TwoTower, corpus: Corpus, store: FeatureSource | None) -> FeatureSource | None:
-    """Return the features that a model reads for a corpus: those of the store, those of the data set, or none.
-
-    Raises:
-        StoreError: the store has none of the images.
-    """
-    features = own_features(corpus, model.image.encoder.backbone) if store is None else store
-    with_features(corpus, features)
-    return features
 
 
 NAME = "attention"
@@ -374,6 +359,8 @@ def _groups(maps: Sequence[ImageMap]) -> list[list[ImageMap]]:
 
 
 def _draw(maps: Sequence[ImageMap]) -> Figure:
+    from matplotlib.cm import ScalarMappable
+
     rows = _groups(maps)
     columns = 1 + max(map(len, rows))
     # With one map for each image, two images share a line.
@@ -402,19 +389,14 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
             axes.set_title(one.view + ("\n" if columns * across > 4 else " ") + f"({one.kind})")
             if not shared:
                 _say(axes, one, letters)
-    _draw_scale(figure, grid.ravel().tolist())
-    return figure
-
-
-def _draw_scale(figure: Figure, under: list[Axes]) -> None:
-    """Say what the colours mean: each map is scaled by itself."""
-    from matplotlib.cm import ScalarMappable
-
+    # The colours mean what this scale says: each map is scaled by itself.
+    under = grid.ravel().tolist()
     drawn = figure.colorbar(
         ScalarMappable(cmap=_HEAT), ax=under, orientation="horizontal", shrink=0.4, aspect=60, pad=0.01
     )
     drawn.set_ticks([0, 1], labels=["least", "most of each map"])
     drawn.ax.tick_params(length=0, labelsize=6.5)
+    return figure
 
 
 def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> None:
@@ -441,8 +423,7 @@ def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> No
 
 def _say(axes: Axes, one: ImageMap, letters: int, most: int = 4) -> None:
     """Write the caption of a map below it, in green if it is right and in red if it is wrong."""
-    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
-    ink = {True: RIGHT, False: WRONG, None: "black"}[one.right]
+    mark, ink = marked(one.right)
     text = (mark + one.caption).replace(" %", "\N{NO-BREAK SPACE}%")
     axes.set_xlabel(lines_of(text, letters, most), color=ink, fontsize=7)
 
@@ -476,11 +457,11 @@ class Subjects:
     limit: int | None = None
 
 
-def look(models: Sequence[tuple[str, Model]], request: Request, asked: Subjects) -> list[ImageMap]:
+def look(models: Mapping[str, Model], request: Request, asked: Subjects) -> list[ImageMap]:
     """Return the maps of each model for each image, those of one image next to each other.
 
     Args:
-        models: retrieval models, or models that answer questions.
+        models: retrieval models, or models that answer questions, by their names.
         request: the data, unless images and captions are given.
         asked: what to look at.
 
@@ -488,9 +469,9 @@ def look(models: Sequence[tuple[str, Model]], request: Request, asked: Subjects)
         OpenVSEError: a model has no maps, or the data cannot be used.
     """
     found: list[list[ImageMap]] = []
-    for number, (name, model) in enumerate(models):
+    for number, (name, model) in enumerate(models.items()):
         if isinstance(model, TwoTower):
-            found.append(_towers(NamedTowers(name, model), number, request, asked))
+            found.append(_towers(name, model, request, request.store(number), asked))
         elif isinstance(model, Answerer):
             found.append(_answers(name, model, request, asked))
         else:
@@ -499,24 +480,21 @@ def look(models: Sequence[tuple[str, Model]], request: Request, asked: Subjects)
     return [one for image in order for each in found for one in each if one.image_id == image]
 
 
-def _towers(named: NamedTowers, number: int, request: Request, asked: Subjects) -> list[ImageMap]:
+def _towers(
+    name: str, model: TwoTower, request: Request, store: Path | None, asked: Subjects
+) -> list[ImageMap]:
     if asked.images:
         own: list[tuple[str, ImageFile]] = [(path.name, path) for path in asked.images]
         captions = asked.captions or open_split(request, asked.limit).captions
-        return map_images(named, own, Gallery(captions))
+        return map_images(name, model, own, Gallery(captions))
     corpus = open_split(request, asked.limit)
-    store = store_of(request, number, named.model)
+    features: FeatureSource | None = open_store(store, model.image.encoder)
     drawn = pick_images(corpus, asked.count, asked.seed)
     images = list(zip(drawn.image_ids, drawn.image_paths, strict=True))
-    gallery = Gallery(asked.captions) if asked.captions else _gallery(corpus, drawn)
-    return map_images(named, images, gallery, stored_features(named.model, drawn, store))
-
-
-def _gallery(corpus: Corpus, drawn: Corpus) -> Gallery:
-    """Return all captions of a corpus, and which of them belong to the drawn images."""
-    every = gallery_of(corpus)
-    place = {image_id: number for number, image_id in enumerate(corpus.image_ids)}
-    return Gallery(every.captions, [every.own[place[image_id]] for image_id in drawn.image_ids])
+    gallery = Gallery(asked.captions) if asked.captions else gallery_of(corpus, drawn)
+    features = own_features(drawn, model.image.encoder.backbone) if features is None else features
+    with_features(drawn, features)  # refuses a store that has none of the images
+    return map_images(name, model, images, gallery, features)
 
 
 def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> list[ImageMap]:
@@ -528,8 +506,7 @@ def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> l
             for path in asked.images
             for one in map_answers(name, model, (path.name, path), asked.captions)
         ]
-    questions = open_questions(request.data, allow_outside=request.allow_outside)
-    questions = questions if request.split == "all" else questions.split(request.split)
+    questions = request.part(open_questions(request.data, allow_outside=request.allow_outside))
     drawn = pick_images(questions.as_corpus(), asked.count, asked.seed)
     found = []
     for image_id, path in zip(drawn.image_ids, drawn.image_paths, strict=True):

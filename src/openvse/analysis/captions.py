@@ -10,14 +10,13 @@ import torch
 from jaxtyping import Float, Int
 
 from openvse.aggregators import Mean
-from openvse.analysis.opening import NamedTowers
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.encoders import TransformersText
 from openvse.encoders.projections import NoProjection
 from openvse.errors import OpenVSEError
 from openvse.functional import pad
-from openvse.model import Tower, embed
+from openvse.model import Tower, TwoTower, embed
 from openvse.output.figures import COLUMN, colour, legend_below, new_figure
 from openvse.output.table import Table
 from openvse.types import EmbeddingSet
@@ -53,9 +52,9 @@ def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
     return embed(tower, ((chosen, pad([tokens[at] for at in chosen])) for chosen in batches), "cpu")
 
 
-def embed_by_towers(towers: Sequence[NamedTowers], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
+def embed_by_towers(towers: Mapping[str, TwoTower], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
     """Embed captions by the text side of each model."""
-    return {named.name: named.model.encode_text(list(captions)) for named in towers}
+    return {name: model.encode_text(list(captions)) for name, model in towers.items()}
 
 
 def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
@@ -102,20 +101,20 @@ def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
     """
     first, second = pairs_of_images(corpus)
     random = np.random.default_rng(seed).permutation(len(first))
-    same = {name: cosines(each, first, second) for name, each in texts.items()}
     image_of = np.zeros(len(corpus.captions), dtype=np.int64)
     image_of[corpus.relevance.texts] = corpus.relevance.images
     apart = image_of[first] != image_of[second[random]]
-    other = {name: cosines(each, first[apart], second[random][apart]) for name, each in texts.items()}
+    pairs = {"same image": (first, second), "different images": (first[apart], second[random][apart])}
+    found = {
+        (name, kind): cosines(each, *pair) for name, each in texts.items() for kind, pair in pairs.items()
+    }
     summary = [
-        (name, kind, len(v), float(v.mean()), *np.percentile(v, (5, 50, 95)).tolist(), float((v < 0).mean()))
-        for name in texts
-        for kind, v in (("same image", same[name]), ("different images", other[name]))
+        (*of, len(v), float(v.mean()), *np.percentile(v, (5, 50, 95)).tolist(), float((v < 0).mean()))
+        for of, v in found.items()
     ]
     rows = [
-        (name, kind, float(BINS[at]), float(BINS[at + 1]), float(share))
-        for name in texts
-        for kind, v in (("same image", same[name]), ("different images", other[name]))
+        (*of, float(BINS[at]), float(BINS[at + 1]), float(share))
+        for of, v in found.items()
         for at, share in enumerate(np.histogram(v, BINS)[0] / len(v))
     ]
     columns = ("model", "captions of", "pairs", "mean", "5 %", "median", "95 %", "share below 0")
@@ -124,27 +123,24 @@ def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
         NAME,
         Table(columns, summary),
         {"": Table(header, rows), "summary": Table(columns, summary)},
-        {"": lambda: _draw(same, other)},
+        {"": lambda: _draw([*texts], found)},
     )
 
 
-def _draw(same: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Figure:
+def _draw(names: Sequence[str], found: Mapping[tuple[str, str], np.ndarray]) -> Figure:
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
     middles = (BINS[1:] + BINS[:-1]) / 2
-    for number, name in enumerate(same):
-        for values, style, kind in (
-            (same[name], "-", "same image"),
-            (other[name], "--", "different images"),
-        ):
-            share = 100 * np.histogram(values, BINS)[0] / len(values)
-            axes.plot(middles, share, style, color=colour(number), label=f"{name}, {kind}")
-            if style == "-":
-                axes.fill_between(middles, share, color=colour(number), alpha=0.15, linewidth=0)
+    for (name, kind), values in found.items():
+        share, ink = 100 * np.histogram(values, BINS)[0] / len(values), colour(names.index(name))
+        same = kind == "same image"
+        axes.plot(middles, share, "-" if same else "--", color=ink, label=f"{name}, {kind}")
+        if same:
+            axes.fill_between(middles, share, color=ink, alpha=0.15, linewidth=0)
     axes.set_xlabel("cosine of two captions")
     axes.set_ylabel("pairs (%)")
     axes.set_ylim(bottom=0)
-    least = min(float(values.min()) for values in (*same.values(), *other.values()))
+    least = min(float(values.min()) for values in found.values())
     axes.set_xlim(max(-0.5, least - 0.05), 1.0)
-    legend_below(figure, axes, columns=2 if len(same) == 1 else 1)
+    legend_below(figure, axes, columns=2 if len(names) == 1 else 1)
     return figure

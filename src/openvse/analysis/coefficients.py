@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from openvse.aggregators import GPO, FSPool
-from openvse.analysis.opening import NamedTowers
 from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
 from openvse.functional import interpolate
-from openvse.model import Model, TwoTower
+from openvse.model import TwoTower
 from openvse.output.figures import PAGE, QUIET, colour, line_style, new_figure
 from openvse.output.table import Table
 
@@ -51,6 +50,11 @@ class Curve:
         """The name of the curve in a legend."""
         return f"{self.model}, {self.pool}" if self.pool else self.model
 
+    def effective(self) -> float:
+        """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``; 1 for max pooling."""
+        squares = sum(value * value for value in self.values)
+        return sum(map(abs, self.values)) ** 2 / squares if squares else 0.0
+
 
 def k_max(size: int, k: int) -> list[float]:
     """Return the coefficients of the mean of the k largest of ``size`` values; 1 is max pooling, ``size`` the mean."""
@@ -58,39 +62,39 @@ def k_max(size: int, k: int) -> list[float]:
     return [1 / kept] * kept + [0.0] * (size - kept)
 
 
-def learned_curves(towers: Sequence[NamedTowers], sizes: Sequence[int]) -> list[Curve]:
+def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list[Curve]:
     """Return the coefficients that the poolings of some models have learned (VSE-infinity, Fig. 5).
 
     Args:
-        towers: the models.
+        towers: the models by their names.
         sizes: sizes of sets, each at least 1.
 
     Raises:
         OpenVSEError: a model has no pooling with coefficients that depend only on the size.
     """
     found = []
-    for named in towers:
+    for name, model in towers.items():
         own = [
-            Curve(named.name, side, place, size, tuple(values))
-            for side, place, pool in _poolings(named.model)
+            Curve(name, side, place, size, tuple(values))
+            for side, place, pool in _poolings(model)
             for size, values in _coefficients(pool, sizes).items()
         ]
         if not own:
-            kinds = ", ".join(
-                type(side.aggregator).__name__ for side in (named.model.image, named.model.text)
-            )
+            kinds = ", ".join(type(side.aggregator).__name__ for side in (model.image, model.text))
             raise OpenVSEError(
-                f"{named.name} has no learned coefficients (its aggregators: {kinds}): name a model with gpo or fs_pool"
+                f"{name} has no learned coefficients (its aggregators: {kinds}): name a model with gpo or fs_pool"
             )
         found += own
     return found
 
 
-def analyze_coefficients(towers: Sequence[NamedTowers], sizes: Sequence[int] = SIZES, k: int = 5) -> Analysis:
+def analyze_coefficients(
+    towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES, k: int = 5
+) -> Analysis:
     """Compare learned coefficients with those of mean, max and k-max pooling.
 
     Args:
-        towers: the models.
+        towers: the models by their names.
         sizes: sizes of sets.
         k: the k of k-max pooling.
     """
@@ -102,8 +106,7 @@ def analyze_coefficients(towers: Sequence[NamedTowers], sizes: Sequence[int] = S
     ]
     header = ("model", "side", "pool", "size", "position", "learned", "mean", "max", f"k_max_{k}")
     summary = [
-        (c.label, c.side, c.size, c.values[0], sum(c.values[:k]), c.values[-1], _spread(c.values))
-        for c in curves
+        (c.label, c.side, c.size, c.values[0], sum(c.values[:k]), c.values[-1], c.effective()) for c in curves
     ]
     columns = ("model", "side", "size", "largest", f"top {k} together", "smallest", "effective number")
     return Analysis(
@@ -114,16 +117,8 @@ def analyze_coefficients(towers: Sequence[NamedTowers], sizes: Sequence[int] = S
     )
 
 
-def _spread(values: Sequence[float]) -> float:
-    """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``; 1 for max pooling."""
-    squares = sum(value * value for value in values)
-    return sum(map(abs, values)) ** 2 / squares if squares else 0.0
-
-
-def _poolings(model: Model) -> Iterator[tuple[str, str, nn.Module]]:
+def _poolings(model: TwoTower) -> Iterator[tuple[str, str, nn.Module]]:
     """Yield side, place and module of every pooling whose coefficients depend only on the size of the set."""
-    if not isinstance(model, TwoTower):
-        return
     for side, tower in (("image", model.image), ("text", model.text)):
         for place, module in tower.aggregator.named_modules():
             if isinstance(module, GPO | FSPool):

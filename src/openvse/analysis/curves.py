@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,43 +16,26 @@ from openvse.tasks.runs import find_run
 from openvse.training.records import METRICS, RunRecords, read_records
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "training"
 _NEGATIVES = re.compile(r"(?:(?P<term>.+)\.)?(?P<side>i2t|t2i)_num_negatives$")
 
 
-@dataclass(frozen=True)
-class History:
-    """What a run recorded.
-
-    Attributes:
-        name: the name of the run.
-        recorded: its records.
-    """
-
-    name: str
-    recorded: RunRecords
-
-    def steps_per_epoch(self) -> float:
-        """Return the number of steps of an epoch, from the last validation."""
-        last = self.recorded.of("validation")[-1]
-        return max(float(last["global_step"]) / max(float(last["epoch"]), 1.0), 1e-9)
-
-
-def read_history(word: str, name: str) -> History:
+def read_validated(word: str) -> RunRecords:
     """Read the log of a run; a last line that is still being written is left out.
 
     Raises:
         OpenVSEError: the run has no log, or it holds no validation.
     """
     path = (find_run(word).folder or Path(word)) / METRICS
-    history = History(name, read_records(path))
-    if not history.recorded.of("validation"):
+    records = read_records(path)
+    if not records.of("validation"):
         raise OpenVSEError(
             f"{path} has no validation yet: wait until the run has finished its first epoch, or leave it out"
         )
-    return history
+    return records
 
 
 def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
@@ -66,21 +48,21 @@ def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
     Raises:
         OpenVSEError: a run has no log, or the runs do not share the metric.
     """
-    histories = [read_history(source, name) for name, source in named_sources(words).items()]
-    metric = _metric(histories, metric)
+    runs = {name: read_validated(source) for name, source in named_sources(words).items()}
+    metric = _metric([*runs.values()], metric)
     validation = [
-        (h.name, r["epoch"], float(r[metric])) for h in histories for r in h.recorded.of("validation")
+        (name, r["epoch"], float(r[metric])) for name, run in runs.items() for r in run.of("validation")
     ]
     loss = [
-        (h.name, r["global_step"], float(r["loss"]))
-        for h in histories
-        for r in h.recorded.of("train")
+        (name, r["global_step"], float(r["loss"]))
+        for name, run in runs.items()
+        for r in run.of("train")
         if "loss" in r
     ]
     negatives = [
-        (h.name, found["term"] or "", found["side"], r["global_step"], float(value))
-        for h in histories
-        for r in h.recorded.of("diagnostics")
+        (name, found["term"] or "", found["side"], r["global_step"], float(value))
+        for name, run in runs.items()
+        for r in run.of("diagnostics")
         for key, value in r.items()
         if (found := _NEGATIVES.match(key))
     ]
@@ -89,23 +71,25 @@ def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
         "loss": Table(("run", "step", "loss"), loss),
     }
     figures: dict[str, Draw] = {
-        "validation": lambda: _draw_validation(histories, validation, metric),
-        "loss": lambda: _draw_steps(histories, {h.name: _of(loss, h.name) for h in histories}, "loss"),
+        "validation": lambda: _draw_validation([*runs], validation, metric),
+        "loss": lambda: _draw_loss(runs, loss),
     }
     if negatives:
         tables["negatives"] = Table(("run", "term", "direction", "step", "negatives"), negatives)
-        figures["negatives"] = lambda: _draw_negatives(histories, negatives)
-    summary = [_summary(h, metric, [n for n in negatives if n[0] == h.name]) for h in histories]
+        figures["negatives"] = lambda: _draw_negatives(runs, negatives)
+    summary = [
+        _summary(name, run, metric, [n for n in negatives if n[0] == name]) for name, run in runs.items()
+    ]
     columns = ("run", "epochs", f"best {metric}", "at epoch", "negatives, first", "negatives, last")
     return Analysis(NAME, Table(columns, summary), tables, figures)
 
 
-def _metric(histories: Sequence[History], metric: str) -> str:
+def _metric(runs: Sequence[RunRecords], metric: str) -> str:
     shared = set.intersection(
         *(
             {key for key, value in record.items() if isinstance(value, int | float)}
-            for h in histories
-            for record in h.recorded.of("validation")
+            for run in runs
+            for record in run.of("validation")
         )
     ) - {"epoch", "global_step"}
     metric = metric or next((name for name in ("rsum", "accuracy") if name in shared), "")
@@ -119,30 +103,22 @@ def _metric(histories: Sequence[History], metric: str) -> str:
 
 
 def _summary(
-    history: History, metric: str, negatives: Sequence[Sequence[Any]]
+    name: str, run: RunRecords, metric: str, negatives: Sequence[Sequence[Any]]
 ) -> tuple[str, int, float, int, str, str]:
-    validated = history.recorded.of("validation")
+    validated = run.of("validation")
     best = max(validated, key=lambda record: float(record[metric]))
     first, last = (f"{negatives[at][4]:.0f}" if negatives else "" for at in (0, -1))
-    return history.name, len(validated), float(best[metric]), int(best["epoch"]), first, last
+    return name, len(validated), float(best[metric]), int(best["epoch"]), first, last
 
 
-def _of(rows: Sequence[Sequence[Any]], name: str) -> list[tuple[float, float]]:
-    return [(float(row[-2]), float(row[-1])) for row in rows if row[0] == name]
-
-
-def _draw_validation(
-    histories: Sequence[History], rows: Sequence[tuple[str, int, float]], metric: str
-) -> Figure:
+def _draw_validation(names: Sequence[str], rows: Sequence[tuple[str, int, float]], metric: str) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
-    figure = new_figure(COLUMN, 2.4 + 0.13 * len(histories))
+    figure = new_figure(COLUMN, 2.4 + 0.13 * len(names))
     axes = figure.subplots()
-    for number, history in enumerate(histories):
-        points = _of(rows, history.name)
-        axes.plot(
-            *zip(*points, strict=True), "o" + line_style(number), color=colour(number), label=history.name
-        )
+    for number, name in enumerate(names):
+        points = [row[1:] for row in rows if row[0] == name]
+        axes.plot(*zip(*points, strict=True), "o" + line_style(number), color=colour(number), label=name)
         best = max(points, key=lambda point: point[1])
         axes.plot(*best, "o", markersize=6, markerfacecolor="none", markeredgecolor=colour(number))
     axes.set_xlabel("epoch")
@@ -152,48 +128,44 @@ def _draw_validation(
     return figure
 
 
-def _draw_steps(
-    histories: Sequence[History], points: dict[str, list[tuple[float, float]]], label: str
-) -> Figure:
-    figure = new_figure(COLUMN, 2.4 + 0.13 * len(histories))
+def _draw_loss(runs: Mapping[str, RunRecords], rows: Sequence[tuple[str, int, float]]) -> Figure:
+    figure = new_figure(COLUMN, 2.4 + 0.13 * len(runs))
     axes = figure.subplots()
-    for number, history in enumerate(histories):
-        if points[history.name]:
-            steps = history.steps_per_epoch()
-            epochs = [(step / steps, value) for step, value in points[history.name]]
-            style = line_style(number)
-            axes.plot(*zip(*epochs, strict=True), style, color=colour(number), label=history.name)
-    values = [value for listed in points.values() for _, value in listed]
+    _draw_steps(axes, runs, rows)
+    values = [row[-1] for row in rows]
     if values and min(values) > 0 and max(values) > 100 * min(values):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain())
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
+        _set_log(axes)
+    axes.set_ylabel("loss")
     legend_below(figure, axes, columns=2)
     return figure
 
 
-def _draw_negatives(histories: Sequence[History], rows: Sequence[tuple[str, str, str, int, float]]) -> Figure:
-    figure = new_figure(2 * COLUMN, 2.4 + 0.13 * len(histories))
+def _draw_negatives(
+    runs: Mapping[str, RunRecords], rows: Sequence[tuple[str, str, str, int, float]]
+) -> Figure:
+    figure = new_figure(2 * COLUMN, 2.4 + 0.13 * len(runs))
     grid = figure.subplots(1, 2, sharey=True)
-    for axes, side, title in zip(
-        grid, ("i2t", "t2i"), ("images asking for texts", "texts asking for images"), strict=True
-    ):
-        for number, history in enumerate(histories):
-            points = [(row[3], row[4]) for row in rows if (row[0], row[2]) == (history.name, side)]
-            if points:
-                steps = history.steps_per_epoch()
-                epochs = [(step / steps, value) for step, value in points]
-                style = line_style(number)
-                axes.plot(*zip(*epochs, strict=True), style, color=colour(number), label=history.name)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain())
+    titles = {"i2t": "images asking for texts", "t2i": "texts asking for images"}
+    for axes, (side, title) in zip(grid, titles.items(), strict=True):
+        _draw_steps(axes, runs, [row for row in rows if row[2] == side])
+        _set_log(axes)
         axes.set_title(title)
-        axes.set_xlabel("epoch")
     grid[0].set_ylabel("negatives of an anchor")
     legend_below(figure, grid[0], columns=4)
     return figure
 
 
-def _plain() -> Callable[[float, float], str]:
-    return lambda value, _: f"{value:g}"
+def _draw_steps(axes: Axes, runs: Mapping[str, RunRecords], rows: Sequence[Sequence[Any]]) -> None:
+    """Draw a line for each run that has rows, which end with a step and a value, over its epochs."""
+    for number, (name, run) in enumerate(runs.items()):
+        last = run.of("validation")[-1]
+        steps = max(float(last["global_step"]) / max(float(last["epoch"]), 1.0), 1e-9)
+        points = [(row[-2] / steps, row[-1]) for row in rows if row[0] == name]
+        if points:
+            axes.plot(*zip(*points, strict=True), line_style(number), color=colour(number), label=name)
+    axes.set_xlabel("epoch")
+
+
+def _set_log(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

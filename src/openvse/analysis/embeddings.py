@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.analysis.hits import QueryHits, find_hits
-from openvse.analysis.opening import Embedded
+from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
+from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, new_figure
 from openvse.output.table import Cell, Table
@@ -33,52 +33,49 @@ _ITEMS = 4000
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 
 
-@dataclass(frozen=True)
-class Space:
-    """Measures of the joint space of one model.
-
-    Attributes:
-        name: the name of the model.
-        alignment: the mean squared distance of the two items of a relevant pair; 0 is best.
-        uniformity: of images and of texts, the log of the mean of ``exp(-2 d^2)`` over all pairs; lower is more even.
-        gap: the distance between the mean image and the mean text.
-        occurrence: for each direction, how often each candidate is among the first K of a query.
-    """
-
-    name: str
-    alignment: float
-    uniformity: tuple[float, float]
-    gap: float
-    occurrence: dict[str, Int[np.ndarray, "C"]]
+Occurrence = dict[str, Int[np.ndarray, "C"]]
+"""For each direction, how often each candidate is among the first K of a query."""
 
 
-def measure_space(embedded: Embedded, hits: Sequence[QueryHits], seed: int = 0) -> Space:
-    """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020; hubs: Radovanovic et al., JMLR 2010).
-
-    Several embeddings of an item count as their mean, at unit length; of many items, 4,000 are drawn for uniformity.
-
-    Args:
-        embedded: the corpus as the model embeds it.
-        hits: the first K hits of every query.
-        seed: the seed of the draw.
-    """
-    images, texts = _single(embedded.images), _single(embedded.texts)
-    relevance = embedded.corpus.relevance
-    apart = images[torch.from_numpy(relevance.images)] - texts[torch.from_numpy(relevance.texts)]
-    sizes = {"t2i": relevance.num_images, "i2t": relevance.num_texts}
-    occurrence = {
+def count_hits(embedded: Embedded, hits: Sequence[QueryHits]) -> Occurrence:
+    """Count how often each image and each text is among the first K hits of all queries."""
+    sizes = {"t2i": embedded.corpus.relevance.num_images, "i2t": embedded.corpus.relevance.num_texts}
+    return {
         side: np.bincount(
             [hit.position for query in hits if query.side == side for hit in query.hits], minlength=size
         )
         for side, size in sizes.items()
     }
-    return Space(
-        embedded.name,
-        float(apart.square().sum(dim=1).mean()),
-        (uniformity(images, seed), uniformity(texts, seed)),
-        float((images.mean(dim=0) - texts.mean(dim=0)).norm()),
-        occurrence,
-    )
+
+
+def measure_space(embedded: Embedded, occurrence: Occurrence, seed: int = 0) -> dict[str, Cell]:
+    """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020; hubs: Radovanovic et al., JMLR 2010).
+
+    Alignment is the mean squared distance of the two items of a relevant pair; 0 is best. Uniformity is the log of the
+    mean of ``exp(-2 d^2)`` over all pairs of images or of texts; lower is more even. The gap is the distance between
+    the mean image and the mean text. Several embeddings of an item count as their mean, at unit length; of many items,
+    4,000 are drawn for uniformity.
+
+    Args:
+        embedded: the corpus as the model embeds it.
+        occurrence: how often each candidate is found.
+        seed: the seed of the draw.
+    """
+    images, texts = _single(embedded.images), _single(embedded.texts)
+    relevance = embedded.corpus.relevance
+    apart = images[torch.from_numpy(relevance.images)] - texts[torch.from_numpy(relevance.texts)]
+    of_images, of_texts = occurrence["t2i"], occurrence["i2t"]
+    return {
+        "model": embedded.name,
+        "alignment": float(apart.square().sum(dim=1).mean()),
+        "uniformity of images": uniformity(images, seed),
+        "uniformity of texts": uniformity(texts, seed),
+        "gap": float((images.mean(dim=0) - texts.mean(dim=0)).norm()),
+        "skewness of images": skewness(of_images),
+        "skewness of texts": skewness(of_texts),
+        "images never found": float((of_images == 0).mean()),
+        "texts never found": float((of_texts == 0).mean()),
+    }
 
 
 def uniformity(vectors: Float[Tensor, "B D"], seed: int = 0) -> float:
@@ -114,13 +111,12 @@ def rarest_counts(captions: Sequence[str], known: Sequence[str]) -> Int[np.ndarr
     return np.array([min((counts[word] for word in words_of(caption)), default=0) for caption in captions])
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Captions of one kind: what they share, how many they are, and the recall of their images."""
 
     what: str
     label: str
-    count: int
+    captions: int
     recall: float
 
 
@@ -161,13 +157,12 @@ def analyze_embeddings(
         places: whether to draw a map of the embeddings by t-SNE, which needs scikit-learn.
         seed: the seed of draws and of the map.
     """
-    from openvse.analysis.embeddings import draw_map, require_sklearn
-
     if places:
         require_sklearn()
     corpus = embedded[0].corpus
     hits = [find_hits(each, K) for each in embedded]
-    spaces = [measure_space(each, found, seed) for each, found in zip(embedded, hits, strict=True)]
+    occurrence = {each.name: count_hits(each, found) for each, found in zip(embedded, hits, strict=True)}
+    measures = [measure_space(each, occurrence[each.name], seed) for each in embedded]
     lengths = np.array([len(words_of(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
@@ -175,65 +170,42 @@ def analyze_embeddings(
         each.name: [recall_by_group(found, values, what) for values, what in kinds]
         for each, found in zip(embedded, hits, strict=True)
     }
-    measures = _measures(spaces)
-    grouped = [
-        (name, g.what, g.label, g.count, g.recall)
-        for name, both in groups.items()
-        for one in both
-        for g in one
-    ]
-    figures = {"": lambda: _draw(spaces, groups)}
+    table = Table((*measures[0],), [(*each.values(),) for each in measures])
+    grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
+    figures = {"": lambda: _draw(occurrence, groups)}
     if places:
         figures["map"] = lambda: draw_map(embedded, seed)
     return Analysis(
         NAME,
-        Table(measures.header[:7], [row[:7] for row in measures.rows]),
+        Table(table.header[:7], [row[:7] for row in table.rows]),
         {
-            "": measures,
-            "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(embedded, spaces)),
+            "": table,
+            "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(corpus, occurrence)),
             "recall": Table(("model", "by", "group", "captions", f"R@{K}"), grouped),
         },
         figures,
-        warnings=tuple(line for each in embedded for line in each.warnings),
+        warnings=warnings_of(embedded),
     )
 
 
-def _measures(spaces: Sequence[Space]) -> Table:
-    rows: list[tuple[Cell, ...]] = [
-        (
-            s.name,
-            s.alignment,
-            *s.uniformity,
-            s.gap,
-            *(skewness(s.occurrence[side]) for side in ("t2i", "i2t")),
-            *(float((s.occurrence[side] == 0).mean()) for side in ("t2i", "i2t")),
-        )
-        for s in spaces
+def _hubs(corpus: Corpus, occurrence: Mapping[str, Occurrence]) -> list[tuple[str, str, str, int]]:
+    named = {"t2i": ("image", corpus.image_ids), "i2t": ("text", corpus.captions)}
+    return [
+        (name, named[side][0], named[side][1][at], int(counts[at]))
+        for name, sides in occurrence.items()
+        for side, counts in sides.items()
+        for at in np.argsort(-counts, kind="stable")
     ]
-    header: tuple[str, ...] = ("model", "alignment", "uniformity of images", "uniformity of texts", "gap")
-    header += ("skewness of images", "skewness of texts", "images never found", "texts never found")
-    return Table(header, rows)
 
 
-def _hubs(embedded: Sequence[Embedded], spaces: Sequence[Space]) -> list[tuple[str, str, str, int]]:
-    rows = []
-    for each, space in zip(embedded, spaces, strict=True):
-        names = {"t2i": ("image", each.corpus.image_ids), "i2t": ("text", each.corpus.captions)}
-        for side, counts in space.occurrence.items():
-            kind, listed = names[side]
-            order = np.argsort(-counts, kind="stable")
-            rows += [(space.name, kind, listed[at], int(counts[at])) for at in order]
-    return rows
-
-
-def _draw(spaces: Sequence[Space], groups: dict[str, list[list[Group]]]) -> Figure:
-    figure = new_figure(PAGE, 4.4 + 0.1 * len(spaces))
+def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[Group]]]) -> Figure:
+    figure = new_figure(PAGE, 4.4 + 0.1 * len(groups))
     (images, texts), (length, rare) = figure.subplots(2, 2)
     for axes, side, kind in ((images, "t2i", "image"), (texts, "i2t", "text")):
-        for number, space in enumerate(spaces):
-            counts = np.sort(space.occurrence[side])[::-1]
+        for number, (name, sides) in enumerate(occurrence.items()):
+            counts = np.sort(sides[side])[::-1]
             share = np.arange(1, len(counts) + 1) / len(counts)
-            label = f"{space.name} (skewness {skewness(counts):.1f})"
+            label = f"{name} (skewness {skewness(counts):.1f})"
             axes.plot(100 * share, counts, color=colour(number), label=label)
         axes.axhline(counts.mean(), color="0.6", linewidth=0.8, linestyle="--")
         axes.set_xlabel(f"{kind}s, most frequent first (%)")
@@ -254,7 +226,7 @@ def _draw(spaces: Sequence[Space], groups: dict[str, list[list[Group]]]) -> Figu
         axes.set_xlabel(shown[0].what)
         axes.set_ylabel(f"R@{K}, texts asking for images")
         axes.set_ylim(0, 103)
-    if len(spaces) > 1:
+    if len(groups) > 1:
         legend_below(figure, length)
     return figure
 

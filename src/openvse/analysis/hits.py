@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
-from openvse.analysis.opening import Embedded
-from openvse.analysis.result import Analysis
+from openvse.analysis.opening import Embedded, warnings_of
+from openvse.analysis.result import Analysis, Draw
 from openvse.corpus import Corpus
 from openvse.evaluation import evaluate
-from openvse.evaluation.report import QueryOutcomes
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
-from openvse.output.figures import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "hits"
@@ -70,24 +69,17 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
     )
     assert report.outcomes is not None
     pairs = set(zip(relevance.images.tolist(), relevance.texts.tolist(), strict=True))
-    found = _queries(embedded, "t2i", report.outcomes.t2i, pairs)
-    return found + _queries(embedded, "i2t", report.outcomes.i2t, pairs)
-
-
-def _queries(
-    embedded: Embedded, side: str, outcomes: QueryOutcomes, pairs: set[tuple[int, int]]
-) -> list[QueryHits]:
     queries = []
-    for query, rank, found in zip(outcomes.queries, outcomes.ranks, outcomes.found, strict=True):
-        asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in found]
-        scores = embedded.member.score_pairs(
-            torch.tensor([image for image, _ in asked]), torch.tensor([text for _, text in asked]), "cpu"
-        )
-        hits = tuple(
-            Retrieved(int(position), score, pair in pairs)
-            for position, score, pair in zip(found, scores.tolist(), asked, strict=True)
-        )
-        queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))
+    for side, outcomes in (("t2i", report.outcomes.t2i), ("i2t", report.outcomes.i2t)):
+        for query, rank, found in zip(outcomes.queries, outcomes.ranks, outcomes.found, strict=True):
+            asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in found]
+            images, texts = torch.tensor(asked).T
+            scores = embedded.member.score_pairs(images, texts, "cpu").tolist()
+            hits = tuple(
+                Retrieved(int(position), score, pair in pairs)
+                for position, score, pair in zip(found, scores, asked, strict=True)
+            )
+            queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))
     return queries
 
 
@@ -143,27 +135,15 @@ def analyze_hits(
         for each in found
         if (each.side, each.query) == (side, query)
     ]
-    corpus = embedded[0].corpus
+    corpus, several = embedded[0].corpus, len(embedded) > 1
     rows, marks = _tables(corpus, shown)
-    several = len(embedded) > 1
-    drawn = {
-        side: [each for each in shown if each.side == side]
-        for side in chosen
-        if any(each.side == side for each in shown)
+    drawers = {"t2i": ("text_to_image", _draw_images), "i2t": ("image_to_text", _draw_texts)}
+    figures: dict[str, Draw] = {
+        name: partial(draw, drawn, corpus, several=several)
+        for side, (name, draw) in drawers.items()
+        if (drawn := [each for each in shown if each.side == side])
     }
-    paths = corpus.image_paths
-    figures = {
-        "text_to_image": lambda: _draw_images(drawn["t2i"], corpus.captions, paths, several=several),
-        "image_to_text": lambda: _draw_texts(drawn["i2t"], corpus.captions, paths, several=several),
-    }
-    kept = {"t2i": "text_to_image", "i2t": "image_to_text"}
-    return Analysis(
-        NAME,
-        marks,
-        {"": rows},
-        {kept[side]: figures[kept[side]] for side in drawn},
-        warnings=tuple(line for each in embedded for line in each.warnings),
-    )
+    return Analysis(NAME, marks, {"": rows}, figures, warnings=warnings_of(embedded))
 
 
 def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
@@ -185,7 +165,13 @@ def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
     ]
     header = ("model", "direction", "query", "first right place", "place", "hit", "score", "right")
     marks = [
-        (q.model, q.side, names[q.side][0][q.query], q.rank, "".join("✓" if h.right else "✗" for h in q.hits))
+        (
+            q.model,
+            q.side,
+            names[q.side][0][q.query],
+            q.rank,
+            "".join(marked(h.right)[0].strip() for h in q.hits),
+        )
         for q in shown
     ]
     columns = ("model", "direction", "query", "first right place", "hits")
@@ -199,17 +185,7 @@ def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
     return np.asarray(image)
 
 
-def frame(axes: Axes, *, right: bool) -> None:
-    """Put a coloured frame around an image."""
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-        spine.set_color(RIGHT if right else WRONG)
-        spine.set_linewidth(1.8)
-
-
-def _draw_images(
-    shown: Sequence[QueryHits], captions: Sequence[str], paths: Sequence[ImageFile], *, several: bool
-) -> Figure:
+def _draw_images(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) -> Figure:
     top = max(len(each.hits) for each in shown)
     figure = new_figure(PAGE, 1.15 * len(shown))
     grid = figure.subplots(len(shown), top + 1, squeeze=False, width_ratios=[1.5] + [1.0] * top)
@@ -217,36 +193,31 @@ def _draw_images(
         for axes in row:
             blank(axes)
         place = "" if each.rank <= top else f"\n(right at {each.rank})"
-        said = lines_of(captions[each.query], 24, most=5)
+        said = lines_of(corpus.captions[each.query], 24, most=5)
         name = f"{each.model}\n" if several else ""
         row[0].text(0.0, 0.5, f"{name}{said}{place}", va="center", fontsize=7, transform=row[0].transAxes)
         for axes, hit in zip(row[1:], each.hits, strict=False):
-            axes.imshow(small_image(paths[hit.position]))
-            frame(axes, right=hit.right)
-            axes.set_xlabel(
-                f"{'✓' if hit.right else '✗'} {hit.score:.2f}",
-                color=RIGHT if hit.right else WRONG,
-                fontsize=7,
-                labelpad=1.5,
-            )
+            axes.imshow(small_image(corpus.image_paths[hit.position]))
+            mark, ink = marked(hit.right)
+            for spine in axes.spines.values():
+                spine.set(visible=True, color=ink, linewidth=1.8)
+            axes.set_xlabel(f"{mark}{hit.score:.2f}", color=ink, fontsize=7, labelpad=1.5)
     return figure
 
 
-def _draw_texts(
-    shown: Sequence[QueryHits], captions: Sequence[str], paths: Sequence[ImageFile], *, several: bool
-) -> Figure:
+def _draw_texts(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) -> Figure:
     figure = new_figure(PAGE, 1.35 * len(shown))
     grid = figure.subplots(len(shown), 2, squeeze=False, width_ratios=[1.0, 3.4])
     for (left, right), each in zip(grid, shown, strict=True):
         blank(left)
         blank(right)
-        left.imshow(small_image(paths[each.query]))
+        left.imshow(small_image(corpus.image_paths[each.query]))
         right.set_xlim(0, 1)
         lines = [(each.model, "black")] if several else []
         for hit in each.hits:
-            mark = "✓" if hit.right else "✗"
-            text = lines_of(f"{mark} {hit.score:.2f}  {captions[hit.position]}", 88, most=1)
-            lines.append((text, RIGHT if hit.right else WRONG))
+            mark, ink = marked(hit.right)
+            text = lines_of(f"{mark}{hit.score:.2f}  {corpus.captions[hit.position]}", 88, most=1)
+            lines.append((text, ink))
         if each.rank > len(each.hits):
             lines.append((f"(right at {each.rank})", "black"))
         for at, (text, ink) in enumerate(lines):

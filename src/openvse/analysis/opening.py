@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation import Member, embed_ensemble, mean_scores
+from openvse.evaluation import Member, embed_ensemble
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
 from openvse.retrieval.evaluate import leakage_lines, open_captioned
 from openvse.tasks.load import load
 from openvse.tasks.runs import find_run, split_name
 from openvse.training.kind import Request
-from openvse.types import EmbeddingSet, FeatureSource
+from openvse.types import EmbeddingSet
 
-
-@dataclass(frozen=True)
-class NamedTowers:
-    """A retrieval model, and its name in tables and figures."""
-
-    name: str
-    model: TwoTower
+Kind = TypeVar("Kind", bound=Model)
 
 
 @dataclass(frozen=True)
@@ -56,14 +48,9 @@ class Embedded:
         """The embeddings with the similarity that scores them."""
         return Member(self.images, self.texts, self.model.similarity)
 
-    def scores(self, rows: slice, columns: slice) -> Float[Tensor, "i t"]:
-        """Score a block of images against a block of texts."""
-        with torch.inference_mode():
-            return mean_scores([self.member], rows, columns, self.images.vectors.device)
 
-
-def open_models(words: Sequence[str], device: str) -> list[tuple[str, Model]]:
-    """Load runs or models, each with a name of its own.
+def open_models(words: Sequence[str], device: str) -> dict[str, Model]:
+    """Load runs or models, by their names in tables and figures.
 
     Args:
         words: see ``named_sources``.
@@ -72,25 +59,34 @@ def open_models(words: Sequence[str], device: str) -> list[tuple[str, Model]]:
     Raises:
         OpenVSEError: a model cannot be loaded, or see ``named_sources``.
     """
-    return [
-        (name, load(find_run(source).model, device=device)) for name, source in named_sources(words).items()
-    ]
+    return {
+        name: load(find_run(source).model, device=device) for name, source in named_sources(words).items()
+    }
 
 
-def open_towers(words: Sequence[str], device: str) -> list[NamedTowers]:
+def open_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
     """Load runs or models of retrieval.
 
     Raises:
         OpenVSEError: a model answers questions, or see ``open_models``.
     """
-    towers = []
-    for name, model in open_models(words, device):
-        if not isinstance(model, TwoTower):
+    return only(TwoTower, open_models(words, device))
+
+
+def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
+    """Return models that all are of a kind.
+
+    Raises:
+        OpenVSEError: one is of another kind.
+    """
+    found: dict[str, Kind] = {}
+    for name, model in models.items():
+        if not isinstance(model, kind):
             raise OpenVSEError(
-                f"{name} {model.purpose}, and this analysis needs a model that {TwoTower.purpose}: name another model"
+                f"{name} {model.purpose}, and this analysis needs a model that {kind.purpose}: name another model"
             )
-        towers.append(NamedTowers(name, model))
-    return towers
+        found[name] = model
+    return found
 
 
 def named_sources(words: Sequence[str]) -> dict[str, str]:
@@ -132,44 +128,41 @@ def open_split(request: Request, limit: int | None = None, opened: Corpus | None
     corpus = opened or open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
-    corpus = corpus if request.split == "all" else corpus.split(request.split)
+    corpus = request.part(corpus)
     if limit is None or limit >= len(corpus):
         return corpus
     return corpus.select(np.linspace(0, len(corpus) - 1, limit).round().astype(np.int64))
 
 
-def store_of(request: Request, number: int, model: TwoTower) -> FeatureSource | None:
-    """Open the feature store of a model of the request, if there is one."""
-    return open_store(request.store(number), model.image.encoder)
-
-
-def embed_all(towers: Iterable[NamedTowers], request: Request, *, limit: int | None = None) -> list[Embedded]:
+def embed_all(
+    towers: Mapping[str, TwoTower], request: Request, *, limit: int | None = None
+) -> list[Embedded]:
     """Embed the same images and texts with each model.
 
     Args:
-        towers: the models.
+        towers: the models by their names.
         request: the data, split and stores.
         limit: how many images to take, spread evenly over the split; None takes all.
 
     Raises:
         OpenVSEError: see ``embed_ensemble``.
     """
-    towers = [*towers]
-    models = [named.model for named in towers]
-    stores = [store_of(request, number, model) for number, model in enumerate(models)]
+    models = [*towers.values()]
+    stores = [open_store(request.store(number), model.image.encoder) for number, model in enumerate(models)]
     corpus = open_split(request, limit, open_captioned(request))
     together = embed_ensemble(
         models, corpus, stores, batch_size=request.batch_size, progress=request.progress
     )
     found = []
-    for named, member in zip(towers, together.members, strict=True):
-        warnings = tuple(
-            line.replace("the model", named.name, 1) for line in leakage_lines([named.model], together.corpus)
-        )
-        found.append(
-            Embedded(named.name, named.model, together.corpus, member.images, member.texts, warnings)
-        )
+    for (name, model), member in zip(towers.items(), together.members, strict=True):
+        warnings = leakage_lines([(name, model)], together.corpus)
+        found.append(Embedded(name, model, together.corpus, member.images, member.texts, warnings))
     return found
+
+
+def warnings_of(embedded: Iterable[Embedded]) -> tuple[str, ...]:
+    """Return what the user should read before figures of all these models."""
+    return tuple(line for each in embedded for line in each.warnings)
 
 
 def training_captions(request: Request) -> tuple[str, ...]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
 from openvse.analysis.result import Analysis, Draw
-from openvse.analysis.trainings import OnExtraction, SharedStores, TellOnce, retrieval_recipe, share_stores
+from openvse.analysis.trainings import SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.corpus import Corpus
 from openvse.errors import DataError
-from openvse.evaluation import embed_corpus
 from openvse.files import write_page
 from openvse.media.packed import ImageFile
 from openvse.model import TwoTower
@@ -25,10 +24,8 @@ from openvse.output.documents import html_page
 from openvse.output.figures import COLUMN, QUIET, colour, new_figure
 from openvse.output.table import Table
 from openvse.output.thumbnails import thumbnail
-from openvse.tasks.load import load_as
-from openvse.tasks.run import train
 from openvse.training.records import Watcher
-from openvse.types import Relevance
+from openvse.types import OnProgress, Relevance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,7 +115,7 @@ def swap_captions(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Bool
 
 
 def score_folds(
-    plan: FoldPlan, watcher: Watcher | None = None, extracted: OnExtraction | None = None
+    plan: FoldPlan, watcher: Watcher | None = None, progress: OnProgress | None = None
 ) -> PairScores:
     """Train one model without each fold, and score the pairs of the fold with it.
 
@@ -127,7 +124,7 @@ def score_folds(
     Args:
         plan: what to train on what.
         watcher: is notified about the training.
-        extracted: is called with the progress of extracting features.
+        progress: a function that is called while features are extracted.
 
     Raises:
         OpenVSEError: the recipe is not for retrieval, or cannot be trained on these data.
@@ -138,16 +135,15 @@ def score_folds(
         *(np.zeros(pairs) for _ in range(2)), *(np.zeros(pairs, dtype=np.int64) for _ in range(2))
     )
     base = retrieval_recipe(plan.recipe, [*plan.overrides, "data.source=unused"])
-    stores = share_stores(base, plan.corpus, plan.folder, extracted)
-    teller = TellOnce(watcher)
+    stores = share_stores(base, plan.corpus, plan.folder, progress)
+    trainings = Trainings(watcher)
     for number in range(count):
         source = f"data.source={_write_fold(plan, number, stores)}"
         # Without stored features, images are read from where they are.
         more = stores.overrides if stores.images else (*stores.overrides, "data.allow_outside=true")
         recipe = retrieval_recipe(plan.recipe, [*plan.overrides, source, *more])
-        teller.begin(f"training {number + 1} of {count}: without fold {number + 1}")
-        result = train(recipe, plan.folder / f"fold_{number + 1}", resume=True, watcher=teller)
-        model = load_as(TwoTower, result.best)
+        told = f"training {number + 1} of {count}: without fold {number + 1}"
+        model = trainings.best(recipe, plan.folder / f"fold_{number + 1}", told)
         _score(plan, number, model, stores, found)
     return found
 
@@ -162,7 +158,7 @@ def _write_fold(plan: FoldPlan, number: int, stores: SharedStores) -> Path:
     names = [str(path) for path in corpus.image_paths] if stores.images is None else corpus.image_ids
     rows = [
         (names[image], corpus.captions[caption], "validation" if image in validation else "train")
-        for image, caption in _pairs(corpus)
+        for image, caption in zip(corpus.relevance.images, corpus.relevance.texts, strict=True)
         if plan.fold[image] != number
     ]
     path = plan.folder / f"fold_{number + 1}.csv"
@@ -170,17 +166,12 @@ def _write_fold(plan: FoldPlan, number: int, stores: SharedStores) -> Path:
     return path.resolve()
 
 
-def _pairs(corpus: Corpus) -> Iterator[tuple[int, int]]:
-    relevance = corpus.relevance
-    return zip(relevance.images.tolist(), relevance.texts.tolist(), strict=True)
-
-
 @torch.inference_mode()
 def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, found: PairScores) -> None:
     """Fill in the scores of the pairs of a fold."""
     inside = np.flatnonzero(plan.fold == number)
     held = plan.corpus.select(inside)
-    embedded = embed_corpus(model, held, stores.images, text_features=stores.texts)
+    embedded = stores.embed(model, held)
     if len(embedded.corpus) < len(held):
         raise DataError(
             f"{len(held) - len(embedded.corpus)} image(s) cannot be read: check the data by 'openvse data check'"
@@ -192,10 +183,8 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
     )
     by_text = (scores - scores.mean(axis=0)) / scores.std(axis=0).clip(min=1e-9)
     # ``select`` keeps the pairs of an image in their order, sorted by the image.
-    position = {int(image): row for row, image in enumerate(inside)}
     kept = np.flatnonzero(np.isin(plan.corpus.relevance.images, inside))
-    rows = np.array([position[int(image)] for image in plan.corpus.relevance.images[kept]])
-    kept = kept[np.argsort(rows, kind="stable")]
+    kept = kept[np.argsort(plan.corpus.relevance.images[kept], kind="stable")]
     pair = own.images, own.texts
     found.score[kept] = scores[pair]
     found.standing[kept] = (by_image[pair] + by_text[pair]) / 2
@@ -206,8 +195,7 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
 NAME = "suspicious"
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(NamedTuple):
     """How well a list finds pairs that were exchanged on purpose.
 
     Attributes:
@@ -282,17 +270,19 @@ def analyze_suspicious(
     figures: dict[str, Draw] = {"": lambda: _draw(scores.standing, exchanged)}
     if exchanged is not None:
         measured = measure_precision(order, exchanged)
-        summary = Table(
-            ("exchanged pairs", "precision at their number", "at a fifth of it", "average precision", "by chance"),
-            [(measured.exchanged, measured.at_number, measured.first, measured.average, measured.chance)],
-        )  # fmt: skip
+        columns = (
+            "exchanged pairs",
+            "precision at their number",
+            "at a fifth of it",
+            "average precision",
+            "by chance",
+        )
+        summary = Table(columns, [measured[:-1]])
         tables["precision"] = Table(
-            ("pairs looked at", "precision"),
-            [(at + 1, float(value)) for at, value in enumerate(measured.precision)],
+            ("pairs looked at", "precision"), [*enumerate(measured.precision.tolist(), start=1)]
         )
         figures["precision"] = lambda: _draw_precision(measured)
-    page = _page(corpus, scores, order[:count])
-    return Analysis(NAME, summary, tables, figures, {"": page})
+    return Analysis(NAME, summary, tables, figures, {"": _page(corpus, scores, order[:count])})
 
 
 def _page(corpus: Corpus, scores: PairScores, order: Int[np.ndarray, "n"]) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,21 +17,18 @@ import numpy as np
 
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
-from openvse.analysis.trainings import OnExtraction, SharedStores, TellOnce, retrieval_recipe, share_stores
+from openvse.analysis.trainings import SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, nearest
-from openvse.evaluation import Metrics, embed_corpus, evaluate
+from openvse.evaluation import Metrics, evaluate
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
 from openvse.files import locked, made, write_whole
-from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, HEAT, colour, new_figure
 from openvse.output.table import Cell, Table
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
-from openvse.tasks.load import load_as
-from openvse.tasks.run import train
 from openvse.training.records import Watcher
 from openvse.types import OnProgress
 
@@ -124,8 +121,6 @@ class Sweep:
         seeds: the seeds of each setting.
         folder: the folder of the runs.
         split: the split on which the best models are measured.
-        watcher: is notified about the trainings.
-        extracted: is called with the progress of extracting features.
     """
 
     recipe: str
@@ -134,8 +129,6 @@ class Sweep:
     seeds: tuple[int, ...]
     folder: Path
     split: str = "validation"
-    watcher: Watcher | None = field(default=None, compare=False)
-    extracted: OnExtraction | None = field(default=None, compare=False)
 
     def settings(self) -> list[Setting]:
         """Return every combination of the values of the axes.
@@ -250,10 +243,17 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
+def run_sweep(
+    sweep: Sweep, watcher: Watcher | None = None, progress: OnProgress | None = None
+) -> list[Swept]:
     """Train every setting with every seed, and measure its best model.
 
     What is finished is read from its folder, and what was interrupted goes on.
+
+    Args:
+        sweep: what to train.
+        watcher: is notified about the trainings.
+        progress: a function that is called after every training, and while features are extracted.
 
     Raises:
         OpenVSEError: a setting does not fit the recipe, or the folder holds a sweep of another recipe.
@@ -262,7 +262,7 @@ def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
     # What does not fit is known before hours of training.
     recipes = [[_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in settings]
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
-        runs = _Runs(sweep)
+        runs = _Runs(sweep, watcher, progress)
         found, done, total = [], 0, len(settings) * len(sweep.seeds)
         for setting, of_seeds in zip(settings, recipes, strict=True):
             reached = []
@@ -283,9 +283,9 @@ def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ())
 class _Runs:
     """The runs of a sweep; those with the same data and encoders share stored features."""
 
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        self._teller = TellOnce(sweep.watcher)
+    def __init__(self, sweep: Sweep, watcher: Watcher | None, progress: OnProgress | None) -> None:
+        self._sweep, self._progress = sweep, progress
+        self._trainings = Trainings(watcher)
         self._shared: dict[str, tuple[Corpus, SharedStores]] = {}
 
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
@@ -297,9 +297,8 @@ class _Runs:
         asked = {"recipe": recipe.to_dict(), "split": sweep.split}
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
-        self._teller.begin(place)
-        model = load_as(TwoTower, train(recipe, folder, resume=True, watcher=self._teller).best)
-        kept = embed_corpus(model, corpus.split(sweep.split), stores.images, text_features=stores.texts)
+        model = self._trainings.best(recipe, folder, place)
+        kept = stores.embed(model, corpus.split(sweep.split))
         report = evaluate(kept.images, kept.texts, kept.corpus.relevance, model.similarity, resamples=0)
         metrics = dict(report.metrics)
         if kept.images.vectors.shape[1] > 1:
@@ -314,7 +313,7 @@ class _Runs:
         key = hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:12]
         if key not in self._shared:
             corpus, folder = open_data(recipe), self._sweep.folder / "stores" / key
-            self._shared[key] = corpus, share_stores(recipe, corpus, folder, self._sweep.extracted)
+            self._shared[key] = corpus, share_stores(recipe, corpus, folder, self._progress)
         return self._shared[key]
 
 
@@ -410,12 +409,9 @@ def _cell(value: float | None) -> Cell:
     return "" if value is None else value
 
 
-def _title(metric: str) -> str:
-    return "cosine of two views" if metric == VIEW_COSINE else metric_title(metric)
-
-
 def _draw(sweep: Sweep, found: Sequence[Swept], metric: str) -> Figure:
-    label = f"{_title(metric)} on {sweep.split}"
+    title = "cosine of two views" if metric == VIEW_COSINE else metric_title(metric)
+    label = f"{title} on {sweep.split}"
     varied = [axis for axis in sweep.axes if len(axis.values) > 1]
     if len(varied) == 2:
         return _draw_grid(varied, found, metric, label)

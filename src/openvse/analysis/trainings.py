@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.corpus import Corpus
 from openvse.encoders import TokenStatesEncoder
 from openvse.errors import OpenVSEError
-from openvse.features import (
-    FeatureStore,
-    extract_features,
-    extract_text_features,
-    open_store,
-)
+from openvse.evaluation import EmbeddedCorpus, embed_corpus
+from openvse.features import FeatureStore, extract_features, extract_text_features, open_store
 from openvse.model import TwoTower
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
+from openvse.tasks.run import train
 from openvse.training.inputs import AUTO
-from openvse.training.records import EpochReport, Silent, StepReport, Watcher
-
-OnExtraction = Callable[[WorkProgress], None]
+from openvse.training.records import Silent, Watcher
+from openvse.types import OnProgress
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,10 @@ class SharedStores:
     images: FeatureStore | None
     texts: FeatureStore | None
     overrides: tuple[str, ...]
+
+    def embed(self, model: TwoTower, corpus: Corpus) -> EmbeddedCorpus:
+        """Embed a corpus by a model that was trained with these stores."""
+        return embed_corpus(model, corpus, self.images, text_features=self.texts)
 
 
 def retrieval_recipe(recipe: str, overrides: Sequence[str]) -> RetrievalRecipe:
@@ -56,7 +57,7 @@ def retrieval_recipe(recipe: str, overrides: Sequence[str]) -> RetrievalRecipe:
 
 
 def share_stores(
-    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, extracted: OnExtraction | None = None
+    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None = None
 ) -> SharedStores:
     """Open the stores that a recipe names, and extract once below ``folder`` what it would extract for each run.
 
@@ -64,7 +65,12 @@ def share_stores(
         StoreError: a store does not fit the encoders of the recipe.
     """
     model = build_model(recipe, captions=corpus.captions, seed=recipe.seed)
-    images, overrides = None, []
+    images, texts, overrides = None, None, []
+
+    def extracted(state: WorkProgress) -> None:
+        if progress is not None:
+            progress(f"extracting {state.unit}", state.done, state.total)
+
     where = recipe.data.features
     if where == AUTO and not model.image.encoder.fine_tune:
         where = str(folder / "features")
@@ -73,59 +79,42 @@ def share_stores(
     if where not in (None, AUTO):
         images = open_store(Path(str(where)), model.image.encoder)
         overrides.append(f"data.features={Path(str(where)).resolve()}")
-    texts = _texts(recipe, model, corpus, folder, extracted)
+    where, encoder = recipe.data.text_features, model.text.encoder
+    if isinstance(encoder, TokenStatesEncoder):
+        if where == AUTO and encoder.why_not_stored() is None:
+            where = str(folder / "text_features")
+            extract_text_features(encoder, corpus.captions, Path(where), progress=extracted)
+        if where not in (None, AUTO):
+            texts = open_store(Path(str(where)), encoder)
     if texts is not None:
         overrides.append(f"data.text_features={texts.path.resolve()}")
     return SharedStores(images, texts, tuple(overrides))
 
 
-def _texts(
-    recipe: RetrievalRecipe,
-    model: TwoTower,
-    corpus: Corpus,
-    folder: Path,
-    extracted: OnExtraction | None,
-) -> FeatureStore | None:
-    where, encoder = recipe.data.text_features, model.text.encoder
-    if where is None or not isinstance(encoder, TokenStatesEncoder):
-        return None
-    if where != AUTO:
-        return open_store(Path(where), encoder)
-    if encoder.why_not_stored() is not None:
-        return None
-    store = folder / "text_features"
-    extract_text_features(encoder, corpus.captions, store, progress=extracted)
-    return open_store(store, encoder)
+class Trainings:
+    """Several trainings, told to a watcher: each note and each warning only once.
 
-
-class TellOnce:
-    """A watcher that passes on what another one is told, but each note and each warning only once.
-
-    Trainings on the same data say the same about it. ``begin`` says which training comes next.
+    Trainings on the same data say the same about it.
 
     Args:
-        watcher: the other watcher; None hears nothing.
+        watcher: is notified about the trainings; None hears nothing.
     """
 
     def __init__(self, watcher: Watcher | None) -> None:
-        self._watcher = watcher or Silent()
+        self._watcher = watcher = watcher or Silent()
         self._told: set[str] = set()
+        self.started, self.step, self.epoch = watcher.started, watcher.step, watcher.epoch
 
-    def begin(self, message: str) -> None:
-        """Pass on a message that says which training begins or goes on, whether or not it was told before."""
+    def best(self, recipe: RetrievalRecipe, folder: Path, message: str) -> TwoTower:
+        """Train a recipe, or go on with it, and return its best model.
+
+        Args:
+            recipe: the recipe.
+            folder: the folder of the run; one that is finished is not trained again.
+            message: says which training this is, and is passed on in any case.
+        """
         self._watcher.note(message)
-
-    def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Pass it on."""
-        self._watcher.started(total_steps=total_steps, done_steps=done_steps, num_epochs=num_epochs)
-
-    def step(self, report: StepReport) -> None:
-        """Pass it on."""
-        self._watcher.step(report)
-
-    def epoch(self, report: EpochReport) -> None:
-        """Pass it on."""
-        self._watcher.epoch(report)
+        return load_as(TwoTower, train(recipe, folder, resume=True, watcher=self).best)
 
     def warn(self, message: str) -> None:
         """Pass a warning on, if it is new."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from openvse.analysis.opening import Embedded
+from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
 from openvse.output.figures import HEAT, PAGE, colour, new_figure
@@ -114,7 +114,7 @@ def analyze_views(embedded: Sequence[Embedded]) -> Analysis:
             "similarity": Table(("model", "side", "view", "other view", "cosine"), cosines),
         },
         {"": lambda: _draw(views)},
-        warnings=tuple(line for each in embedded for line in each.warnings),
+        warnings=warnings_of(embedded),
     )
 
 
@@ -125,7 +125,7 @@ def _draw(views: Sequence[Views]) -> Figure:
     grid = figure.subplots(2 * lines, columns, squeeze=False)
     for axes in grid.flat[:]:
         axes.set_visible(False)
-    image = None
+    image, least = None, min(0.0, *(float(each.similarity.min()) for each in views))
     for number, each in enumerate(views):
         line, column = divmod(number, columns)
         bars, heat = grid[2 * line, column], grid[2 * line + 1, column]
@@ -139,15 +139,11 @@ def _draw(views: Sequence[Views]) -> Figure:
         bars.set_xlabel("view")
         if column == 0:
             bars.set_ylabel("pairs won (%)")
-        image = heat.imshow(each.similarity, cmap=HEAT, vmin=min(0.0, _least(views)), vmax=1)
+        image = heat.imshow(each.similarity, cmap=HEAT, vmin=least, vmax=1)
         _label_cells(heat, each.similarity, names)
     if image is not None:
         figure.colorbar(image, ax=grid[1::2, :].ravel().tolist(), label="cosine", shrink=0.8)
     return figure
-
-
-def _least(views: Sequence[Views]) -> float:
-    return float(min(each.similarity.min() for each in views))
 
 
 def _label_cells(axes: Axes, values: Float[np.ndarray, "K K"], names: Sequence[str]) -> None:

@@ -76,7 +76,10 @@ def evaluate(
     require_one_space(*units)
     pairs = _relevance(relevance, len(units[0]), len(units[1]))
     if units[0].vectors.dtype != units[1].vectors.dtype:  # one of them has double precision
-        units = _double(units[0]), _double(units[1])
+        units = (
+            replace(units[0], vectors=units[0].vectors.double()),
+            replace(units[1], vectors=units[1].vectors.double()),
+        )
     return evaluate_sets(
         *units, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
     )
@@ -95,10 +98,6 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
             f"the embeddings"
         )
     return units
-
-
-def _double(units: EmbeddingSet) -> EmbeddingSet:
-    return replace(units, vectors=units.vectors.double())
 
 
 def _relevance(given: Pairs | None, num_images: int, num_texts: int) -> Relevance:

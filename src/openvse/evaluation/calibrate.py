@@ -50,15 +50,15 @@ class ScoreCounts:
         self._low, high = float(scores.min()), float(scores.max())
         self._per_score = BINS / max(high - self._low, 1e-6)
         self._folds = torch.from_numpy(_folds(scores, self._images, self._texts, relevance)).to(device)
-        self._outer = {place: _Mean() for place in (0, BINS + 1)}
+        self._outer = {0: 0.0, BINS + 1: 0.0}
         self.relevant = np.zeros((FOLDS, BINS + 2), dtype=np.int64)
         self.irrelevant = np.zeros((FOLDS, BINS + 2), dtype=np.int64)
 
     def see(self, rows: slice, columns: slice, scores: Float[Tensor, "i t"]) -> None:
         """Take a block of scores; each pair belongs to exactly one block."""
         place = ((scores - self._low) * self._per_score).floor_().clamp_(-1, BINS).long() + 1
-        for outer, mean in self._outer.items():
-            mean.add(scores[place == outer])
+        for outer in self._outer:
+            self._outer[outer] += float(scores[place == outer].double().sum())
         place += self._folds[columns] * (BINS + 2)
         first, last = np.searchsorted(self._images, (rows.start, rows.stop))
         texts = self._texts[first:last]
@@ -72,21 +72,10 @@ class ScoreCounts:
     def places(self) -> Float[np.ndarray, "bins"]:
         """Return the score that stands for each bin: its middle, or the mean score of the bins below and above."""
         middles = self._low + (np.arange(-1, BINS + 1) + 0.5) / self._per_score
-        for place, mean in self._outer.items():
-            if mean.count:
-                middles[place] = mean.total / mean.count
+        for place, total in self._outer.items():
+            if count := (self.relevant + self.irrelevant)[:, place].sum():
+                middles[place] = total / count
         return middles
-
-
-class _Mean:
-    """A sum of scores, and how many they are."""
-
-    def __init__(self) -> None:
-        self.total, self.count = 0.0, 0
-
-    def add(self, scores: Float[Tensor, "n"]) -> None:
-        self.total += float(scores.double().sum())
-        self.count += len(scores)
 
 
 def _count(places: Int[Tensor, "n"]) -> Int[np.ndarray, "FOLDS bins"]:
@@ -178,6 +167,7 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
     log_loss = {name: _held_out(fit, counts) for name, fit in METHODS.items()}
     method = min(METHODS, key=lambda name: log_loss[name])
     knots, log_ratios = METHODS[method](all_counts)
+    above = np.cumsum(all_counts.relevant[::-1])[::-1] / all_counts.relevant.sum()
     return Calibration(
         model=model,
         data=CalibrationData(
@@ -187,7 +177,7 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
         log_loss=log_loss,
         scores=_plain(all_counts.scores[knots]),
         log_ratios=_plain(log_ratios),
-        relevant_above=_plain(_above(all_counts.relevant)[knots]),
+        relevant_above=_plain(above[knots]),
     )
 
 
@@ -292,12 +282,6 @@ def _some(counts: ScoreCounts, folds: Bool[np.ndarray, "FOLDS"]) -> Counts:
         counts.relevant[folds].sum(axis=0).astype(np.float64),
         counts.irrelevant[folds].sum(axis=0).astype(np.float64),
     )
-
-
-def _above(counted: Float[np.ndarray, "bins"]) -> Float[np.ndarray, "bins"]:
-    """Return the share of the pairs in each bin and above it."""
-    above: Float[np.ndarray, "bins"] = np.cumsum(counted[::-1])[::-1] / counted.sum()
-    return above
 
 
 def _plain(values: Float[np.ndarray, "K"]) -> tuple[float, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from string import ascii_uppercase
 from textwrap import fill
 from typing import Any
@@ -30,6 +31,7 @@ class MeasuredRun:
         replicates: its metrics on every resample; the resamples are the same for all runs.
         queries: how well it answers each query of each direction; more is better (for retrieval, minus the rank).
         warnings: what a reader should know before reading its figures, such as leakage.
+        found: what it has found for each query, in the form of its task; None if that is not known.
     """
 
     source: str
@@ -38,6 +40,7 @@ class MeasuredRun:
     replicates: Replicates
     queries: Mapping[str, Float[np.ndarray, "Q"]]
     warnings: tuple[str, ...] = ()
+    found: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -123,10 +126,19 @@ class Comparison:
     size: Mapping[str, int]
     seed: int
     resamples: int
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = ()
     contrasts: tuple[RowContrast, ...] = ()
     problems: tuple[str, ...] = ()
     folds: int = 1
+
+    def warnings(self) -> list[str]:
+        """Return what was skipped, and what a reader should know of each run."""
+        return [*self.problems, *(line for row in self.rows for run in row.runs for line in run.warnings)]
+
+    def about(self) -> str:
+        """Return the numbers of items, such as "1,000 images, 5,000 texts", and of folds."""
+        counted = ", ".join(f"{count:,} {what}" for what, count in self.size.items())
+        return f"{counted}, mean of {self.folds} folds" if self.folds > 1 else counted
 
 
 def contrast_rows(comparison: Comparison) -> Comparison:
@@ -141,21 +153,13 @@ def contrast_rows(comparison: Comparison) -> Comparison:
             f"there is only one row, {first.name}, and nothing to compare it with: name runs of another recipe, or "
             f"give each run a row of its own"
         )
-    contrasts = tuple(
-        RowContrast(
-            first.name,
-            other.name,
-            paired_differences(first.mean, other.mean, *_drawn(first, other, comparison.seed)),
-            _signs(first, other),
-        )
-        for other in others
-    )
-    return replace(comparison, contrasts=contrasts)
-
-
-def _drawn(first: Row, second: Row, seed: int) -> Sequence[Replicates]:
-    generator = np.random.default_rng(seed)
-    return [first.replicates(generator), second.replicates(generator)]
+    contrasts = []
+    for other in others:
+        generator = np.random.default_rng(comparison.seed)
+        drawn = first.replicates(generator), other.replicates(generator)
+        differences = paired_differences(first.mean, other.mean, *drawn)
+        contrasts.append(RowContrast(first.name, other.name, differences, _signs(first, other)))
+    return replace(comparison, contrasts=tuple(contrasts))
 
 
 def _signs(first: Row, second: Row) -> dict[str, Signs]:
@@ -167,14 +171,9 @@ def _signs(first: Row, second: Row) -> dict[str, Signs]:
     one, other = first.runs[0].queries, second.runs[0].queries
     if {side: len(each) for side, each in one.items()} != {side: len(each) for side, each in other.items()}:
         raise DataError(f"{first.name} and {second.name} have answered different queries: ask both the same")
-    return {side: sign_test(np.zeros(len(one[side])), _majority(first, second, side)) for side in one}
-
-
-def _majority(first: Row, second: Row, side: str) -> Float[np.ndarray, "Q"]:
-    """Return in how many more pairs of runs the second row is better than worse, for each query."""
-    signs = [np.sign(b.queries[side] - a.queries[side]) for a in first.runs for b in second.runs]
-    total: Float[np.ndarray, "Q"] = np.sum(signs, axis=0)
-    return total
+    pairs = [(a.queries, b.queries) for a in first.runs for b in second.runs]
+    better = {side: np.sum([np.sign(b[side] - a[side]) for a, b in pairs], axis=0) for side in one}
+    return {side: sign_test(np.zeros(len(each)), each) for side, each in better.items()}
 
 
 SIDES = {"i2t": "images asking for texts", "t2i": "texts asking for images", "questions": "questions"}
@@ -267,25 +266,28 @@ def remarks(comparison: Comparison) -> Iterator[str]:
 def comparison_text(comparison: Comparison) -> str:
     """Return the comparison for a terminal: rows by letter, their metrics, and each row against the first."""
     blocks = ["\n".join(f"{letter}  {name}" for name, letter in letters(comparison).items())]
-    blocks.append(f"on {_size(comparison)}")
+    blocks.append(f"on {comparison.name}: {comparison.about()}")
     blocks.append(row_table(comparison).to_text())
     for contrast in comparison.contrasts:
         blocks.append(difference_table(comparison, contrast).to_text())
         blocks.append(sign_table(comparison, contrast).to_text())
-    blocks.append("\n".join(_wrapped(line) for line in (*remarks(comparison), *_problems(comparison))))
+    wrapped = partial(
+        fill, width=COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    blocks.append("\n".join(map(wrapped, (*remarks(comparison), *comparison.warnings()))))
     return "\n\n".join(blocks)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return the comparison as a page in Markdown."""
-    sections = [f"# Comparison on {_size(comparison)}"]
+    sections = [f"# Comparison on {comparison.name}: {comparison.about()}"]
     sections.append("\n".join(f"- {letter}: {name}" for name, letter in letters(comparison).items()))
     sections.append(row_table(comparison).to_markdown())
     for contrast in comparison.contrasts:
         sections.append(f"## {contrast.second} against {contrast.first}")
         sections.append(difference_table(comparison, contrast).to_markdown())
         sections.append(sign_table(comparison, contrast).to_markdown())
-    sections.append("\n".join(f"- {line}" for line in (*remarks(comparison), *_problems(comparison))))
+    sections.append("\n".join(f"- {line}" for line in (*remarks(comparison), *comparison.warnings())))
     return "\n\n".join(sections) + "\n"
 
 
@@ -330,24 +332,5 @@ def comparison_values(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def counted(size: Mapping[str, int]) -> str:
-    """Return numbers of items, such as "1,000 images, 5,000 texts"."""
-    return ", ".join(f"{count:,} {what}" for what, count in size.items())
-
-
-def _size(comparison: Comparison) -> str:
-    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
-    return f"{comparison.name}: {counted(comparison.size)}{folds}"
-
-
-def _problems(comparison: Comparison) -> Iterator[str]:
-    yield from comparison.problems
-    yield from (warning for row in comparison.rows for run in row.runs for warning in run.warnings)
-
-
 def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" if value > 0 else "< 1e-300"
-
-
-def _wrapped(line: str) -> str:
-    return fill(line, COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -12,7 +12,6 @@ from openvse.evaluation.comparison import (
     Comparison,
     RowContrast,
     compared_metrics,
-    counted,
     difference_table,
     letters,
     remarks,
@@ -36,18 +35,14 @@ def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[Answ
     """
     small: Small = cache(thumbnail)
     style = files("openvse.evaluation").joinpath("comparison.css").read_text(encoding="utf-8")
-    warnings = [
-        *comparison.problems,
-        *(w for row in comparison.rows for run in row.runs for w in run.warnings),
-    ]
+    warnings = comparison.warnings()
     sections = [
         *(f'<p class="leak">{escape(line)}</p>' for line in warnings if line.startswith(LEAKAGE)),
         _rows(comparison, [line for line in warnings if not line.startswith(LEAKAGE)]),
         *(_contrast(comparison, each, examples.get(each.second, ()), small) for each in comparison.contrasts),
     ]
-    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
-    note = f"{counted(comparison.size)}{folds}"
-    return html_page(f"openvse compare: {comparison.name}", "\n".join(sections), note=note, style=style)
+    title = f"openvse compare: {comparison.name}"
+    return html_page(title, "\n".join(sections), note=comparison.about(), style=style)
 
 
 def _rows(comparison: Comparison, problems: Sequence[str]) -> str:

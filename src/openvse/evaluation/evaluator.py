@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -91,26 +92,13 @@ def cut_into_folds(
         yield Fold([member.part(*chosen) for member in members], own, again, every_image[start:stop], texts)
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """How pairs are scored.
-
-    Attributes:
-        block_size: the side of a block of scores.
-        device: the device of the scores.
-        processes: those that share the work.
-    """
-
-    block_size: int
-    device: torch.device | str
-    processes: Processes = ALONE
-
-
 @torch.inference_mode()
 def rank_fold(
     part: Fold,
-    scoring: Scoring,
+    block_size: int,
+    device: torch.device | str,
     *,
+    processes: Processes = ALONE,
     every: bool = False,
     keep: int = 0,
     also: SeeBlock | None = None,
@@ -120,7 +108,9 @@ def rank_fold(
 
     Args:
         part: the part.
-        scoring: how its pairs are scored.
+        block_size: the side of a block of scores.
+        device: the device of the scores.
+        processes: those that share the work.
         every: whether to place all relevant candidates; see ``rank_by_counting``.
         keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
         also: a function that is called once with every block.
@@ -129,7 +119,7 @@ def rank_fold(
     Raises:
         DataError: ``every`` is given with a reranker.
     """
-    relevance, again, device = part.relevance, part.reranker, scoring.device
+    relevance, again = part.relevance, part.reranker
     if again is not None and every:
         raise DataError(
             "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
@@ -155,11 +145,11 @@ def rank_fold(
     ranks = rank_by_counting(
         score_block,
         relevance,
-        block_size=scoring.block_size,
+        block_size=block_size,
         device=device,
         see=see,
         every=every,
-        processes=scoring.processes,
+        processes=processes,
     )
     if proposals is None:
         return RankedFold(ranks)
@@ -167,11 +157,6 @@ def rank_fold(
         return RankedFold(ranks, outcomes=_outcomes(part, ranks, proposals, keep))
     ranks, seconds = rerank(ranks, proposals, again, relevance, device, progress)
     return RankedFold(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
-
-
-def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
-    """Return the outcomes of all parts, in the order of the queries."""
-    return Outcomes(_joined([part.i2t for part in parts]), _joined([part.t2i for part in parts]))
 
 
 def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
@@ -254,11 +239,13 @@ def evaluate(
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
-    size = block_size or _default_block(members)
-    scoring = Scoring(size, device or images.vectors.device, processes)
+    # Sets of embeddings have K_images x K_texts comparisons per pair of items, and get smaller blocks.
+    most = max(member.products for member in members)
+    size = block_size or max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(most, 1)))
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_folds(members, relevance, reranker, folds))
-    ranked = [rank_fold(part, scoring, every=every, keep=keep, also=see, progress=progress) for part in parts]
+    rank = partial(rank_fold, processes=processes, every=every, keep=keep, also=see, progress=progress)
+    ranked = [rank(part, size, device or images.vectors.device) for part in parts]
     found = _report(parts, ranked, protocol, _remarks(ranked, relevance))
     return replace(found, model=model, published=dict(published or {}), problems=tuple(problems))
 
@@ -278,7 +265,7 @@ def _report(
         intervals=percentile_intervals([drawn]) if drawn else {},
         chance=mean_metrics([chance_metrics(p.relevance, r) for p, r in zip(parts, ranks, strict=True)]),
         replicates=drawn,
-        outcomes=join_outcomes(kept) if kept else None,
+        outcomes=Outcomes(_joined([o.i2t for o in kept]), _joined([o.t2i for o in kept])) if kept else None,
     )
 
 
@@ -291,12 +278,6 @@ def _replicates(ranks: Sequence[Ranks], parts: Sequence[Fold], resamples: int, s
         for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
     ]
     return mean_replicates(drawn)
-
-
-def _default_block(members: Sequence[Member]) -> int:
-    """Return a smaller block for sets of embeddings, which have K_images x K_texts comparisons per pair of items."""
-    products = max(member.products for member in members)
-    return max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(products, 1)))
 
 
 def _remarks(parts: Sequence[RankedFold], relevance: Relevance) -> Remarks:

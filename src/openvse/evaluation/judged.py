@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,11 +12,11 @@ from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer
-from openvse.evaluation.metrics import RECALL_AT, grouped_intervals, recall_at_k
+from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
-from openvse.output.documents import write_report
+from openvse.output.documents import Document
 from openvse.output.table import Table
 from openvse.types import EmbeddingSet, Relevance
 
@@ -63,7 +61,7 @@ class Correlation:
 
 
 @dataclass(frozen=True)
-class JudgedReport:
+class JudgedReport(Document):
     """Retrieval and correlations against published judgements.
 
     Attributes:
@@ -84,19 +82,10 @@ class JudgedReport:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> str:
-        """Return the report as indented JSON."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_markdown(self) -> str:
-        """Return the report as a page in Markdown."""
+    def sections(self) -> list[str]:
+        """Return a table of each kind of figures, and how they were measured."""
         names = list(next(iter(self.retrieval.values())).metrics)
-        header = [
-            "",
-            *(metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names),
-            "queries",
-            "gallery",
-        ]
+        titles = [metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names]
         rows = []
         for side, one in self.retrieval.items():
             figures = [f"{one.metrics[name]:.1f}" for name in names]
@@ -104,7 +93,10 @@ class JudgedReport:
             if one.intervals:
                 bounds = [one.intervals[name] for name in names]
                 rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
-        sections = [f"# {self.protocol} on {self.name}", Table(header, rows).to_markdown()]
+        sections = [
+            f"# {self.protocol} on {self.name}",
+            Table(["", *titles, "queries", "gallery"], rows).to_markdown(),
+        ]
         if self.correlations:
             told = [
                 [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
@@ -113,13 +105,7 @@ class JudgedReport:
             sections.append(Table(["", "Spearman x 100", "pairs", "queries"], told).to_markdown())
         lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
         sections.append("\n".join(f"- {line}" for line in lines))
-        if self.problems:
-            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
-        return "\n\n".join(section for section in sections if section) + "\n"
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
+        return sections
 
 
 def rank_among(
@@ -173,21 +159,15 @@ def rank_among(
         return rank_by_counting(score, pairs, block_size=block_size, every=every).i2t
 
 
-def recalls(
-    ranked: QueryRanks, images: Int[np.ndarray, "Q"], *, resamples: int = BOOTSTRAPS, seed: int = 0
-) -> Direction:
+def recalls(ranked: QueryRanks, images: Int[np.ndarray, "Q"], *, resamples: int = BOOTSTRAPS) -> Direction:
     """Return R@1, R@5 and R@10 of one direction, with intervals.
 
     Args:
         ranked: the ranks.
         images: the image that each of its queries is or belongs to; they are drawn together.
         resamples: the number of resamples for the intervals; 0 leaves them out.
-        seed: the seed of the draws.
     """
-    metrics = {f"r{k}": recall_at_k(ranked.ranks, k) for k in RECALL_AT}
-    found = np.column_stack([ranked.ranks <= k for k in RECALL_AT]).astype(np.float64)
-    intervals = grouped_intervals(found, list(metrics), images, resamples=resamples, seed=seed)
-    return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
+    return _measured(ranked, {f"r{k}": ranked.ranks <= k for k in RECALL_AT}, images, resamples)
 
 
 def precisions(
@@ -196,23 +176,28 @@ def precisions(
     images: Int[np.ndarray, "Q"],
     *,
     resamples: int = BOOTSTRAPS,
-    seed: int = 0,
 ) -> Direction:
     """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed, with intervals.
 
     Args:
         ranked: the ranks, with places.
         missing: the query of each positive item that is not in the gallery; R counts these items, too.
-        images: the image that each of its queries is or belongs to; they are drawn together.
-        resamples: the number of resamples for the intervals; 0 leaves them out.
-        seed: the seed of the draws.
+        images: see ``recalls``.
+        resamples: see ``recalls``.
     """
     assert ranked.places is not None
     every = ranked.places.with_missing(missing).columns()
-    names = ("map_at_r", "rprecision")
-    columns = np.column_stack([*(every[:, SEVERAL.index(name)] for name in names), ranked.ranks <= 1])
-    metrics = dict(zip((*names, "r1"), (100.0 * columns.mean(axis=0)).tolist(), strict=True))
-    intervals = grouped_intervals(columns, list(metrics), images, resamples=resamples, seed=seed)
+    columns = {name: every[:, SEVERAL.index(name)] for name in ("map_at_r", "rprecision")}
+    return _measured(ranked, {**columns, "r1": ranked.ranks <= 1}, images, resamples)
+
+
+def _measured(
+    ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int[np.ndarray, "Q"], resamples: int
+) -> Direction:
+    """Return the means of what counts for each query, in percent, with intervals."""
+    counted = np.column_stack([*columns.values()]).astype(np.float64)
+    metrics = dict(zip(columns, (100.0 * counted.mean(axis=0)).tolist(), strict=True))
+    intervals = grouped_intervals(counted, list(columns), images, resamples=resamples, seed=0)
     return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
 
 

@@ -93,11 +93,12 @@ class Reliability:
         """Return a section for a report: the expected calibration error and two tables."""
         hits = [
             [
-                f"{bin_.low:.1f} to {bin_.high:.1f}",
-                f"{bin_.hits:,}",
-                *_shares(bin_.probability, bin_.relevant),
+                f"{each.low:.1f} to {each.high:.1f}",
+                f"{each.hits:,}",
+                percent(each.probability),
+                percent(each.relevant),
             ]
-            for bin_ in self.bins
+            for each in self.bins
         ]
         return "\n\n".join(
             [
@@ -144,10 +145,14 @@ class Reliability:
             if each.score is None:
                 yield [f"{each.wanted:g}", "out of reach", "0", "", ""]
             else:
-                shares = (
-                    ["", *_shares(each.found)] if each.reached is None else _shares(each.reached, each.found)
-                )
-                yield [f"{each.wanted:g}", f"{each.score:.4f}", f"{each.hits:,}", *shares]
+                reached = "" if each.reached is None else percent(each.reached)
+                yield [
+                    f"{each.wanted:g}",
+                    f"{each.score:.4f}",
+                    f"{each.hits:,}",
+                    reached,
+                    percent(each.found),
+                ]
 
 
 def measure_reliability(calibration: Calibration, proposals: Proposals, relevance: Relevance) -> Reliability:
@@ -218,7 +223,3 @@ def _reached(
         float(relevant[kept].mean()) if kept.any() else None,
         float((kept & relevant).sum() / len(relevance.images)),
     )
-
-
-def _shares(*shares: float) -> list[str]:
-    return [percent(share) for share in shares]

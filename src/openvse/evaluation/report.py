@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,8 +12,11 @@ from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
-from openvse.output.documents import CONFIDENCE, write_report
+from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table
+
+INTERVAL = f"{CONFIDENCE:.0%} interval"
+"""The name of a row of intervals."""
 
 _RECALLS = (*RECALLS, "rsum")
 _TITLES = {
@@ -116,7 +117,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Document):
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
     Attributes:
@@ -148,30 +149,16 @@ class Report:
     replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
-    def to_json(self) -> str:
-        """Return the whole report as indented JSON."""
-        written = asdict(replace(self, replicates={}, outcomes=None))
-        del written["replicates"], written["outcomes"]
-        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_markdown(self) -> str:
-        """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
-        sections = [
+    def sections(self) -> list[str]:
+        """Return recalls, ranks, protocol and probabilities."""
+        return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
+            self.reliability.to_markdown() if self.reliability else "",
         ]
-        if self.reliability:
-            sections.append(self.reliability.to_markdown())
-        if self.problems:
-            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
-        return "\n\n".join(sections) + "\n"
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
     def beside(self) -> dict[str, Metrics]:
         """Return what the metrics compare with, by label: published results, and chance."""
@@ -232,15 +219,22 @@ def measured_table(
         intervals: the lower and upper bound of each metric that has an interval.
         beside: metrics to compare with, by label.
     """
-    rows = [["this model", *(f"{metrics[name]:.1f}" for name in names)]]
+    rows = [["this model", *metric_cells(metrics, names)]]
     if intervals:
-        bounds = (intervals.get(name) for name in names)
-        rows.append(
-            [f"{CONFIDENCE:.0%} interval", *("{:.1f} to {:.1f}".format(*b) if b else "" for b in bounds)]
-        )
-    for label, figures in beside.items():
-        rows.append([label, *(f"{figures[name]:.1f}" if name in figures else "" for name in names)])
+        rows.append([INTERVAL, *interval_cells(intervals, names)])
+    rows += [[label, *metric_cells(figures, names)] for label, figures in beside.items()]
     return Table([title, *map(metric_title, names)], rows, strong=frozenset({0}))
+
+
+def metric_cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of some metrics in a table; empty where there is none."""
+    return tuple(f"{metrics[name]:.1f}" if name in metrics else "" for name in names)
+
+
+def interval_cells(intervals: Mapping[str, tuple[float, float]], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of the intervals of some metrics; empty where there is none."""
+    bounds = (intervals.get(name) for name in names)
+    return tuple("{:.1f} to {:.1f}".format(*each) if each else "" for each in bounds)
 
 
 def metric_title(metric: str) -> str:

@@ -54,9 +54,13 @@ class Proposals:
         self.i2t.see(rows, columns.start, scores)
         self.t2i.see(columns, rows.start, scores.T)
 
+    def of_images(self) -> Grid:
+        """Return the image and the text of every candidate of the images."""
+        return self.i2t.queries(), self.i2t.positions
+
     def of_texts(self) -> Grid:
         """Return the image and the text of every candidate of the texts."""
-        return _text_queries(self.t2i)
+        return self.t2i.positions, self.t2i.queries()
 
 
 class Best:
@@ -80,6 +84,11 @@ class Best:
         positions = torch.cat([self.positions[queries], place + first], dim=1)
         self.scores[queries], chosen = merged.topk(top, dim=1)
         self.positions[queries] = positions.gather(1, chosen)
+
+    def queries(self) -> Int[Tensor, "Q top"]:
+        """Return the query of every candidate."""
+        queries = torch.arange(len(self.positions), device=self.positions.device)
+        return queries.unsqueeze(1).expand_as(self.positions)
 
     def sort_by(self, scores: Float[Tensor, "Q top"]) -> None:
         """Give the candidates other scores, and put the best one first again."""
@@ -114,7 +123,7 @@ def rerank(
     """
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
-    of_images, of_texts = _image_queries(proposals.i2t), proposals.of_texts()
+    of_images, of_texts = proposals.of_images(), proposals.of_texts()
     told = _told("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
     i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, told)
     t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
@@ -131,16 +140,6 @@ def rerank(
 
 Grid = tuple[Int[Tensor, "Q top"], Int[Tensor, "Q top"]]
 """The image and text of every proposal."""
-
-
-def _image_queries(best: Best) -> Grid:
-    images = torch.arange(len(best.positions), device=best.positions.device)
-    return images.unsqueeze(1).expand_as(best.positions), best.positions
-
-
-def _text_queries(best: Best) -> Grid:
-    texts = torch.arange(len(best.positions), device=best.positions.device)
-    return best.positions, texts.unsqueeze(1).expand_as(best.positions)
 
 
 def _mix(

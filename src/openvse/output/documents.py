@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from openvse.files import made, write_whole
 
@@ -66,6 +70,40 @@ def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> 
         write_whole(target / f"{name}.md", markdown)
         write_whole(target / f"{name}.json", json)
     return target
+
+
+class Document(ABC):
+    """A report for people and for programs: a dataclass, written as Markdown and as JSON.
+
+    Fields that its ``repr`` leaves out are not written.
+    """
+
+    @property
+    @abstractmethod
+    def problems(self) -> tuple[str, ...]:
+        """What was left out, one line each."""
+
+    @abstractmethod
+    def sections(self) -> Iterable[str]:
+        """Return the sections of the page in Markdown, without the problems."""
+
+    def to_json(self) -> str:
+        """Return the whole report as indented JSON."""
+        itself = cast(Any, self)
+        written = {
+            name: value for name, value in asdict(itself).items() if itself.__dataclass_fields__[name].repr
+        }
+        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the report as a page in Markdown, with its problems at the end."""
+        listed = "\n".join(f"- {problem}" for problem in self.problems)
+        sections = [*self.sections(), *(["## Problems", listed] if listed else [])]
+        return "\n\n".join(section for section in sections if section) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
+        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
 
 def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:

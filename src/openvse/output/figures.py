@@ -110,6 +110,11 @@ def lines_of(text: str, width: int, most: int = 4) -> str:
     return "\n".join(broken).replace("$", r"\$")
 
 
+def marked(right: bool | None) -> tuple[str, str]:
+    """Return the mark and the colour of what is right or wrong; no mark where that is not known."""
+    return {True: ("✓ ", RIGHT), False: ("✗ ", WRONG), None: ("", "black")}[right]
+
+
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
     """Put the legend of some axes under the figure."""
     handles, labels = axes.get_legend_handles_labels()

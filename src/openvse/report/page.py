@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from html import escape
@@ -15,7 +16,7 @@ import yaml
 
 from openvse.corpus.splits import SPLITS
 from openvse.corpus.trained_on import remembers_training
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import metric_title
 from openvse.media.packed import ImageFile
@@ -27,7 +28,6 @@ from openvse.report.run import MeasuredReport, ReportedRun
 from openvse.report.tables import Figures, figure_rows, remarks, shown_metrics
 from openvse.specs import list_recipes, read_recipe
 from openvse.training.kind import published_for
-from openvse.training.records import Series
 
 _VALIDATION = ("rsum", "i2t_r1", "t2i_r1", "i2t_r10", "t2i_r10", "accuracy")
 _COEFFICIENTS = re.compile(r"(?P<part>.*?)\.?coefficients_(?P<size>\d+)$")
@@ -45,7 +45,7 @@ def report_page(reports: Sequence[MeasuredReport]) -> str:
     style = files("openvse.report").joinpath("report.css").read_text(encoding="utf-8")
     sections = [
         *(f'<p class="leak">{escape(line)}</p>' for each in reports for line in each.leaks),
-        *(_legend(reports) if len(reports) > 1 else ()),
+        *([_legend([each.run.name for each in reports])] if len(reports) > 1 else []),
         *_figures(reports),
         *start_sections(reports),
         *run_sections(reports),
@@ -57,12 +57,12 @@ def report_page(reports: Sequence[MeasuredReport]) -> str:
     return html_page(f"openvse report: {names}", "\n".join(sections), note=note, style=CHART_STYLE + style)
 
 
-def _legend(reports: Sequence[MeasuredReport]) -> list[str]:
+def _legend(labels: Iterable[str]) -> str:
     keys = "".join(
-        f'<li><span class="key k{number % COLOURS}"></span>{escape(each.run.name)}</li>'
-        for number, each in enumerate(reports)
+        f'<li><span class="key k{number % COLOURS}"></span>{escape(label)}</li>'
+        for number, label in enumerate(labels)
     )
-    return [f'<ul class="legend">{keys}</ul>']
+    return f'<ul class="legend">{keys}</ul>'
 
 
 def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
@@ -152,11 +152,12 @@ def _from_records(reports: Sequence[MeasuredReport], kind: str) -> Iterator[str]
     by_epoch = kind == "validation"
     for name in _chosen([*names], kind):
         lines = [
-            _line(each, number, each.run.records.series(kind, name), by_epoch=by_epoch)
+            Line(each.run.name, series.epochs if by_epoch else series.steps, series.values, number)
             for number, each in enumerate(reports)
             if each.run.records
+            and len((series := each.run.records.series(kind, name)).values) > (0 if by_epoch else 1)
         ]
-        if lines := [line for line in lines if len(line.x) > (0 if by_epoch else 1)]:
+        if lines:
             title = f"{metric_title(name)} (validation)" if by_epoch else _plain(name)
             yield _figure(title, line_chart(lines, x="epoch" if by_epoch else "step", y=title))
 
@@ -174,10 +175,6 @@ def _chosen(names: Sequence[str], kind: str) -> list[str]:
     return list(names)
 
 
-def _line(each: MeasuredReport, number: int, series: Series, *, by_epoch: bool) -> Line:
-    return Line(each.run.name, series.epochs if by_epoch else series.steps, series.values, number)
-
-
 def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
     """Yield the learned pooling coefficients by the size of the set; a size has its own colour."""
     charts = []
@@ -187,22 +184,13 @@ def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
         curves = each.run.records.curves(each.run.best_epoch)
         for part, sizes in _by_part(curves).items():
             lines = [
-                Line(
-                    f"{size} elements",
-                    [float(place) for place in range(1, size + 1)],
-                    values,
-                    number % COLOURS,
-                )
+                Line(f"{size} elements", [float(place) for place in range(1, size + 1)], values, number)
                 for number, (size, values) in enumerate(sizes.items())
             ]
             owner = f"{each.run.name}, " if len(reports) > 1 else ""
-            keys = "".join(
-                f'<li><span class="key k{line.colour}"></span>{escape(line.label)}</li>' for line in lines
-            )
             chart = line_chart(lines, x="place of the element, largest first", y="coefficient")
-            charts.append(
-                _figure(f"{owner}{_SIDES.get(part, part)}", f'{chart}\n<ul class="legend">{keys}</ul>')
-            )
+            chart += f"\n{_legend(line.label for line in lines)}"
+            charts.append(_figure(f"{owner}{_SIDES.get(part, part)}", chart))
     yield from _section(
         "Learned pooling",
         charts,
@@ -263,27 +251,24 @@ def _plain(name: str) -> str:
 SIDE_PX = 176
 """The longer side of an image on the page; small, because a page holds many."""
 
+_TICK = "\N{CHECK MARK}"
 _Small = Callable[[ImageFile], str | None]
 
 
 def query_sections(reports: Sequence[MeasuredReport]) -> list[str]:
     """Return a section for each run that has queries to show; only the first one is open."""
     small: _Small = cache(lambda image: thumbnail(image, side=SIDE_PX))
-    return [*_sections(reports, small)]
-
-
-def _sections(reports: Sequence[MeasuredReport], small: _Small) -> Iterator[str]:
-    first = True
+    sections: list[str] = []
     for each in reports:
         if each.findings is None or not any(some.best or some.worst for some in each.findings.queries):
             continue
         inside = "\n".join(_direction(some, small) for some in each.findings.queries)
         owner = f" of {escape(each.run.name)}" if len(reports) > 1 else ""
-        yield (
-            f"<section>\n<details{' open' if first else ''}><summary><h2>Best and worst queries{owner}</h2></summary>\n"
-            f"{inside}\n</details>\n</section>"
+        sections.append(
+            f"<section>\n<details{'' if sections else ' open'}>"
+            f"<summary><h2>Best and worst queries{owner}</h2></summary>\n{inside}\n</details>\n</section>"
         )
-        first = False
+    return sections
 
 
 def _direction(some: AnsweredQueries, small: _Small) -> str:
@@ -305,7 +290,8 @@ def _query_card(query: AnsweredQuery, small: _Small) -> str:
         return f'<p class="asked">{escape(query.query.text)} {result}</p><div class="frames">{"".join(frames)}</div>'
     listed = "ol" if len(answers) > 1 else "ul"
     texts = "".join(
-        f"<li{' class=hit' if hit else ''}>{_marked(shown.text, hit)}</li>" for shown, hit in answers
+        f"<li{' class=hit' if hit else ''}>{escape(shown.text)}{' ' + _TICK if hit else ''}</li>"
+        for shown, hit in answers
     )
     right = (
         f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
@@ -314,15 +300,11 @@ def _query_card(query: AnsweredQuery, small: _Small) -> str:
     return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
 
 
-def _marked(text: str, hit: bool) -> str:
-    return f"{escape(text)}{' ' + chr(0x2713) if hit else ''}"
-
-
 def _frame(shown: Shown, small: _Small, *, hit: bool = False, label: str = "") -> str:
     uri = None if shown.image is None else small(shown.image)
     about = escape(shown.text, quote=True)
     inside = f'<img src="{uri}" alt="{about}">' if uri else f"<span>{about}: no image</span>"
-    mark = "\N{CHECK MARK}" if hit else escape(label)
+    mark = _TICK if hit else escape(label)
     caption = f"<figcaption>{mark}</figcaption>" if mark else ""
     return f'<figure class="frame{" hit" if hit else ""}" title="{about}">{inside}{caption}</figure>'
 
@@ -333,12 +315,8 @@ _VALUES = ("before", "after", "difference", "interval")
 
 def start_sections(reports: Sequence[MeasuredReport]) -> list[str]:
     """Return a section with a table for each run that began from a model; nothing if none did, or none has finished."""
-    tables = [table for each in reports if (table := _start_table(each.run, named=len(reports) > 1))]
-    return (
-        [f"<section>\n<h2>Before and after, on validation</h2>\n{''.join(tables)}</section>"]
-        if tables
-        else []
-    )
+    tables = "".join(_start_table(each.run, named=len(reports) > 1) for each in reports)
+    return [f"<section>\n<h2>Before and after, on validation</h2>\n{tables}</section>"] if tables else []
 
 
 def start_of(run: ReportedRun) -> Mapping[str, Any]:
@@ -348,24 +326,17 @@ def start_of(run: ReportedRun) -> Mapping[str, Any]:
 
     It is empty for a run without such a model. ``changes`` is empty until the run has finished.
     """
-    written = _written(run)
+    written: object = None
+    if run.named.folder is not None:
+        with suppress(OSError, ValueError):
+            written = json.loads((run.named.folder / "before_after.json").read_text(encoding="utf-8"))
     stated = (run.recipe or {}).get("start")
     name = {"name": stated} if isinstance(stated, str) else {}
-    if isinstance(written.get("start"), Mapping):
+    if isinstance(written, Mapping) and isinstance(written.get("start"), Mapping):
         return {**written["start"], **name, "changes": written.get("metrics", {})}
     kept = run.config.provenance.get("start")
     # A model of epoch 0 is the start itself, whose folder tells of its own start.
     return {**kept, **name} if isinstance(kept, Mapping) and run.best_epoch != 0 else {}
-
-
-def _written(run: ReportedRun) -> Mapping[str, Any]:
-    if run.named.folder is None:
-        return {}
-    try:
-        found = json.loads((run.named.folder / "before_after.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, Mapping) else {}
 
 
 def _start_table(run: ReportedRun, *, named: bool) -> str:
@@ -412,8 +383,11 @@ def _run_card(each: MeasuredReport, *, named: bool) -> str:
         for name, value, leaky in _facts(each)
         if value
     )
-    heading = f"<h3>{escape(each.run.name)}</h3>" if named else ""
-    return f'<div class="card">{heading}<dl class="facts">{facts}</dl>{"".join(_details(each.run))}</div>'
+    heading, recipe = f"<h3>{escape(each.run.name)}</h3>" if named else "", ""
+    if each.run.recipe is not None:
+        text = yaml.safe_dump(dict(each.run.recipe), sort_keys=False, allow_unicode=True)
+        recipe = f"<details><summary>The whole recipe</summary><pre>{escape(text)}</pre></details>"
+    return f'<div class="card">{heading}<dl class="facts">{facts}</dl>{recipe}</div>'
 
 
 def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
@@ -425,14 +399,18 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     yield "Trained on", escape(_data(data)), False
     yield "Test images in training", *_leakage(each)
     yield "Licence of the data", escape(str(data.get("licence", ""))), False
-    yield "Recipe", escape(_recipe(provenance)), False
-    yield "Began from", _start(run), False
+    seed = "" if provenance.get("seed") is None else f", seed {provenance['seed']}"
+    yield "Recipe", escape(f"{provenance['recipe']}{seed}") if provenance.get("recipe") else "", False
+    start = start_of(run)
+    name, fingerprint = (escape(str(start.get(key, ""))) for key in ("name", "fingerprint"))
+    yield "Began from", f"{name} <code>{fingerprint}</code>" if start else "", False
     yield "Parts", escape(_parts(run.config.spec)), False
     yield "Weights", f"{each.parameters:,}, of which {each.trained:,} are learned", False
     yield "Model", f"<code>{escape(each.fingerprint)}</code>", False
     yield "Best epoch", escape(_epochs(run)), False
     yield "Training time", escape(_time(run)), False
-    yield "Peak memory", _memory(run), False
+    most = run.records.memory() if run.records else None
+    yield "Peak memory", "" if most is None else f"{most / 1e9:.2g} GB", False
     for name, value in _environment(run):
         yield name, escape(value), False
     if run.records is not None and run.records.unreadable:
@@ -465,18 +443,6 @@ def _leakage(each: MeasuredReport) -> tuple[str, bool]:
     return "none found among those that could be checked", False
 
 
-def _recipe(provenance: Mapping[str, Any]) -> str:
-    name, seed = provenance.get("recipe", ""), provenance.get("seed")
-    return f"{name}{'' if seed is None else f', seed {seed}'}" if name else ""
-
-
-def _start(run: ReportedRun) -> str:
-    """Return the model that a run began from as HTML; "" for a run that began with new weights."""
-    start = start_of(run)
-    name, fingerprint = (escape(str(start.get(key, ""))) for key in ("name", "fingerprint"))
-    return f"{name} <code>{fingerprint}</code>" if start else ""
-
-
 def _parts(spec: Mapping[str, Any]) -> str:
     """Return the names of the parts of both towers and of the similarity or fusion."""
 
@@ -496,15 +462,11 @@ def _parts(spec: Mapping[str, Any]) -> str:
 def _epochs(run: ReportedRun) -> str:
     if run.records is None:
         return "" if run.best_epoch is None else str(run.best_epoch)
-    done = run.records.series("validation", _first_metric(run)).epochs
+    first = next(iter(run.records.names("validation")), "")
+    done = run.records.series("validation", first).epochs
     unfinished = run.named.unfinished()
     of = f" of {int(max(done))}" if done else ""
     return f"{run.best_epoch}{of}{'; the run is not finished' if unfinished else ''}"
-
-
-def _first_metric(run: ReportedRun) -> str:
-    names = run.records.names("validation") if run.records else []
-    return names[0] if names else ""
 
 
 def _time(run: ReportedRun) -> str:
@@ -516,11 +478,6 @@ def _time(run: ReportedRun) -> str:
     return f"{timedelta(seconds=round(seconds))}{how}, validation not counted"
 
 
-def _memory(run: ReportedRun) -> str:
-    most = run.records.memory() if run.records else None
-    return "" if most is None else f"{most / 1e9:.2g} GB"
-
-
 def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
     sessions = run.records.of("environment") if run.records else []
     if not sessions:
@@ -529,23 +486,13 @@ def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
             yield "Environment", "not recorded (an earlier version of openvse trained it)"
         return
     last = sessions[-1]
-    yield "Started", str(sessions[0].get("started", "")) + _resumed(len(sessions))
+    resumed = {1: "", 2: "; resumed once"}.get(len(sessions), f"; resumed {len(sessions) - 1} times")
+    yield "Started", str(sessions[0].get("started", "")) + resumed
     yield "Machine", ", ".join(str(last[key]) for key in ("device", "system", "precision") if last.get(key))
     versions = (f"{name} {last[name]}" for name in ("openvse", "torch", "python") if last.get(name))
     yield "Software", ", ".join(versions)
     commits = dict.fromkeys(str(session["commit"]) for session in sessions if session.get("commit"))
     yield "Commit of openvse", ", ".join(commits)
-
-
-def _resumed(sessions: int) -> str:
-    times = {1: "", 2: "; resumed once"}
-    return times.get(sessions, f"; resumed {sessions - 1} times")
-
-
-def _details(run: ReportedRun) -> Iterator[str]:
-    if run.recipe is not None:
-        text = yaml.safe_dump(dict(run.recipe), sort_keys=False, allow_unicode=True)
-        yield f"<details><summary>The whole recipe</summary><pre>{escape(text)}</pre></details>"
 
 
 def published_elsewhere(reports: Sequence[MeasuredReport]) -> dict[str, Metrics]:
@@ -559,15 +506,10 @@ def published_elsewhere(reports: Sequence[MeasuredReport]) -> dict[str, Metrics]
     """
     found: dict[str, Metrics] = {}
     for findings in {each.findings.data: each.findings for each in reports if each.findings}.values():
-        found |= dict(_published_for(findings))
+        data, _, split = findings.data.partition("/")
+        of_data = list_recipes() if data and split == "test" else ()
+        for name in of_data:
+            if name.partition("/")[2].startswith(f"{data}_"):
+                found |= published_for(read_recipe(name), findings.size)
     own = {label for each in reports if each.findings for label in each.findings.beside}
     return {source: metrics for source, metrics in found.items() if source not in own}
-
-
-def _published_for(findings: Findings) -> Iterator[tuple[str, Metrics]]:
-    data, _, split = findings.data.partition("/")
-    if not data or split != "test":
-        return
-    for name in list_recipes():
-        if name.partition("/")[2].startswith(f"{data}_"):
-            yield from published_for(read_recipe(name), findings.size).items()

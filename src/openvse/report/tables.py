@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation.comparison import Comparison, Row, compared_metrics, counted
+from openvse.evaluation.comparison import Comparison, compared_metrics
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.places import SEVERAL
-from openvse.evaluation.report import metric_title
+from openvse.evaluation.report import INTERVAL, interval_cells, metric_cells, metric_title
 from openvse.output.documents import CONFIDENCE
 from openvse.output.table import Table
 from openvse.report.run import MeasuredReport, read_run
@@ -56,17 +56,15 @@ def figure_rows(reports: Sequence[MeasuredReport], names: Sequence[str]) -> list
     for each in reports:
         if each.findings is None:
             continue
-        rows.append(Figures(each.run.name, _cells(each.findings.metrics, names), "run"))
+        rows.append(Figures(each.run.name, metric_cells(each.findings.metrics, names), "run"))
         if each.findings.intervals:
-            bounds = each.findings.intervals
-            cells = tuple(f"{bounds[n][0]:.1f} to {bounds[n][1]:.1f}" if n in bounds else "" for n in names)
-            rows.append(Figures(f"{CONFIDENCE:.0%} interval", cells, "interval"))
+            rows.append(Figures(INTERVAL, interval_cells(each.findings.intervals, names), "interval"))
         if each.before is not None:
             label, metrics = each.before
             label = f"{each.run.name}, {label}" if several else label
-            before.append(Figures(label, _cells(metrics, names), "beside"))
+            before.append(Figures(label, metric_cells(metrics, names), "beside"))
         for label, metrics in each.findings.beside.items():
-            cells = _cells(metrics, names)
+            cells = metric_cells(metrics, names)
             beside.setdefault((label, cells), Figures(label, cells, "beside"))
     return [*rows, *before, *beside.values()]
 
@@ -132,10 +130,6 @@ def _notes(each: MeasuredReport) -> list[str]:
     return [f"on {each.findings.data}: {size}", *others, *problems]
 
 
-def _cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{metrics[name]:.1f}" if name in metrics else "" for name in names)
-
-
 @dataclass(frozen=True)
 class RowFacts:
     """What the runs of a row say about their training; empty if one of them does not say it.
@@ -190,7 +184,9 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
         for row in comparison.rows
     ]
     for name in names:
-        columns[metric_title(name)] = [_figure(row, name) for row in comparison.rows]
+        columns[metric_title(name)] = [
+            _spread([run.metrics[name] for run in row.runs]) for row in comparison.rows
+        ]
     columns[f"{metric_title(main)}, difference"] = [
         f"{found.change:+.1f} ({found.interval[0]:+.1f} to {found.interval[1]:+.1f})"
         if (found := against.get(row.name)) is not None
@@ -203,8 +199,7 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
 
 def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> list[str]:
     """Return what a reader needs to know about the table, a line at a time."""
-    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
-    lines = [f"on {comparison.name}: {counted(comparison.size)}{folds}"]
+    lines = [f"on {comparison.name}: {comparison.about()}"]
     if any(row.spread for row in comparison.rows):
         lines.append("±: standard deviation over the seeds of a row")
     lines.append(
@@ -217,18 +212,13 @@ def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> lis
         lines.append("a row of one seed: its interval leaves out how far another seed would move it")
     if any(facts[row.name].minutes for row in comparison.rows):
         lines.append("minutes: training time of a run, from the fastest to the slowest of a row")
-    warned = (line for row in comparison.rows for run in row.runs for line in run.warnings)
-    return [*lines, *comparison.problems, *dict.fromkeys(warned)]
+    return [*lines, *dict.fromkeys(comparison.warnings())]
 
 
 def _metrics(comparison: Comparison) -> tuple[str, list[str]]:
     """Return the metric that rows are compared by, and all metrics of the table; RSUM stands behind its recalls."""
     names = compared_metrics(comparison)
     return names[0], [*names[1:], names[0]] if names[0] == "rsum" else names
-
-
-def _figure(row: Row, name: str) -> str:
-    return _spread([run.metrics[name] for run in row.runs])
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -9,7 +9,6 @@ from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation import (
     Member,
-    Report,
     ScoreCounts,
     embed_corpus,
     evaluate,
@@ -36,21 +35,6 @@ class CountedCorpus:
         )
 
 
-@dataclass(frozen=True)
-class FittedCurve:
-    """A curve, and how the model ranks the data that it was fitted to.
-
-    Attributes:
-        calibration: the curve.
-        report: the ranks, without intervals.
-        warnings: what the user should know before the probabilities are relied on.
-    """
-
-    calibration: Calibration
-    report: Report
-    warnings: tuple[str, ...] = ()
-
-
 def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
     """Return what counts the scores of a corpus; None if it is too small for a curve."""
     if too_small_to_calibrate(corpus.relevance) is not None:
@@ -58,12 +42,15 @@ def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
     return CountedCorpus(ScoreCounts(member, corpus.relevance, member.images.vectors.device), corpus)
 
 
-def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
+def calibrate_towers(model: TwoTower, request: Request) -> tuple[Calibration, tuple[str, ...]]:
     """Fit the curve of a model to one split of a data set; the model keeps it, and its folder does when it is saved.
 
     Args:
         model: the model.
         request: data, split, feature store and batch size; the rest of it is not used.
+
+    Returns:
+        The curve, and what the user should know before the probabilities are relied on.
 
     Raises:
         OpenVSEError: several feature stores are named.
@@ -71,7 +58,7 @@ def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
     """
     request.check_stores(1)
     corpus = open_captioned(request)
-    chosen = corpus if request.split == "all" else corpus.split(request.split)
+    chosen = request.part(corpus)
     if reason := too_small_to_calibrate(chosen.relevance):
         raise DataError(f"{chosen.name} is too small for a curve from score to probability: {reason}")
     store = open_store(request.store(0), model.image.encoder)
@@ -80,19 +67,17 @@ def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
     counted = count_scores(member, embedded.corpus)
     if counted is None:
         raise DataError(f"{chosen.name}: too few images can be read for a curve from score to probability")
-    report = evaluate(
+    evaluate(
         member.images,
         member.texts,
         embedded.corpus.relevance,
         member.similarity,
-        name=chosen.name,
         resamples=0,
-        problems=embedded.corpus.problems,
         see=counted.counts.see,
         progress=request.progress,
     )
     model.calibration = counted.fit(model.fingerprint)
-    return FittedCurve(model.calibration, report, tuple(_warnings(model, corpus, request.split)))
+    return model.calibration, (*_warnings(model, corpus, request.split), *embedded.corpus.problems)
 
 
 def digest_of_pairs(corpus: Corpus) -> str:

@@ -2,87 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from openvse.batches import with_features
-from openvse.corpus import Corpus, seen_in_training
+from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row
 from openvse.evaluation.findings import largest_changes
-from openvse.evaluation.report import Outcomes
+from openvse.evaluation.report import QueryOutcomes
 from openvse.features import open_store
 from openvse.model import TwoTower
-from openvse.retrieval.evaluate import SIDES, Direction, embed_requested, open_captioned, report_on
-from openvse.training.kind import LoadedRun, Request
+from openvse.retrieval.evaluate import (
+    SIDES,
+    embed_requested,
+    leakage_lines,
+    open_captioned,
+    report_on,
+    shown_item,
+)
+from openvse.training.kind import Compared, LoadedRun, Request
 from openvse.types import FeatureSource
 
 _KEPT = 1
 """How many first results of each query are kept for the examples."""
 
 
-@dataclass(frozen=True)
-class ComparedTowers:
-    """Models on the same corpus; see ``training.kind.Compared``."""
+def _examples(corpus: Corpus, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
+    """Return the queries whose ranks differ most."""
+    return [_of_side(corpus, title, side, (first, second), count) for side, title in SIDES]
 
-    corpus: Corpus
-    request: Request
-    runs: tuple[MeasuredRun, ...]
-    outcomes: tuple[Outcomes, ...]
 
-    def comparison(self, rows: Sequence[Row]) -> Comparison:
-        """Return a comparison of rows of these runs."""
-        return Comparison(
-            name=self.corpus.name,
-            size={"images": len(self.corpus), "texts": len(self.corpus.captions)},
-            seed=self.request.seed,
-            resamples=self.request.resamples,
-            rows=tuple(rows),
-            problems=self.corpus.problems,
-            folds=self.request.folds,
-        )
-
-    def examples(self, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
-        """Return the queries whose ranks differ most; what is found is that of the first run of each row."""
-        return [self._examples(title, side, first, second, count) for side, title in SIDES]
-
-    def _examples(self, title: str, side: str, first: Row, second: Row, count: int) -> AnsweredQueries:
-        ranks = tuple(-row.queries()[side] for row in (first, second))
-        found = tuple(Direction(self.corpus, side, self._outcomes(row)) for row in (first, second))
-        better, worse = (
-            tuple(
-                _example(int(number), ranks, found, (len(first.runs), len(second.runs))) for number in numbers
-            )
-            for numbers in largest_changes(np.log(ranks[0] / ranks[1]), count)
-        )
-        return AnsweredQueries(title, better, worse)
-
-    def _outcomes(self, row: Row) -> Outcomes:
-        return next(o for run, o in zip(self.runs, self.outcomes, strict=True) if run is row.runs[0])
+def _of_side(corpus: Corpus, title: str, side: str, rows: tuple[Row, Row], count: int) -> AnsweredQueries:
+    ranks = [-row.queries()[side] for row in rows]
+    better, worse = (
+        tuple(_example(corpus, side, int(query), rows, ranks) for query in queries)
+        for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
+    )
+    return AnsweredQueries(title, better, worse)
 
 
 def _example(
-    number: int,
-    ranks: Sequence[Float[np.ndarray, "Q"]],
-    found: Sequence[Direction],
-    runs: tuple[int, int],
+    corpus: Corpus, side: str, number: int, rows: tuple[Row, Row], ranks: Sequence[Float[np.ndarray, "Q"]]
 ) -> AnsweredQuery:
-    right = found[0].right(number)
-    first = [int(each.found.found[number, 0]) for each in found]
+    found: list[QueryOutcomes] = [getattr(row.runs[0].found, side) for row in rows]
+    query, asks_with_image = int(found[0].queries[number]), side == "i2t"
+    pairs = corpus.relevance
+    asking, asked = (pairs.images, pairs.texts) if asks_with_image else (pairs.texts, pairs.images)
+    right: Int[np.ndarray, "R"] = asked[asking == query]
+    first = [int(each.found[number, 0]) for each in found]
     return AnsweredQuery(
-        query=found[0].query(number),
-        right=found[0].result(right[0]),
-        found=(found[0].result(first[0]), found[0].result(first[1])),
-        results=(_place(ranks[0][number], runs[0]), _place(ranks[1][number], runs[1])),
-        hits=(first[0] in right, first[1] in right),
+        query=shown_item(corpus, query, is_image=asks_with_image),
+        right=shown_item(corpus, int(right[0]), is_image=not asks_with_image),
+        found=tuple(shown_item(corpus, position, is_image=not asks_with_image) for position in first),
+        results=tuple(_place(each[number], len(row.runs)) for each, row in zip(ranks, rows, strict=True)),
+        hits=tuple(position in right for position in first),
     )
 
 
-def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTowers:
+def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     """Rank the same images and texts with each run, one run in memory at a time.
 
     Args:
@@ -92,10 +75,8 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
     Raises:
         OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
-    corpus = open_captioned(request)
-    corpus = corpus if request.split == "all" else corpus.split(request.split)
+    corpus = request.part(open_captioned(request))
     runs: list[MeasuredRun] = []
-    outcomes: list[Outcomes] = []
     done = 0
     for run in loaded:
         models = cast("tuple[TwoTower, ...]", run.models)
@@ -107,12 +88,19 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
         corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
         report = report_on(models, embedded, replace(request, rerank=run.rerank, keep=_KEPT), corpus.name)
         assert report.outcomes is not None
-        outcomes.append(report.outcomes)
         queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
-        warnings = tuple(_warnings(run.source, models, corpus))
-        measured = report.metrics, report.replicates, queries, warnings
+        warnings = leakage_lines(((run.source, model) for model in models), corpus)
+        measured = report.metrics, report.replicates, queries, warnings, report.outcomes
         runs.append(MeasuredRun(run.source, report.model, *measured))
-    return ComparedTowers(corpus, request, tuple(runs), tuple(outcomes))
+    frame = Comparison(
+        name=corpus.name,
+        size={"images": len(corpus), "texts": len(corpus.captions)},
+        seed=request.seed,
+        resamples=request.resamples,
+        problems=corpus.problems,
+        folds=request.folds,
+    )
+    return Compared(tuple(runs), frame, partial(_examples, corpus))
 
 
 def _same_images(
@@ -135,9 +123,3 @@ def _same_images(
 def _place(rank: float, runs: int) -> str:
     mean = f" (mean of {runs} runs)" if runs > 1 else ""
     return "first hit" if rank == 1 else f"first hit; right at {rank:.4g}{mean}"
-
-
-def _warnings(source: str, models: Sequence[TwoTower], corpus: Corpus) -> Iterator[str]:
-    for model in models:
-        if line := seen_in_training(model.provenance, corpus).describe(source):
-            yield line

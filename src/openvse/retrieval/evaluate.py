@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,13 +27,13 @@ from openvse.evaluation import (
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import TestProtocol
-from openvse.evaluation.report import Outcomes
+from openvse.evaluation.report import QueryOutcomes
 from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.similarities import Similarity
-from openvse.training.kind import Request, expect_data, published_for, under_protocol
+from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 
 RELIABILITY = "reliability.png"
@@ -46,25 +46,15 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RetrievalEvaluation:
-    """A retrieval report; see ``training.kind.Evaluation``. ``corpus`` holds the images that could be read."""
+class RetrievalEvaluation(Evaluation):
+    """A retrieval report; ``corpus`` holds the images that could be read."""
 
     report: Report | JudgedReport
-    warnings: tuple[str, ...] = ()
     corpus: Corpus | None = None
-
-    def to_markdown(self) -> str:
-        """Return the report's table."""
-        return self.report.to_markdown()
-
-    def to_json(self) -> str:
-        """Return the whole report as JSON."""
-        return self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
         """Write the report as Markdown and JSON, and the reliability plot, if there are probabilities to plot."""
-        self.report.save(folder)
-        written = [folder / "report.json", folder / "report.md"]
+        written = super().write(folder)
         reliability = self.report.reliability if isinstance(self.report, Report) else None
         if reliability is None:
             return written
@@ -95,11 +85,12 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     corpus = open_captioned(request)
     expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
-    chosen = corpus if request.split == "all" else corpus.split(request.split)
+    chosen = request.part(corpus)
     request.check_stores(len(models))
     stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
-    leaks = leakage_lines(models, embedded.corpus)
+    names = ["the model"] if len(models) == 1 else [f"model {n}" for n in range(1, len(models) + 1)]
+    leaks = leakage_lines(zip(names, models, strict=True), embedded.corpus)
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
@@ -213,13 +204,9 @@ def _judged(
     return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)
 
 
-def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
-    """Return a line for each model that was trained on images of the corpus, as far as it remembers them."""
-    names = ["the model"] if len(models) == 1 else [f"model {number}" for number in range(1, len(models) + 1)]
-    found = (
-        seen_in_training(model.provenance, corpus).describe(name)
-        for name, model in zip(names, models, strict=True)
-    )
+def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[str, ...]:
+    """Return a line for each named model that was trained on images of the corpus, as far as it remembers them."""
+    found = (seen_in_training(model.provenance, corpus).describe(name) for name, model in models)
     return tuple(filter(None, found))
 
 
@@ -262,80 +249,65 @@ def _queries(evaluation: RetrievalEvaluation, report: Report, count: int) -> Ite
     if report.outcomes is None or evaluation.corpus is None:
         return
     for side, title in SIDES:
-        yield Direction(evaluation.corpus, side, report.outcomes).queries(title, count)
+        found = report.outcomes.i2t if side == "i2t" else report.outcomes.t2i
+        yield _Direction(evaluation.corpus, side, found).queries(title, count)
 
 
-class Direction:
-    """The queries of one direction, with what each of them has found.
+class _Direction:
+    """The queries of one direction, with what each of them has found."""
 
-    Args:
-        corpus: the images and sentences.
-        side: i2t or t2i.
-        outcomes: what the queries of both directions have found.
-    """
-
-    def __init__(self, corpus: Corpus, side: str, outcomes: Outcomes) -> None:
-        self._corpus, self._asks_with_image = corpus, side == "i2t"
-        self.found = outcomes.i2t if self._asks_with_image else outcomes.t2i
+    def __init__(self, corpus: Corpus, side: str, found: QueryOutcomes) -> None:
+        self._corpus, self._found, self._asks_with_image = corpus, found, side == "i2t"
         pairs = corpus.relevance
-        asking, asked = (pairs.images, pairs.texts) if self._asks_with_image else (pairs.texts, pairs.images)
+        asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
         order = np.argsort(asking, kind="stable")
         self._asked = asked[order]
         self._starts = np.searchsorted(asking[order], np.arange(asking.max() + 2))
 
-    def query(self, number: int) -> Shown:
-        """Return a query."""
-        return _shown(self._corpus, int(self.found.queries[number]), is_image=self._asks_with_image)
-
-    def result(self, position: int) -> Shown:
-        """Return what a query may find."""
-        return _shown(self._corpus, int(position), is_image=not self._asks_with_image)
-
-    def right(self, number: int) -> Int[np.ndarray, "R"]:
-        """Return the positions of the right answers to a query."""
-        query = int(self.found.queries[number])
-        return self._asked[self._starts[query] : self._starts[query + 1]]
-
     def queries(self, title: str, count: int) -> AnsweredQueries:
         """Return those that are right at once by the widest margin, and those whose right answer is farthest."""
-        ranks = self.found.ranks
+        ranks = self._found.ranks
         margins = np.where(ranks == 1, self._margins(), -np.inf)
         best = [number for number in np.argsort(-margins, kind="stable").tolist() if ranks[number] == 1]
         worst = [number for number in np.argsort(-ranks, kind="stable").tolist() if ranks[number] > 1]
-        images = (
-            self.found.queries.tolist()
-            if self._asks_with_image
-            else [int(self.right(number)[0]) for number in range(len(ranks))]
-        )
+        rights = (int(self._right(number)[0]) for number in range(len(ranks)))
+        images = self._found.queries.tolist() if self._asks_with_image else list(rights)
         return AnsweredQueries(
             title,
-            tuple(map(self._answered, one_per_image(best, images, count))),
-            tuple(map(self._answered, one_per_image(worst, images, count))),
+            *(tuple(map(self._shown, one_per_image(some, images, count))) for some in (best, worst)),
         )
+
+    def _right(self, number: int) -> Int[np.ndarray, "R"]:
+        query = int(self._found.queries[number])
+        return self._asked[self._starts[query] : self._starts[query + 1]]
 
     def _margins(self) -> Float[np.ndarray, "Q"]:
         """Return by how much the first result of each query scores better than the first wrong one after it."""
-        scores = self.found.scores
+        scores = self._found.scores
         margins = np.zeros(len(scores))
-        for number, found in enumerate(self.found.found):
-            wrong = np.flatnonzero(~np.isin(found, self.right(number)))
+        for number, found in enumerate(self._found.found):
+            wrong = np.flatnonzero(~np.isin(found, self._right(number)))
             margins[number] = scores[number, 0] - scores[number, wrong[0] if len(wrong) else -1]
         return margins
 
-    def _answered(self, number: int) -> AnsweredQuery:
-        right, rank = self.right(number), int(self.found.ranks[number])
-        found = self.found.found[number, :SHOWN].tolist()
+    def _shown(self, number: int) -> AnsweredQuery:
+        right, rank = self._right(number), int(self._found.ranks[number])
+        found = self._found.found[number, :SHOWN].tolist()
         hits = tuple(position in right for position in found)
         return AnsweredQuery(
-            query=self.query(number),
-            found=tuple(map(self.result, found)),
+            query=shown_item(self._corpus, int(self._found.queries[number]), is_image=self._asks_with_image),
+            found=tuple(
+                shown_item(self._corpus, position, is_image=not self._asks_with_image) for position in found
+            ),
             hits=hits,
-            right=None if any(hits) else self.result(right[0]),
+            right=None
+            if any(hits)
+            else shown_item(self._corpus, int(right[0]), is_image=not self._asks_with_image),
             results=("right at once" if rank == 1 else f"right at {rank:,}",),
         )
 
 
-def _shown(corpus: Corpus, position: int, *, is_image: bool) -> Shown:
+def shown_item(corpus: Corpus, position: int, *, is_image: bool) -> Shown:
     """Return an image or a sentence of a corpus for a page that shows it."""
     if is_image:
         return Shown(corpus.image_ids[position], corpus.image_paths[position])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.evaluation.processes import ALONE, Processes
@@ -14,12 +14,17 @@ from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
+    from openvse.corpus import Corpus, QuestionSet
     from openvse.evaluation import AnsweredQueries, Comparison, MeasuredRun, Row
     from openvse.evaluation.findings import Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
+    from openvse.output.documents import Document
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
+
+
+Data = TypeVar("Data", "Corpus", "QuestionSet")
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,10 @@ class Request:
     keep: int = 0
     processes: Processes = ALONE
 
+    def part(self, data: Data) -> Data:
+        """Return the split of a corpus or of questions; all of it for the split "all"."""
+        return data if self.split == "all" else data.split(self.split)
+
     def store(self, number: int) -> Path | None:
         """Return the feature store of the model with this number, counted from 0; None to read the images."""
         if len(self.features) == 1:
@@ -99,37 +108,52 @@ class LoadedRun:
     rerank: bool = False
 
 
-@runtime_checkable
-class Evaluation(Protocol):
-    """The result of an evaluation."""
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings that the user should read before the figures."""
+    Attributes:
+        report: the figures; None if nothing could be measured.
+        warnings: what the user should read before the figures.
+    """
+
+    report: Document | None
+    warnings: tuple[str, ...]
 
     def to_markdown(self) -> str:
-        """Return the figures as a table."""
+        """Return the figures as a table; nothing if there are none."""
+        return "" if self.report is None else self.report.to_markdown()
 
     def to_json(self) -> str:
-        """Return the figures as JSON."""
+        """Return the figures as JSON; null if there are none."""
+        return "null" if self.report is None else self.report.to_json()
 
-    def write(self, folder: Path) -> Sequence[Path]:
-        """Write the figures to files, and return the paths of the files."""
+    def write(self, folder: Path) -> list[Path]:
+        """Write the figures as Markdown and JSON, and return the paths of the files."""
+        if self.report is None:
+            return []
+        self.report.save(folder)
+        return [folder / "report.json", folder / "report.md"]
 
 
-@runtime_checkable
-class Compared(Protocol):
-    """What a comparison has measured: each run on the same test set."""
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison has measured: each run on the same test set.
 
-    @property
-    def runs(self) -> Sequence[MeasuredRun]:
-        """The runs, in the order in which they were named."""
+    Attributes:
+        runs: the runs, in the order in which they were named.
+        frame: the comparison without its rows.
+        examples: a function that returns the queries on which two rows differ most, at most so many gains and losses of
+            each kind; what is found is that of the first run of each row.
+    """
+
+    runs: tuple[MeasuredRun, ...]
+    frame: Comparison
+    examples: Callable[[Row, Row, int], Sequence[AnsweredQueries]]
 
     def comparison(self, rows: Sequence[Row]) -> Comparison:
         """Return a comparison of rows of these runs, without contrasts yet."""
-
-    def examples(self, first: Row, second: Row, count: int) -> Sequence[AnsweredQueries]:
-        """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
+        return replace(self.frame, rows=tuple(rows))
 
 
 class TaskKind(ABC):

@@ -2,82 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
+from functools import partial
 from typing import cast
 
-from openvse.corpus import seen_in_training
+from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row, Shown
 from openvse.evaluation.findings import largest_changes
 from openvse.features import open_store
-from openvse.training.kind import LoadedRun, Request
+from openvse.training.kind import Compared, LoadedRun, Request
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
 from openvse.vqa.evaluate import answer_questions
-from openvse.vqa.evaluator import ScoredAnswers, score_answers
+from openvse.vqa.evaluator import score_answers
 
 
-@dataclass(frozen=True)
-class ComparedAnswerers:
-    """Models on the same questions; see ``training.kind.Compared``."""
+def _examples(questions: QuestionSet, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
+    """Return the questions whose accuracies differ most."""
+    votes = are_votes([question.answers for question in questions.questions])
+    rows, worth = (first, second), [row.queries()["questions"] for row in (first, second)]
 
-    request: Request
-    runs: tuple[MeasuredRun, ...]
-    scored: tuple[ScoredAnswers, ...]
-
-    @cached_property
-    def _votes(self) -> bool:
-        return are_votes([question.answers for question in self.scored[0].questions.questions])
-
-    def comparison(self, rows: Sequence[Row]) -> Comparison:
-        """Return a comparison of rows of these runs."""
-        questions = self.scored[0].questions
-        return Comparison(
-            name=questions.name,
-            size={"images": len(questions.image_ids), "questions": len(questions)},
-            seed=self.request.seed,
-            resamples=self.request.resamples,
-            rows=tuple(rows),
-            problems=questions.problems,
-        )
-
-    def examples(self, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
-        """Return the questions whose accuracies differ most; answers are those of the first run of each row."""
-        gains = second.queries()["questions"] - first.queries()["questions"]
-        better, worse = (
-            tuple(self._example(int(number), first, second) for number in numbers)
-            for numbers in largest_changes(gains, count)
-        )
-        return [AnsweredQueries("Questions", better, worse)]
-
-    def _example(self, number: int, first: Row, second: Row) -> AnsweredQuery:
-        question = self.scored[0].questions.questions[number]
-        answers = [self._scored(row).predictions[number] for row in (first, second)]
-        worth = [float(row.queries()["questions"][number]) for row in (first, second)]
+    def example(number: int) -> AnsweredQuery:
+        question, scores = questions.questions[number], [float(each[number]) for each in worth]
         return AnsweredQuery(
             query=Shown(question.text, question.path),
-            right=Shown(", ".join(main_answers(question.answers, votes=self._votes))),
-            found=(Shown(answers[0]), Shown(answers[1])),
-            results=(f"answer, accuracy {worth[0]:.2f}", f"answer, accuracy {worth[1]:.2f}"),
-            hits=(worth[0] >= 1, worth[1] >= 1),
+            right=Shown(", ".join(main_answers(question.answers, votes=votes))),
+            found=tuple(Shown(row.runs[0].found[number]) for row in rows),
+            results=tuple(f"answer, accuracy {score:.2f}" for score in scores),
+            hits=tuple(score >= 1 for score in scores),
         )
 
-    def _scored(self, row: Row) -> ScoredAnswers:
-        return next(s for run, s in zip(self.runs, self.scored, strict=True) if run is row.runs[0])
+    changes = largest_changes(worth[1] - worth[0], count)
+    better, worse = (tuple(example(int(number)) for number in numbers) for numbers in changes)
+    return [AnsweredQueries("Questions", better, worse)]
 
 
-def _only_model(run: LoadedRun) -> Answerer:
-    if len(run.models) > 1:
-        raise ModelError(
-            f"{run.source} has several models, and a model that answers questions is compared by itself: name one model"
-        )
-    return cast(Answerer, run.models[0])
-
-
-def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> ComparedAnswerers:
+def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     """Answer the same questions with each model, one model in memory at a time.
 
     Args:
@@ -93,11 +55,15 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     every = open_questions(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
-    asked = every if request.split == "all" else every.split(request.split)
+    asked = request.part(every)
+    questions: QuestionSet | None = None
     runs: list[MeasuredRun] = []
-    scored: list[ScoredAnswers] = []
     for number, run in enumerate(loaded):
-        source, model = run.source, _only_model(run)
+        source, (model, *others) = run.source, cast("tuple[Answerer, ...]", run.models)
+        if others:
+            raise ModelError(
+                f"{source} has several models, and a model that answers questions is compared by itself: name one model"
+            )
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
         kept, answers, _ = answer_questions(model, asked, store, request)
         if runs and len(kept) < len(asked):
@@ -111,6 +77,15 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
         line = seen_in_training(model.provenance, asked.as_corpus()).describe(source)
         queries = {"questions": one.columns["accuracy"]}
         warnings = (line,) if line else ()
-        runs.append(MeasuredRun(source, model.fingerprint, one.means(), drawn, queries, warnings))
-        scored.append(one)
-    return ComparedAnswerers(request, tuple(runs), tuple(scored))
+        measured = one.means(), drawn, queries, warnings, one.predictions
+        runs.append(MeasuredRun(source, model.fingerprint, *measured))
+        questions = questions or one.questions
+    assert questions is not None
+    frame = Comparison(
+        name=questions.name,
+        size={"images": len(questions.image_ids), "questions": len(questions)},
+        seed=request.seed,
+        resamples=request.resamples,
+        problems=questions.problems,
+    )
+    return Compared(tuple(runs), frame, partial(_examples, questions))

@@ -13,7 +13,7 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.features import open_store, open_token_states
-from openvse.training.kind import Request, expect_data, published_for, under_protocol
+from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
@@ -27,38 +27,25 @@ NO_ANSWERS = "there are no answers to compare with, so that nothing is measured;
 
 
 @dataclass(frozen=True)
-class AnswersEvaluation:
-    """Predictions, and a report if there are answers to compare with; see ``training.kind.Evaluation``.
+class AnswersEvaluation(Evaluation):
+    """Predictions, and a report if there are answers to compare with.
 
     Attributes:
         report: the report; None if no question has an answer.
         questions: the questions that the model could answer.
         answers: its answers.
-        warnings: what a user should read first.
         probabilities: the probability of each answer.
     """
 
     report: AnswerReport | None
     questions: QuestionSet
     answers: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    probabilities: tuple[float, ...] = ()
-
-    def to_markdown(self) -> str:
-        """Return the table of the report; nothing if there is no report."""
-        return "" if self.report is None else self.report.to_markdown()
-
-    def to_json(self) -> str:
-        """Return the report as JSON; null if there is none."""
-        return "null" if self.report is None else self.report.to_json()
+    probabilities: tuple[float, ...]
 
     def write(self, folder: Path) -> list[Path]:
         """Write the predictions, and the report as Markdown and JSON."""
         write_results(folder / PREDICTIONS, self.questions, self.answers)
-        if self.report is None:
-            return [folder / PREDICTIONS]
-        self.report.save(folder)
-        return [folder / "report.json", folder / "report.md", folder / PREDICTIONS]
+        return [*super().write(folder), folder / PREDICTIONS]
 
 
 def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEvaluation:
@@ -90,7 +77,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         allow_outside=request.allow_outside,
     )
     expect_data(protocol, questions.name)
-    chosen = questions if request.split == "all" else questions.split(request.split)
+    chosen = request.part(questions)
     kept, answers, probabilities = answer_questions(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
@@ -98,7 +85,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     told += [] if protocol is None else [protocol.mismatch(len(kept), 0)]
     warnings, problems = (*warnings, *filter(None, told)), (*filter(None, told), *kept.problems)
     if not any(question.answers for question in kept.questions):
-        return AnswersEvaluation(None, kept, answers, (*warnings, NO_ANSWERS), probabilities)
+        return AnswersEvaluation(None, (*warnings, NO_ANSWERS), kept, answers, probabilities)
     report = evaluate_answers(
         replace(kept, problems=problems),
         answers,
@@ -113,7 +100,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         if request.exchanged
         else None,
     )
-    return AnswersEvaluation(report, kept, answers, warnings, probabilities)
+    return AnswersEvaluation(report, warnings, kept, answers, probabilities)
 
 
 def answer_questions(
@@ -189,8 +176,6 @@ def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
         )
 
     images = scored.questions.images_of().tolist()
-    best = one_per_image([number for number in sure if worth[number] >= 1], images, count)
-    worst = one_per_image([number for number in sure if worth[number] == 0], images, count)
-    return AnsweredQueries(
-        "Questions, the most confident answers first", *(tuple(map(shown, some)) for some in (best, worst))
-    )
+    ends = [n for n in sure if worth[n] >= 1], [n for n in sure if worth[n] == 0]
+    best, worst = (tuple(map(shown, one_per_image(some, images, count))) for some in ends)
+    return AnsweredQueries("Questions, the most confident answers first", best, worst)

@@ -202,39 +202,19 @@ def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
     """Return the image with its weights over it; without weights if the positions of the parts are unknown."""
     shapes = ""
     if weights is not None and one.boxes is not None:
-        shapes = _veils(one.boxes, weights) if one.tiled else _outlines(one.boxes, weights)
+        parts = [*zip(one.boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True)]
+        if one.tiled:
+            shown = [part for part in parts if part[0] != WHOLE or len(parts) == 1]
+            kind, opacities = "veil", [("fill-opacity", VEIL * (1 - share)) for _, _, share in shown]
+        else:
+            shown = sorted(parts, key=lambda part: part[1])[-BOXES_SHOWN:]
+            kind, opacities = "box", [("stroke-opacity", share) for _, _, share in shown]
+        shapes = "".join(
+            f'<rect class="{kind}" x="{left:.4f}" y="{top:.4f}" width="{right - left:.4f}" '
+            f'height="{bottom - top:.4f}" {name}="{value:.3f}"><title>{100 * weight:.1f} %</title></rect>'
+            for ((left, top, right, bottom), weight, _), (name, value) in zip(shown, opacities, strict=True)
+        )
     return f'<svg class="photo" viewBox="0 0 1 1" preserveAspectRatio="none" role="img">{shapes}</svg>'
-
-
-def _veils(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
-    return "".join(
-        _rectangle(box, "veil", f"fill-opacity={VEIL * (1 - share):.3f}", weight)
-        for box, weight, share in _by_share(boxes, weights)
-        if box != WHOLE or len(boxes) == 1
-    )
-
-
-def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
-    heaviest = sorted(_by_share(boxes, weights), key=lambda shared: shared[1])[-BOXES_SHOWN:]
-    return "".join(
-        _rectangle(box, "box", f"stroke-opacity={share:.3f}", weight) for box, weight, share in heaviest
-    )
-
-
-def _by_share(
-    boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]
-) -> list[tuple[list[float], float, float]]:
-    """Return each box with its weight, and the place of the weight on the scale."""
-    return list(zip(boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True))
-
-
-def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
-    left, top, right, bottom = box
-    name, value = opacity.split("=")
-    return (
-        f'<rect class="{kind}" x="{left:.4f}" y="{top:.4f}" width="{right - left:.4f}" height="{bottom - top:.4f}" '
-        f'{name}="{value}"><title>{100 * weight:.1f} %</title></rect>'
-    )
 
 
 def _words(words: Sequence[str], weights: Float[Tensor, "M"]) -> str:

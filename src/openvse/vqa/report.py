@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from openvse.evaluation.report import measured_table
-from openvse.output.documents import write_report
+from openvse.output.documents import Document
 from openvse.output.table import Table
 
 Scores: TypeAlias = dict[str, float]
@@ -59,7 +57,7 @@ class QuestionType:
 
 
 @dataclass(frozen=True)
-class AnswerReport:
+class AnswerReport(Document):
     """Scores with their protocol, intervals, baselines and limits.
 
     Attributes:
@@ -86,25 +84,14 @@ class AnswerReport:
     problems: tuple[str, ...] = ()
     question_types: Mapping[str, QuestionType] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Return the whole report as indented JSON."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_markdown(self) -> str:
-        """Return the report as a page in Markdown: scores with those of the baselines, protocol and problems."""
-        sections = [
+    def sections(self) -> list[str]:
+        """Return the scores with those of the baselines, the protocol, and the types of questions."""
+        return [
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
             measured_table("", [*self.scores], self.scores, self.intervals, self.beside()).to_markdown(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
             *self._types(),
         ]
-        if self.problems:
-            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
-        return "\n\n".join(sections) + "\n"
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
     def beside(self) -> dict[str, Scores]:
         """Return what the scores compare with, by label: published results, baselines, and the limit."""

@@ -18,9 +18,7 @@ from openvse.errors import OpenVSEError
 if TYPE_CHECKING:
     from openvse.analysis.opening import Embedded
     from openvse.analysis.result import Analysis
-    from openvse.analysis.trainings import OnExtraction
     from openvse.training.kind import Request
-    from openvse.types import OnProgress
 
 analyze_app = typer.Typer(
     help="Explain models: figures (PNG and SVG) that can go into a paper as they are, and their numbers (CSV).",
@@ -137,7 +135,7 @@ def attention(
         raise OpenVSEError(
             "attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them"
         )
-    request = Request(on, split, tuple(features or ()), allow_outside=allow_outside)
+    request = Request(on, split, features or (), allow_outside=allow_outside)
     asked = Subjects(tuple(image or ()), tuple(caption or ()), count, seed, images)
     found = analyze_attention(look(open_models(models, device), request, asked))
     finish(found, out, overwrite=overwrite, as_json=as_json)
@@ -164,9 +162,11 @@ def hits(
 ) -> None:
     """The first five hits of some queries, the right ones ticked."""
     from openvse.analysis.hits import NAME, analyze_hits
+    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
-    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
+    request = Request(on, split, features or (), allow_outside=allow_outside)
+    embedded = embedded_by(models, device, request, images)
     found = analyze_hits(embedded, count=count, pick=pick, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
 
@@ -193,10 +193,11 @@ def answers(
     from openvse.analysis.answers import NAME, analyze_answers, answer_all
     from openvse.analysis.opening import open_models
     from openvse.cli.progress import bar
+    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     with bar() as progress:
-        request = replace(request_for(on, split, features, allow_outside), progress=progress.show)
+        request = Request(on, split, features or (), allow_outside=allow_outside, progress=progress.show)
         questions, rows = answer_all(open_models(models, device), request)
     found = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
@@ -217,9 +218,11 @@ def views(
 ) -> None:
     """Share of the pairs that each view wins, and how similar views are."""
     from openvse.analysis.views import NAME, analyze_views
+    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
-    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
+    request = Request(on, split, features or (), allow_outside=allow_outside)
+    embedded = embedded_by(models, device, request, images)
     finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
 
 
@@ -280,13 +283,14 @@ def embeddings(
     """Alignment, uniformity, hubs, recall by caption length and rare words."""
     from openvse.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
     from openvse.analysis.opening import training_captions
+    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     if places:
         require_sklearn()
-    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
-    known = training_captions(request_for(on, split, features, allow_outside))
-    found = analyze_embeddings(embedded, known, places=places, seed=seed)
+    request = Request(on, split, features or (), allow_outside=allow_outside)
+    embedded = embedded_by(models, device, request, images)
+    found = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -355,16 +359,9 @@ def suspicious(
     runs = out / ("folds_swapped" if swap else "folds")
     plan = FoldPlan(recipe, tuple(overrides or ()), corpus, cut_folds(corpus, folds, seed), runs)
     with bar() as progress:
-        scores = score_folds(plan, TrainingBar(progress), extraction_shown(progress.show))
+        scores = score_folds(plan, TrainingBar(progress), progress.show)
     found = analyze_suspicious(corpus, scores, count=count, exchanged=exchanged)
     finish(found, out, overwrite=overwrite, as_json=as_json)
-
-
-def request_for(on: str, split: str, features: list[Path] | None, allow_outside: bool) -> Request:
-    """Return what an analysis embeds or answers."""
-    from openvse.training.kind import Request
-
-    return Request(on, split, tuple(features or ()), allow_outside=allow_outside)
 
 
 def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
@@ -375,8 +372,3 @@ def embedded_by(models: list[str], device: str, request: Request, images: int | 
     with bar() as progress:
         asked = replace(request, progress=progress.show)
         return embed_all(open_towers(models, device), asked, limit=images)
-
-
-def extraction_shown(show: OnProgress) -> OnExtraction:
-    """Return a function that shows how far an extraction has come."""
-    return lambda state: show(f"extracting {state.unit}", state.done, state.total)

@@ -54,14 +54,14 @@ def calibrate(
             batch_size=batch_size,
             progress=progress.show,
         )
-        fitted = calibrate_towers(loaded, request)
-    for warning in (*fitted.warnings, *fitted.report.problems):
+        curve, warnings = calibrate_towers(loaded, request)
+    for warning in warnings:
         warn(warning)
-    write_whole(folder / CALIBRATION, fitted.calibration.to_json())
+    write_whole(folder / CALIBRATION, curve.to_json())
     if as_json:
-        print_json("calibrate", {"folder": str(folder), **json.loads(fitted.calibration.to_json())})
+        print_json("calibrate", {"folder": str(folder), **json.loads(curve.to_json())})
     else:
-        print_curve(fitted.calibration)
+        print_curve(curve)
     note(f"written: {folder / CALIBRATION}")
 
 

@@ -84,7 +84,8 @@ def compare(
 
     rows, again = parse_rows(runs, apart=apart), Reranking.read(f"MODEL,{rerank}")
     check_place(rows, features or (), out)
-    printed = printed_form(form, as_json=as_json)
+    if as_json and form != "text":
+        raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
     with bar() as progress:
         request = Request(
             on,
@@ -100,14 +101,7 @@ def compare(
             resamples=resamples,
         )
         compared = measure(rows, request, device)
-    say(rows, compared, out, examples, form=printed)
-
-
-def printed_form(form: str, *, as_json: bool) -> str:
-    """Return what is printed: json, or what --format says; refuse both."""
-    if as_json and form != "text":
-        raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
-    return "json" if as_json else form
+    say(rows, compared, out, examples, form="json" if as_json else form)
 
 
 def say(
@@ -121,11 +115,14 @@ def say(
     """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write files."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
-    from openvse.evaluation import contrast_rows
+    from openvse.evaluation import Row, contrast_rows
     from openvse.evaluation.comparison import comparison_text, comparison_values
 
-    comparison = contrast_rows(joined(rows, compared))
-    for line in (*unfinished(rows), *(warning for run in compared.runs for warning in run.warnings)):
+    left = iter(compared.runs)  # the runs are measured in the order of the rows
+    joined = [Row(name, tuple(next(left) for _ in group)) for name, group in rows.items()]
+    comparison = contrast_rows(compared.comparison(joined))
+    unfinished = filter(None, (run.unfinished() for group in rows.values() for run in group))
+    for line in (*unfinished, *(warning for run in compared.runs for warning in run.warnings)):
         warn(line)
     if form == "json":
         print_json("compare", comparison_values(comparison))
@@ -188,19 +185,6 @@ def measure(rows: Mapping[str, Sequence[NamedRun]], request: Request, device: st
             yield LoadedRun(run.source, tuple(models), run.reranker is not None)
 
     return kind_of(first.task).compare(loaded(), request)
-
-
-def joined(rows: Mapping[str, Sequence[NamedRun]], compared: Compared) -> Comparison:
-    """Return the comparison of the rows; the runs are measured in the order of the rows."""
-    from openvse.evaluation import Row
-
-    left = iter(compared.runs)
-    return compared.comparison([Row(name, tuple(next(left) for _ in group)) for name, group in rows.items()])
-
-
-def unfinished(rows: Mapping[str, Sequence[NamedRun]]) -> Iterator[str]:
-    """Yield a line for each run that is not finished."""
-    yield from filter(None, (run.unfinished() for group in rows.values() for run in group))
 
 
 def write(out: Path, comparison: Comparison, compared: Compared, count: int) -> None:

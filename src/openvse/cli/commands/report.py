@@ -154,7 +154,8 @@ def say(measured: Sequence[MeasuredReport], form: str, place: Path | None, *, as
     from openvse.files import write_page
     from openvse.report import figures_table, remarks, report_page, table_with_notes
 
-    for line in (*(line for each in measured for line in each.leaks), *unfinished(measured)):
+    unfinished = filter(None, (each.run.named.unfinished() for each in measured))
+    for line in (*(line for each in measured for line in each.leaks), *unfinished):
         warn(line)
     content = (
         report_page(measured)
@@ -171,21 +172,18 @@ def say(measured: Sequence[MeasuredReport], form: str, place: Path | None, *, as
         typer.echo(content.rstrip("\n"))
 
 
-def unfinished(measured: Sequence[MeasuredReport]) -> list[str]:
-    """Return a line for each run that is not finished."""
-    return [line for each in measured if (line := each.run.named.unfinished())]
-
-
 def values(each: MeasuredReport) -> Mapping[str, Any]:
     """Return the figures of a run as plain values; docs/json.md describes them."""
-    found, before = each.findings, each.before
+    from openvse.evaluation.findings import Findings
+
+    found, before = each.findings or Findings("", {}, {}), each.before
     return {
         "source": each.run.named.source,
         "model": each.fingerprint,
-        "data": None if found is None else found.data,
-        "metrics": {} if found is None else found.metrics,
-        "intervals": {} if found is None else {name: [*pair] for name, pair in found.intervals.items()},
+        "data": found.data or None,
+        "metrics": found.metrics,
+        "intervals": {name: [*pair] for name, pair in found.intervals.items()},
         "before": None if before is None else {"label": before[0], "metrics": before[1]},
-        "beside": {} if found is None else {**found.beside},
-        "problems": [] if found is None else [*found.problems],
+        "beside": {**found.beside},
+        "problems": [*found.problems],
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.commands.analyze import KEPT, Out, Overwrite, Recipe, begin, extraction_shown, finish
+from openvse.cli.commands.analyze import KEPT, Out, Overwrite, Recipe, begin, finish
 from openvse.cli.completion import complete_override
 from openvse.cli.options import Json
 from openvse.cli.stopping import going_on
@@ -75,15 +75,6 @@ def sweep(
     drawn = check_metrics(metrics or ())
     shared, axes = parse_axes(overrides or (), settings or ())
     with bar() as progress:
-        asked = Sweep(
-            recipe,
-            shared,
-            axes,
-            parse_seeds(seeds),
-            out / "runs",
-            split,
-            TrainingBar(progress),
-            extraction_shown(progress.show),
-        )
-        found = run_sweep(asked, progress.show)
+        asked = Sweep(recipe, shared, axes, parse_seeds(seeds), out / "runs", split)
+        found = run_sweep(asked, TrainingBar(progress), progress.show)
     finish(analyze_sweep(asked, found, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
