@@ -115,7 +115,7 @@ def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch: pyte
     corpus = open_corpus(f"mine:{tmp_path}")
     assert (len(corpus), corpus.captions[1], corpus.problems) == (2, "Dogs on a beach.", ())
     check_dataset("mine", tmp_path)
-    findings = check_data("mine", tmp_path)
+    findings = check_data(f"mine:{tmp_path}")
     assert [finding.text for finding in findings if not finding.ok] == []
     assert "captions: 3" in [finding.text for finding in findings]
 

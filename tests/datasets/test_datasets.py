@@ -144,6 +144,8 @@ def test_facts_of_ones_own_are_described_and_checked(tmp_path, plugged_in):
     assert "other" not in DATASETS
     DATASETS.add("mine", open_mine, facts=MINE)
     assert describe_data("mine").startswith("mine: my photographs")
-    assert check_data("mine", tmp_path)[0].text == f"image files: none of a.jpg in {tmp_path}; get my camera"
+    assert (
+        check_data(f"mine:{tmp_path}")[0].text == f"image files: none of a.jpg in {tmp_path}; get my camera"
+    )
     (tmp_path / "a.jpg").touch()
-    assert all(finding.ok for finding in check_data("mine", tmp_path))
+    assert all(finding.ok for finding in check_data(f"mine:{tmp_path}"))

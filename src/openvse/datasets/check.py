@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.corpus.corpus import Corpus, SharedTexts, long_captions
+from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, equal_files
-from openvse.datasets.near_duplicates import SeenImage, alike_pairs, same_pairs, see_images
+from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.datasets.opening import open_corpus
-from openvse.datasets.registry import FACTS, find_loader
+from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, find_loader, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.names import escaped
@@ -51,59 +51,23 @@ class Finding:
 
 
 def check_data(
-    name: str, root: str | Path, *, read_files: bool = True, progress: OnProgress | None = None
-) -> list[Finding]:
-    """Check a copy of a data set; a data set without published facts is opened and counted.
-
-    Args:
-        name: a name in ``DATASETS`` or ``QUESTION_SETS``.
-        root: the folder or file that should hold the data set.
-        read_files: whether to read images and features, to find equal ones in two splits and features that are not
-            finite.
-        progress: a function that is called while files are read.
-
-    Returns:
-        A finding for each piece and fact. For a missing piece it gives the size, the source and the terms.
-
-    Raises:
-        RecipeError: the name is unknown.
-    """
-    find_loader(name)
-    facts, folder = FACTS.get(name), Path(root).expanduser()
-    findings = _pieces(facts, folder) if facts else []
-    missing = [piece for piece in facts.pieces if piece.required and not piece.find(folder)] if facts else []
-    has_images = not any(piece.media for piece in missing)
-    try:
-        corpus = open_corpus(f"{name}:{root}", require_images=has_images)
-    except DataError as error:
-        if all(piece.media for piece in missing):  # otherwise the findings say why
-            findings.append(Finding(False, str(error)))
-    else:
-        findings += _contents(corpus, facts)
-        if read_files and has_images and corpus.features is None:
-            findings.append(_leakage(corpus, progress))
-        if read_files and isinstance(corpus.features, ArrayFeatures):
-            findings += _features(corpus.features)
-    if facts and not all(finding.ok for finding in findings):
-        findings.append(Finding(True, f"terms: {facts.licence}", note=True))
-    return findings
-
-
-def check_own(
     source: str | Path,
     *,
     quick: bool = False,
     allow_outside: bool = False,
     progress: OnProgress | None = None,
 ) -> list[Finding]:
-    """Check your own data for what harms training: files, captions, duplicates, leakage.
+    """Check a copy of a published data set for completeness, and your own data for what harms training.
 
-    Faults are problems that reduce or distort training or evaluation: data that do not open, captions without their
-    image, broken images, and files that are in two splits. Everything else is a note.
+    Of a published data set, each piece and fact gives a finding; that of a missing piece has its size, source and
+    terms. In your own data, faults are data that do not open, captions without their image, broken images, and files
+    that are in two splits. Everything else is a note.
 
     Args:
-        source: the data, as for ``open_corpus``.
-        quick: whether to skip decoding images; files that are in two splits are still found.
+        source: the data, as for ``open_corpus``; a published data set is ``NAME:ROOT``.
+        quick: whether to skip what reads whole files: of published data, the search for equal files in two splits and
+            for features that are not finite; of your own, decoding the images. Files of your own that are in two splits
+            are still found.
         allow_outside: see ``open_corpus``.
         progress: a function that is called while files are read.
 
@@ -111,6 +75,11 @@ def check_own(
         RecipeError: the name of a data set is unknown.
         OpenVSEError: a package that the data need is not installed.
     """
+    name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
+    if name:
+        find_loader(name)
+    if facts := FACTS.get(name):
+        return _published(facts, root, quick, progress)
     try:
         corpus = open_corpus(source, allow_outside=allow_outside)
     except DataError as error:
@@ -119,6 +88,7 @@ def check_own(
     for problem in corpus.problems:
         fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
         findings.append(Finding(not fault, problem, note=not fault))
+    findings += _long_captions(corpus)
     findings += [_leakage(corpus, progress)] if quick else _images(corpus, progress)
     return [*findings, _identical_captions(corpus), _short_captions(corpus)]
 
@@ -136,6 +106,27 @@ def describe_data(name: str) -> str:
     return f"{name}: {reads.strip().replace('``', '')}"
 
 
+def _published(facts: Facts, root: Path, quick: bool, progress: OnProgress | None) -> list[Finding]:
+    """Compare a copy with the facts of its data set."""
+    findings = _pieces(facts, root)
+    missing = [piece for piece in facts.pieces if piece.required and not piece.find(root)]
+    has_images = not any(piece.media for piece in missing)
+    try:
+        corpus = open_corpus(f"{facts.name}:{root}", require_images=has_images)
+    except DataError as error:
+        if all(piece.media for piece in missing):  # otherwise the findings say why
+            findings.append(Finding(False, str(error)))
+    else:
+        findings += _contents(corpus, facts)
+        if not quick and has_images and corpus.features is None:
+            findings.append(_leakage(corpus, progress))
+        if not quick and isinstance(corpus.features, ArrayFeatures):
+            findings += _features(corpus.features)
+    if not all(finding.ok for finding in findings):
+        findings.append(Finding(True, f"terms: {facts.licence}", note=True))
+    return findings
+
+
 def _pieces(facts: Facts, root: Path) -> list[Finding]:
     findings = []
     for piece in facts.pieces:
@@ -148,15 +139,12 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
     return findings
 
 
-def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
-    """Compare the opened data with the facts, as far as there are any."""
-    counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
-    if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
-        counts.append(Finding(True, shared, note=True))
-    if long := long_captions(corpus.captions):
-        counts.append(Finding(True, long, note=True))
+def _contents(corpus: Corpus, facts: Facts) -> list[Finding]:
+    """Compare the opened data with the facts."""
+    counts = _facts(corpus, facts) if facts.forms else [Finding(True, _summary(corpus))]
     # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
-    complete = facts is not None and all(finding.ok for finding in counts)
+    complete = all(finding.ok for finding in counts)
+    counts += _long_captions(corpus)
     for problem in corpus.problems:
         harmless = complete and not problem.startswith(LEAKAGE)
         counts.append(Finding(harmless, problem, note=harmless))
@@ -251,6 +239,11 @@ def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     )
 
 
+def _long_captions(corpus: Corpus) -> list[Finding]:
+    said = long_captions(corpus.captions)
+    return [Finding(True, said, note=True)] if said else []
+
+
 def _identical_captions(corpus: Corpus) -> Finding:
     """Count captions that several images share: training treats the other images as wrong answers."""
     images: defaultdict[str, set[int]] = defaultdict(set)
@@ -289,10 +282,11 @@ def _short_captions(corpus: Corpus) -> Finding:
 def _images(corpus: Corpus, progress: OnProgress | None) -> list[Finding]:
     """Decode all images, or the middle frames of clips, and report broken ones, duplicates and leakage."""
     seen = see_images(corpus.image_paths, partial(progress, "decoding images") if progress else None)
+    same, alike = duplicate_pairs(seen)
     return [
         _broken(corpus, seen),
-        *_twice(corpus, same_pairs(seen), "the same", exact=True),
-        *_twice(corpus, alike_pairs(seen), "alike", exact=False),
+        *_twice(corpus, same, "the same", exact=True),
+        *_twice(corpus, alike, "alike", exact=False),
     ]
 
 

@@ -20,13 +20,12 @@ from openvse.stores.following import EngineReport, choose_engine, update_engine
 
 if TYPE_CHECKING:
     from openvse.index.stored import StoredFeatures, find_stored_features
-    from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
+    from openvse.search.duplicates import find_duplicates
     from openvse.search.rerank import HitReranker
 
 __all__ = [
     "Answer",
     "Condition",
-    "DuplicateGroup",
     "EngineChoice",
     "EngineReport",
     "ExactSearch",
@@ -46,9 +45,8 @@ __all__ = [
     "choose_engine",
     "compact_index",
     "contact_sheet",
-    "duplicates_in_folder",
-    "duplicates_in_index",
     "engine_names",
+    "find_duplicates",
     "find_model",
     "find_stored_features",
     "forget_root",
@@ -64,11 +62,9 @@ __all__ = [
 __getattr__, _names = lazy_names(
     "openvse.search",
     {
-        "DuplicateGroup": "openvse.search.duplicates",
         "HitReranker": "openvse.search.rerank",
         "StoredFeatures": "openvse.index.stored",
-        "duplicates_in_folder": "openvse.search.duplicates",
-        "duplicates_in_index": "openvse.search.duplicates",
+        "find_duplicates": "openvse.search.duplicates",
         "find_stored_features": "openvse.index.stored",
     },
 )

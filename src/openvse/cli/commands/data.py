@@ -79,15 +79,12 @@ Source: TypeAlias = Annotated[
 def check(
     source: Source,
     root: Annotated[Path | None, typer.Option(help="Folder with the files of the named data set.")] = None,
-    read: Annotated[
+    quick: Annotated[
         bool,
         typer.Option(
-            "--read/--no-read",
-            help="Read the content of all files, to find equal items in two splits and features that are not finite.",
+            "--quick",
+            help="Do not decode the images of your own data; of published data, do not compare files or read features.",
         ),
-    ] = True,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Do not decode the images of your own data.")
     ] = False,
     allow_outside: AllowOutside = False,
     cases: Annotated[int, typer.Option(min=0, help="Number of examples to list for each finding.")] = 5,
@@ -100,20 +97,17 @@ def check(
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar
-    from openvse.datasets import FACTS, check_data, check_own
+    from openvse.datasets import FACTS, check_data
 
     name, place = named_place(source, root)
     published = name in FACTS
     with bar() as progress:
-        if published:
-            findings = check_data(name, place, read_files=read and not quick, progress=progress.show)
-        else:
-            findings = check_own(
-                f"{name}:{place}" if name else source,
-                quick=quick or not read,
-                allow_outside=allow_outside,
-                progress=progress.show,
-            )
+        findings = check_data(
+            f"{name}:{place}" if name else source,
+            quick=quick,
+            allow_outside=allow_outside,
+            progress=progress.show,
+        )
     complete = all(finding.ok for finding in findings)
     if as_json:
         found = [
