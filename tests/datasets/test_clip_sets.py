@@ -100,7 +100,7 @@ def test_what_is_wrong_with_msr_vtt(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="clip video99 is not in MSR-VTT's captions"):
         open_corpus(f"msr_vtt_1k_a:{root}")
     (root / "MSRVTT_JSFUSION_test.csv").write_text("clip,words\nvideo9,a dog\n")
-    with pytest.raises(DataError, match="a table with the columns video_id, sentence"):
+    with pytest.raises(DataError, match="no column video_id"):
         open_corpus(f"msr_vtt_1k_a:{root}")
     (root / "test_videodatainfo.json").write_text('{"videos": []}')
     with pytest.raises(DataError, match=r"test_videodatainfo.json: not in MSR-VTT's format \(KeyError"):

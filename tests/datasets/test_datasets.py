@@ -25,7 +25,7 @@ def flickr_data(root: Path) -> Path:
 
 
 def test_the_names():
-    images = ["coco", "csv", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
+    images = ["coco", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
     images += ["hf", "parquet", "sidecars", "table", "webdataset"]
     clips = ["mrw", "msr_vtt", "msr_vtt_1k_a", "msvd", "tgif", "vatex"]
     assert DATASETS.names() == sorted(images + clips)
@@ -95,8 +95,8 @@ def test_a_file_of_another_kind(tmp_path):
 
 
 def test_a_file_or_folder_where_the_other_is_due(tmp_path):
-    with pytest.raises(DataError, match="cannot be read"):
-        open_corpus(f"csv:{tmp_path}")
+    with pytest.raises(DataError, match="not a file of captions"):
+        open_corpus(f"table:{tmp_path}")
     path = tmp_path / "x.csv"
     path.touch()
     with pytest.raises(DataError, match=r"no metadata\.jsonl or metadata\.csv"):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -31,23 +32,19 @@ class Finding:
     """One thing that was checked.
 
     Attributes:
-        ok: whether the result is correct.
-        text: a line to print.
-        note: whether it is only information and not a fault.
+        mark: the beginning of the line: "ok"; "note" for information; or "WRONG" for a fault.
+        text: the rest of the line.
         cases: the cases that it is about, one line each.
     """
 
-    ok: bool
+    mark: Literal["ok", "note", "WRONG"]
     text: str
-    note: bool = False
     cases: tuple[str, ...] = ()
 
     @property
-    def mark(self) -> str:
-        """The beginning of the line."""
-        if self.note:
-            return "note"
-        return "ok" if self.ok else "WRONG"
+    def ok(self) -> bool:
+        """Whether it is no fault."""
+        return self.mark != "WRONG"
 
 
 def check_data(
@@ -83,11 +80,11 @@ def check_data(
     try:
         corpus = open_corpus(source, allow_outside=allow_outside)
     except DataError as error:
-        return [Finding(False, str(error))]
-    findings = [Finding(True, _summary(corpus))]
+        return [Finding("WRONG", str(error))]
+    findings = [Finding("ok", _summary(corpus))]
     for problem in corpus.problems:
         fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
-        findings.append(Finding(not fault, problem, note=not fault))
+        findings.append(Finding("WRONG" if fault else "note", problem))
     findings += _long_captions(corpus)
     findings += [_leakage(corpus, progress)] if quick else _images(corpus, progress)
     return [*findings, _identical_captions(corpus), _short_captions(corpus)]
@@ -115,7 +112,7 @@ def _published(facts: Facts, root: Path, quick: bool, progress: OnProgress | Non
         corpus = open_corpus(f"{facts.name}:{root}", require_images=has_images)
     except DataError as error:
         if all(piece.media for piece in missing):  # otherwise the findings say why
-            findings.append(Finding(False, str(error)))
+            findings.append(Finding("WRONG", str(error)))
     else:
         findings += _contents(corpus, facts)
         if not quick and has_images and corpus.features is None:
@@ -123,7 +120,7 @@ def _published(facts: Facts, root: Path, quick: bool, progress: OnProgress | Non
         if not quick and isinstance(corpus.features, ArrayFeatures):
             findings += _features(corpus.features)
     if not all(finding.ok for finding in findings):
-        findings.append(Finding(True, f"terms: {facts.licence}", note=True))
+        findings.append(Finding("note", f"terms: {facts.licence}"))
     return findings
 
 
@@ -132,22 +129,22 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
     for piece in facts.pieces:
         path = piece.find(root)
         if path:
-            findings.append(Finding(True, f"{piece.what}: {path}"))
+            findings.append(Finding("ok", f"{piece.what}: {path}"))
         else:
             text = f"{piece.what}: none of {', '.join(piece.paths)} in {root}; get {piece.source}"
-            findings.append(Finding(not piece.required, text, note=not piece.required))
+            findings.append(Finding("WRONG" if piece.required else "note", text))
     return findings
 
 
 def _contents(corpus: Corpus, facts: Facts) -> list[Finding]:
     """Compare the opened data with the facts."""
-    counts = _facts(corpus, facts) if facts.forms else [Finding(True, _summary(corpus))]
+    counts = _facts(corpus, facts) if facts.forms else [Finding("ok", _summary(corpus))]
     # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
     complete = all(finding.ok for finding in counts)
     counts += _long_captions(corpus)
     for problem in corpus.problems:
         harmless = complete and not problem.startswith(LEAKAGE)
-        counts.append(Finding(harmless, problem, note=harmless))
+        counts.append(Finding("note" if harmless else "WRONG", problem))
     return counts
 
 
@@ -170,7 +167,7 @@ def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
         if len(uneven):
             first = f"{corpus.image_ids[uneven[0]]} with {counts[uneven[0]]}"
             text += f" expected, {len(uneven):,} have another number (first: {first})"
-        findings.append(Finding(not len(uneven), text))
+        findings.append(Finding("WRONG" if len(uneven) else "ok", text))
     return [*findings, *(_ends(corpus, split, *ends) for split, ends in form.ends.items())]
 
 
@@ -187,10 +184,10 @@ def _distance(one: Form, other: Form) -> int:
 
 def _count(what: str, counted: int, expected: int, form: Form, *, shrinks: bool) -> Finding:
     if counted == expected:
-        return Finding(True, f"{what}: {counted:,}")
+        return Finding("ok", f"{what}: {counted:,}")
     vanished = shrinks and 0 < counted < expected
     reason = "; what is missing is no longer published" if vanished else f" ({form.name})"
-    return Finding(vanished, f"{what}: {counted:,}, expected {expected:,}{reason}", note=vanished)
+    return Finding("note" if vanished else "WRONG", f"{what}: {counted:,}, expected {expected:,}{reason}")
 
 
 def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
@@ -199,7 +196,7 @@ def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
     ends = (min(ids, default="nothing"), max(ids, default="nothing"))
     text = f"identifiers{f' of {split}' if split else ''}: {ends[0]} to {ends[1]}"
     ok = ends == (first, last)
-    return Finding(ok, text if ok else f"{text}, expected {first} to {last}")
+    return Finding("ok" if ok else "WRONG", text if ok else f"{text}, expected {first} to {last}")
 
 
 def _summary(corpus: Corpus) -> str:
@@ -219,8 +216,8 @@ def _features(features: ArrayFeatures) -> list[Finding]:
         for part in features.parts
     ]
     return [
-        Finding(True, f"features: {'; '.join(shapes)}"),
-        *(Finding(False, fault) for fault in features.faults()),
+        Finding("ok", f"features: {'; '.join(shapes)}"),
+        *(Finding("WRONG", fault) for fault in features.faults()),
     ]
 
 
@@ -229,11 +226,11 @@ def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     splits = corpus.split_labels()
     pairs = equal_files(corpus.image_paths, splits, progress)
     if not pairs:
-        return Finding(True, f"{LEAKAGE}: no two splits share a file")
+        return Finding("ok", f"{LEAKAGE}: no two splits share a file")
     one, other = pairs[0]
     ids = corpus.image_ids
     return Finding(
-        False,
+        "WRONG",
         f"{LEAKAGE}: {len(pairs)} file(s) are equal to one of another split (first: {ids[one]} in "
         f"{splits[one]} and {ids[other]} in {splits[other]})",
     )
@@ -241,7 +238,7 @@ def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
 
 def _long_captions(corpus: Corpus) -> list[Finding]:
     said = long_captions(corpus.captions)
-    return [Finding(True, said, note=True)] if said else []
+    return [Finding("note", said)] if said else []
 
 
 def _identical_captions(corpus: Corpus) -> Finding:
@@ -254,12 +251,11 @@ def _identical_captions(corpus: Corpus) -> Finding:
         key=lambda item: -len(item[1]),
     )
     if not shared:
-        return Finding(True, "no two images have the same caption")
+        return Finding("ok", "no two images have the same caption")
     count = len(set().union(*(owners for _, owners in shared)))
     return Finding(
-        True,
+        "note",
         f"{count:,} of {len(corpus):,} images share a caption with another one ({len(shared):,} captions)",
-        note=True,
         cases=tuple(f"{len(owners)} images: {escaped(caption)}" for caption, owners in shared),
     )
 
@@ -273,10 +269,8 @@ def _short_captions(corpus: Corpus) -> Finding:
         if sum(map(str.isalnum, corpus.captions[text])) < _SHORT_LETTERS
     )
     if not cases:
-        return Finding(True, f"no caption has fewer than {_SHORT_LETTERS} letters")
-    return Finding(
-        True, f"{len(cases):,} caption(s) have fewer than {_SHORT_LETTERS} letters", note=True, cases=cases
-    )
+        return Finding("ok", f"no caption has fewer than {_SHORT_LETTERS} letters")
+    return Finding("note", f"{len(cases):,} caption(s) have fewer than {_SHORT_LETTERS} letters", cases)
 
 
 def _images(corpus: Corpus, progress: OnProgress | None) -> list[Finding]:
@@ -297,8 +291,8 @@ def _broken(corpus: Corpus, seen: Sequence[SeenImage]) -> Finding:
         if image.look is None
     )
     if not cases:
-        return Finding(True, f"all {len(seen):,} images decode")
-    return Finding(False, f"{len(cases):,} of {len(seen):,} images are broken", cases=cases)
+        return Finding("ok", f"all {len(seen):,} images decode")
+    return Finding("WRONG", f"{len(cases):,} of {len(seen):,} images are broken", cases)
 
 
 def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact: bool) -> list[Finding]:
@@ -314,14 +308,12 @@ def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact:
     leaked, within = tuple(by_kind[True]), tuple(by_kind[False])
     findings = []
     if exact and not leaked:
-        findings.append(Finding(True, f"{LEAKAGE}: no two splits share a file"))
+        findings.append(Finding("ok", f"{LEAKAGE}: no two splits share a file"))
     if leaked:
         text = f"{LEAKAGE}: {len(leaked):,} pair(s) of images in two splits are {how}"
-        findings.append(Finding(not exact, text, note=not exact, cases=leaked))
+        findings.append(Finding("WRONG" if exact else "note", text, leaked))
     if within:
-        findings.append(
-            Finding(True, f"{len(within):,} pair(s) of images are {how}", note=True, cases=within)
-        )
+        findings.append(Finding("note", f"{len(within):,} pair(s) of images are {how}", within))
     elif not leaked:
-        findings.append(Finding(True, f"no two images are {how}"))
+        findings.append(Finding("ok", f"no two images are {how}"))
     return findings

@@ -23,6 +23,12 @@ def image_folders(part: str) -> tuple[str, ...]:
     return (f"{part}/", f"images/{part}/")
 
 
+def image_piece(part: str, size: str, *, required: bool = True) -> Piece:
+    """Return the piece with the images of a part, whose archive has a size such as "13 GB"."""
+    source = f"{part}.zip ({size}) of https://cocodataset.org/#download"
+    return Piece(f"image files of {part}", image_folders(part), source, required=required, media=True)
+
+
 def _caption_files(part: str) -> tuple[str, ...]:
     return (f"annotations/captions_{part}.json", f"captions_{part}.json")
 
@@ -46,18 +52,8 @@ COCO = Facts(
             "captions_val2014.json in annotations_trainval2014.zip (241 MB) of https://cocodataset.org/#download: "
             "the owners' split, without a test part",
         ),
-        Piece(
-            "image files of train2014",
-            image_folders("train2014"),
-            "train2014.zip (13 GB) of https://cocodataset.org/#download",
-            media=True,
-        ),
-        Piece(
-            "image files of val2014",
-            image_folders("val2014"),
-            "val2014.zip (6 GB) of https://cocodataset.org/#download",
-            media=True,
-        ),
+        image_piece("train2014", "13 GB"),
+        image_piece("val2014", "6 GB"),
     ),
     forms=(
         Form("Karpathy's split (restval is training)", (113_287, 5000, 5000), 616_767, ends=_ENDS_KARPATHY),

@@ -10,7 +10,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
 from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import read_lines, read_tabbed
 from openvse.datasets.table import read_table
 from openvse.errors import DataError
 
@@ -180,10 +180,6 @@ def _sentences(path: Path) -> dict[str, Sequence[str]]:
     if lines and "\t" not in lines[0]:
         return {record.image_id: record.captions for record in read_table(path)}
     captions: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, start=1):
-        key, tab, caption = line.partition("\t")
-        if not tab and line.strip():
-            raise DataError(f"{path}, line {number}: write name.jpg#0, a tab and the sentence")
-        if tab:
-            captions.setdefault(key.partition("#")[0], []).append(caption)
+    for key, caption in read_tabbed(path, "name.jpg#0"):
+        captions.setdefault(key.partition("#")[0], []).append(caption)
     return dict(captions)

@@ -19,7 +19,7 @@ from openvse.media.packed import ImageFile
 
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
-OWN_DATA = frozenset({"csv", "folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
+OWN_DATA = frozenset({"folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
 """The data sets whose files may name any image path. The layouts of published data sets are known."""
 
 KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"

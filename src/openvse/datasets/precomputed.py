@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
@@ -67,14 +67,6 @@ PRECOMPUTED = Facts(
 )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One split of the files: its features, and the captions of each image."""
-
-    features: ArrayPart
-    captions: tuple[Sequence[str], ...]
-
-
 def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     """Open features in the layout of SCAN and VSE-infinity, with their captions.
 
@@ -107,13 +99,13 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]
     images, path_of = _image_folder(folder), {Path(path).name: path for path in names.values()}
     records = [
-        Record(item, images / path_of.get(item, item), captions, part.features.split)
-        for part in parts
-        for item, captions in zip(part.features.ids, part.captions, strict=True)
+        Record(item, images / path_of.get(item, item), captions, part.split)
+        for part, owned in parts
+        for item, captions in zip(part.ids, owned, strict=True)
     ]
     records = in_order(records, only_training=True)
     corpus = build_corpus(root.resolve().name, records, require_images=False)
-    return replace(corpus, features=ArrayFeatures([part.features for part in parts]))
+    return replace(corpus, features=ArrayFeatures([part for part, _ in parts]))
 
 
 def detect_precomputed(root: Path) -> bool:
@@ -134,8 +126,10 @@ def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
                 break
 
 
-def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _Part:
-    """Open one split.
+def _open_part(
+    folder: Path, split: str, file: str, names: dict[str, str]
+) -> tuple[ArrayPart, tuple[Sequence[str], ...]]:
+    """Return the features of one split, and the captions of each image.
 
     Raises:
         DataError: a file is missing, or the counts do not fit together.
@@ -158,7 +152,7 @@ def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _P
         ids = [f"{split}/{number:06d}" for number in range(num_images)]
     named = tuple(Path(names[item]).name if item in names else item for item in ids)
     owned = tuple(captions[number * each : (number + 1) * each] for number in range(num_images))
-    return _Part(ArrayPart(split, rows, named, repeats), owned)
+    return ArrayPart(split, rows, named, repeats), owned
 
 
 def _lines(path: Path) -> list[str]:

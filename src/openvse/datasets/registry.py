@@ -22,7 +22,7 @@ from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
 from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.sidecars import open_sidecars
-from openvse.datasets.table import open_csv, open_table
+from openvse.datasets.table import open_table
 from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
@@ -105,7 +105,6 @@ DATASETS: DataSets[Corpus] = DataSets(
     "data set",
     {
         "coco": (open_coco, COCO),
-        "csv": (open_csv, None),
         "hf": (open_hf, None),
         "flickr30k": (open_flickr30k, FLICKR30K),
         "flickr8k": (open_flickr8k, FLICKR8K),

@@ -117,6 +117,24 @@ def read_lines(path: Path) -> list[str]:
     return text.split("\n") if text else []
 
 
+def read_tabbed(path: Path, key: str) -> Iterator[tuple[str, str]]:
+    """Yield what is before and behind the first tab of each line: a key and a sentence; blank lines are skipped.
+
+    Args:
+        path: the file.
+        key: what is before the tab, for messages.
+
+    Raises:
+        DataError: the file cannot be read, or a line has no tab (with its number).
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        name, tab, sentence = line.partition("\t")
+        if tab:
+            yield name.strip(), sentence
+        elif line.strip():
+            raise DataError(f"{path}, line {number}: write {key}, a tab and the sentence")
+
+
 def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
     """Yield what ``read`` makes of the JSON on each line of a file; empty lines are skipped.
 

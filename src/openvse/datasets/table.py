@@ -44,23 +44,6 @@ def open_table(root: Path, *, require_images: bool = True) -> Corpus:
     return build_corpus(root.stem, records, require_images=require_images)
 
 
-def open_csv(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open a table of captions.
-
-    The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the folder of the
-    table), ``captions``, ``caption``, ``text`` or ``description``, and ``split`` if there are splits. Rows of one
-    image are joined.
-
-    Args:
-        root: the file (.csv or .tsv).
-        require_images: see ``build_corpus``.
-
-    Raises:
-        DataError: the file cannot be read, a column is missing, or see ``build_corpus``.
-    """
-    return build_corpus(root.stem, read_table(root), require_images=require_images)
-
-
 def read_file(file: Path) -> Iterator[Record]:
     """Yield a record for each image in a file of captions; paths are relative to its folder.
 

@@ -46,9 +46,6 @@ CHECKSUMS = "checksums.json"
 IMPORTED = "imported:"
 """The prefix of the fingerprint of imported features of unknown origin; the name of a folder follows."""
 
-_IMPORTED_BEFORE = "converted:"
-"""The same prefix in earlier versions, whose stores and recipes remain valid."""
-
 # The size of numpy's own header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
 
@@ -140,7 +137,7 @@ class StoreManifest:
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
         """Raise StoreError unless all committed data are present and were made by the expected encoder."""
-        if expected_encoder is not None and not same_maker(expected_encoder, self.encoder):
+        if expected_encoder is not None and expected_encoder != self.encoder:
             raise StoreError(
                 f"feature store {folder} was made by encoder {self.encoder!r}, not by {expected_encoder!r}: "
                 f"extract again into another folder, or use the encoder that made it"
@@ -150,22 +147,6 @@ class StoreManifest:
             size = path.stat().st_size if path.is_file() else 0
             if size < expected:
                 raise damaged_store(folder, f"{name} has {size} of {expected} bytes")
-
-
-def is_imported(fingerprint: str) -> bool:
-    """Return whether a fingerprint is one that an import gives to features of unknown origin."""
-    return fingerprint.startswith((IMPORTED, _IMPORTED_BEFORE))
-
-
-def same_maker(one: str, other: str) -> bool:
-    """Return whether two fingerprints mean the same encoder or import, whichever version wrote them."""
-    return _current(one) == _current(other)
-
-
-def _current(fingerprint: str) -> str:
-    if fingerprint.startswith(_IMPORTED_BEFORE):
-        return IMPORTED + fingerprint.removeprefix(_IMPORTED_BEFORE)
-    return fingerprint
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:

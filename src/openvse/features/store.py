@@ -25,7 +25,6 @@ from openvse.features.layout import (
     check_files,
     damaged_store,
     read_ids,
-    same_maker,
 )
 from openvse.functional import position_mask
 from openvse.types import Inputs
@@ -246,7 +245,7 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     fitting = {
         folder: manifest
         for folder, manifest in stores.items()
-        if (manifest.dim == dim if fingerprint is None else same_maker(manifest.encoder, fingerprint))
+        if (manifest.dim == dim if fingerprint is None else manifest.encoder == fingerprint)
     }
     if len(fitting) == 1:
         return FeatureStore.open(next(iter(fitting)), fingerprint)
