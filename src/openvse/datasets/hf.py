@@ -44,7 +44,7 @@ def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
     folder, config = _located(root)
     corpus = _open_local(folder, config, require_images)
     if not root.is_dir():  # downloaded data never read other files of this machine, whatever is allowed
-        refuse_outside(folder, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
+        refuse_outside(folder, corpus)
     return corpus
 
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from openvse.corpus.corpus import Record
+from openvse.corpus.corpus import Corpus, Record
+from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 from openvse.media.names import escaped
-from openvse.media.packed import ImageFile
 
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
@@ -136,7 +136,7 @@ def _several(splits: Sequence[str]) -> bool:
     return all(splits) and len({canonical_split(split) for split in splits if split}) > 1
 
 
-def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
+def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
     """Refuse images outside the folder of a data set.
 
     The metadata decide which files are read and turned into features and pages. So a data set from elsewhere could read
@@ -144,7 +144,7 @@ def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
 
     Args:
         root: the folder of the data set, or its file.
-        images: the identifier and place of each image.
+        data: its content.
 
     Raises:
         DataError: an image is outside; the message names it, and the option that allows it.
@@ -152,7 +152,7 @@ def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
     folder = root.parent if root.is_file() else root
     base = _base(folder.resolve())
     real: dict[Path, Path] = {}  # links of folders are resolved once for all their images
-    for name, image in images:
+    for name, image in zip(data.image_ids, data.image_paths, strict=True):
         if not isinstance(image, Path):
             continue
         parent = real.get(image.parent) or real.setdefault(image.parent, image.parent.resolve())

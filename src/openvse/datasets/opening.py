@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, merge_identical
@@ -17,7 +17,7 @@ from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow
 from openvse.datasets.precomputed import detect_precomputed
 from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
 from openvse.datasets.question_folder import holds_questions
-from openvse.datasets.registry import DATASETS, QUESTION_SETS, find_loader, parse_source
+from openvse.datasets.registry import DATASETS, QUESTION_SETS, Loader, OpenedT, find_loader, parse_source
 from openvse.datasets.sidecars import detect_sidecars
 from openvse.datasets.table import lone_tables
 from openvse.datasets.vqa2 import detect_vqa2
@@ -64,19 +64,14 @@ def open_corpus(
             cannot be used or are questions.
         RecipeError: the name of the data set is unknown.
     """
-    name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
-    if not root.exists() and name not in _NEEDS_NO_FOLDER:
-        raise DataError(f"{root}: there is no such file or folder; check the path")
-    name = name or _detect(root)
-    opened = find_loader(name)(root, require_images=require_images)
+    names = {*DATASETS, *QUESTION_SETS}
+    name, opened = _open(source, names, find_loader, _detect, require_images, allow_outside)
     if isinstance(opened, QuestionSet) and not questions:
         raise DataError(
             f"{source} holds questions, which do not describe their images: give data with captions, or evaluate or "
             f"train a model that answers questions"
         )
     corpus = opened.as_corpus() if isinstance(opened, QuestionSet) else opened
-    if name in OWN_DATA and root.exists() and not allow_outside:
-        refuse_outside(root, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
     merged = merge_captions and name in OWN_CAPTIONS and not isinstance(opened, QuestionSet)
     return merge_identical(corpus) if merged else corpus
 
@@ -96,14 +91,29 @@ def open_questions(
         DataError: the source is missing, its kind cannot be detected, or the data cannot be used.
         RecipeError: the name is unknown.
     """
-    name, root = parse_source(source, QUESTION_SETS)
-    if not root.exists():
-        raise DataError(f"{root}: there is no such file or folder; check the path")
-    name = name or _detect_questions(root)
-    questions = QUESTION_SETS.get(name)(root, require_images=require_images)
-    if name in OWN_DATA and not allow_outside:
-        refuse_outside(root, list(zip(questions.image_ids, questions.image_paths, strict=True)))
+    _, questions = _open(
+        source, QUESTION_SETS, QUESTION_SETS.get, _detect_questions, require_images, allow_outside
+    )
     return questions
+
+
+def _open(
+    source: str | Path,
+    names: Container[str],
+    find: Callable[[str], Loader[OpenedT]],
+    detect: Callable[[Path], str],
+    require_images: bool,
+    allow_outside: bool,
+) -> tuple[str, OpenedT]:
+    """Return the name of a data set, as the user gave it or as it is detected, and its content."""
+    name, root = parse_source(source, names)
+    if not root.exists() and name not in _NEEDS_NO_FOLDER:
+        raise DataError(f"{root}: there is no such file or folder; check the path")
+    name = name or detect(root)
+    opened = find(name)(root, require_images=require_images)
+    if name in OWN_DATA and root.exists() and not allow_outside:
+        refuse_outside(root, opened)
+    return name, opened
 
 
 def _holds_own_questions(root: Path) -> bool:

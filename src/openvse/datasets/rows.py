@@ -21,6 +21,9 @@ CAPTION_FIELDS = ("captions", "caption", "text", "description")
 
 SPLIT_FIELD = "split"
 
+MAX_CAPTION_BYTES = 1 << 20
+"""The largest file of the captions of one image."""
+
 
 def read_record(entry: Any, folder: Path) -> Record:
     """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
@@ -115,6 +118,12 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
     # splitlines would also cut at exotic separators that JSON strings may hold.
     return text.split("\n") if text else []
+
+
+def check_size(where: str | Path, size: int) -> None:
+    """Raise DataError if the captions of an image, at a place, have so many bytes that they cannot be captions."""
+    if size > MAX_CAPTION_BYTES:
+        raise DataError(f"{where}: {size:,} bytes are not captions; at most {MAX_CAPTION_BYTES:,} are read")
 
 
 def read_tabbed(path: Path, key: str) -> Iterator[tuple[str, str]]:

@@ -10,14 +10,11 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import read_captions, read_split
+from openvse.datasets.rows import check_size, read_captions, read_split
 from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
-
-MAX_TEXT_BYTES = 1 << 20
-"""A larger text or JSON member is refused, since it is not a caption."""
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -139,10 +136,7 @@ def _read_text(
 ) -> None:
     """Read the captions of a member; text takes precedence over JSON."""
     where = f"{path}, member {escaped(member.name)}"
-    if member.size > MAX_TEXT_BYTES:
-        raise DataError(
-            f"{where}: {member.size:,} bytes are not captions; at most {MAX_TEXT_BYTES:,} are read"
-        )
+    check_size(where, member.size)
     file = archive.extractfile(member)
     content = file.read() if file else b""
     try:

@@ -12,7 +12,7 @@ from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
-from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.corpus import Corpus, Record, build_corpus, merge_identical
 from openvse.corpus.splits import stable_hash
 from openvse.errors import DataError
 from openvse.files import writing
@@ -158,7 +158,7 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
         aliases = [entry.get("en", name), *entry.get("alias", [])]
         captions = emoji_captions(name, aliases, keywords)
         records.append(Record(code, folder / f"{code}.png", captions, splits[code]))
-    return build_corpus("openmoji", records, require_images=require_images, merge_captions=True)
+    return merge_identical(build_corpus("openmoji", records, require_images=require_images), key=str)
 
 
 def split_by_group(
