@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, in_format, read_karpathy
+from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, reading_json
 from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
@@ -115,8 +114,7 @@ def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[i
     if path is None:
         raise DataError(f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse data coco")
     captions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-    with in_format(path, "COCO's format"):
-        tree = json.loads(path.read_text(encoding="utf-8"))
+    with reading_json(path, "COCO's format") as tree:
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):
             captions[annotation["image_id"]].append((int(annotation["id"]), annotation["caption"]))
         for image in tree["images"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 
 from openvse.corpus.corpus import Corpus
 from openvse.datasets.folder import open_folder
-from openvse.datasets.layout import named_splits, refuse_outside
+from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.webdataset import find_shards, shards_corpus
 from openvse.errors import DataError
@@ -161,13 +160,8 @@ def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
 
 def _saved(folder: Path, require_images: bool) -> Corpus:
     """Open the output of ``DatasetDict.save_to_disk``: a folder of Arrow files for each split."""
-    try:
-        names = json.loads((folder / SAVED).read_text(encoding="utf-8"))["splits"]
-        files = {path: str(name) for name in names for path in find_arrow(folder / name)}
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DataError(
-            f"{folder / SAVED}: it cannot be understood ({error!r}); save the data set again"
-        ) from error
+    with reading_json(folder / SAVED, "the format of save_to_disk") as tree:
+        files = {path: str(name) for name in tree["splits"] for path in find_arrow(folder / name)}
     splits = list(files.values()) if len(set(files.values())) > 1 else [""] * len(files)
     return arrow_corpus(folder, list(files), splits, require_images=require_images)
 

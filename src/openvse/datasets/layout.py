@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record
 from openvse.corpus.questions import QuestionSet
@@ -45,18 +46,19 @@ def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
 
 
 @contextmanager
-def in_format(path: Path, what: str) -> Iterator[None]:
-    """Turn what goes wrong while a published file is read into one line.
+def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Any]:
+    """Parse a published JSON file, and turn what goes wrong while its content is read into one line.
 
     Args:
         path: the file.
         what: its format in messages, such as "COCO's format".
+        hook: a function that makes something else of each object, as for ``json.loads``.
 
     Raises:
         DataError: the file cannot be read, or has another format.
     """
     try:
-        yield
+        yield json.loads(path.read_text(encoding="utf-8"), object_hook=hook)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
     except OSError as error:
@@ -92,8 +94,8 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
     Raises:
         DataError: the file cannot be read, or has another format.
     """
-    with in_format(path, "Karpathy's format"):
-        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+    with reading_json(path, "Karpathy's format") as tree:
+        entries = tree["images"]
         folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
         for entry in entries:
             sentences = [sentence["raw"] for sentence in entry["sentences"]]

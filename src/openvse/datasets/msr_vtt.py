@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
-from openvse.datasets.layout import first_file, in_format, require_file
+from openvse.datasets.layout import first_file, reading_json, require_file
 from openvse.datasets.rows import read_rows
 from openvse.errors import DataError
 
@@ -131,8 +130,7 @@ def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]
     captions: defaultdict[str, list[str]] = defaultdict(list)
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
-        with in_format(path, "MSR-VTT's format"):
-            tree = json.loads(path.read_text(encoding="utf-8"))
+        with reading_json(path, "MSR-VTT's format") as tree:
             for video in tree["videos"]:
                 splits[video["video_id"]].add(
                     "validation" if video["split"] == "validate" else video["split"]

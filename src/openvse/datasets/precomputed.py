@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Piece
-from openvse.datasets.layout import first_folder, in_format
+from openvse.datasets.layout import first_file, first_folder, reading_json
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
@@ -181,12 +180,11 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
 
 def _file_names(folder: Path) -> dict[str, str]:
     """Return the file name of each identifier that a mapping contains."""
-    places = (folder, folder.parent) if folder.name == "precomp" else (folder,)
-    path = next((place / MAPPING for place in places if (place / MAPPING).is_file()), None)
+    places = (MAPPING, f"../{MAPPING}") if folder.name == "precomp" else (MAPPING,)
+    path = first_file(folder, places)
     if path is None:
         return {}
-    with in_format(path, 'the form {"391895": "a.jpg"}'):
-        names = json.loads(path.read_text(encoding="utf-8"))
+    with reading_json(path, 'the form {"391895": "a.jpg"}') as names:
         return {str(key): Path(value).as_posix() for key, value in names.items()}
 
 

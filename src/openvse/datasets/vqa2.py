@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.datasets.coco import find_image_folder, image_folders, image_piece
-from openvse.datasets.layout import first_file, first_folder, in_format
+from openvse.datasets.layout import first_file, first_folder, reading_json
 from openvse.errors import DataError
 
 EntryT = TypeVar("EntryT")
@@ -180,8 +179,7 @@ def _entries(path: Path, key: str, make: Callable[[dict[str, Any]], EntryT]) -> 
     An answer is reduced to its text as soon as it is parsed: as dictionaries, the 4.4 million answers of the training
     part would take gigabytes.
     """
-    with in_format(path, "the format of VQA 2.0"):
-        tree = json.loads(path.read_text(encoding="utf-8"), object_hook=_bare_answer)
+    with reading_json(path, "the format of VQA 2.0", _bare_answer) as tree:
         return [make(entry) for entry in tree[key]]
 
 

@@ -132,9 +132,9 @@ def named_place(source: str, root: Path | None) -> tuple[str, Path]:
     """Return the name of the data set ("" for data without a name) and its place.
 
     Raises:
-        OpenVSEError: the data set is not known, or it is named without a place.
+        OpenVSEError: the data set is named without a place.
     """
-    from openvse.datasets import DATASETS, QUESTION_SETS, find_loader
+    from openvse.datasets import DATASETS, QUESTION_SETS
     from openvse.datasets.registry import parse_source
 
     known = {*DATASETS, *QUESTION_SETS}
@@ -143,8 +143,6 @@ def named_place(source: str, root: Path | None) -> tuple[str, Path]:
         raise OpenVSEError(
             f"{source} is the name of a data set: add --root FOLDER, the folder with its files"
         )
-    if name:
-        find_loader(name)
     return name, place
 
 
