@@ -20,8 +20,6 @@ _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 SAVED = "dataset_dict.json"
 """The file that identifies a folder which ``DatasetDict.save_to_disk`` wrote."""
 
-_SUFFIXES = (*ARROW_SUFFIXES, ".tar", ".csv", ".tsv", ".jsonl")
-
 
 def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a data set of the Hugging Face hub.
@@ -49,23 +47,21 @@ def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
 
 def _open_local(folder: Path, config: str, require_images: bool) -> Corpus:
     if (folder / SAVED).is_file():
-        return _saved(folder, require_images)
+        return arrow_corpus(folder, _saved(folder), require_images=require_images)
     configs = read_configs(folder / "README.md")
     if configs:
         chosen = choose_config(folder, configs, config)
-        files, splits = _files_of(folder, chosen)
+        files = _files_of(folder, chosen)
     elif config:
         raise DataError(
             f"{folder}: README.md names no configuration, and {config!r} is asked for; leave it out"
         )
     else:
-        files = find_arrow(folder) or find_shards(folder)
-        splits = named_splits([file.relative_to(folder) for file in files])
-    if files and files[0].suffix.lower() in ARROW_SUFFIXES:
-        return arrow_corpus(folder, files, splits, require_images=require_images)
-    if files and files[0].suffix.lower() == ".tar":
-        return shards_corpus(folder, files, splits, require_images=require_images)
-    return open_folder(folder, require_images=require_images)
+        files = named_splits(find_arrow(folder) or find_shards(folder), folder)
+    if not files:
+        return open_folder(folder, require_images=require_images)
+    join = arrow_corpus if next(iter(files)).suffix.lower() in ARROW_SUFFIXES else shards_corpus
+    return join(folder, files, require_images=require_images)
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
+def _files_of(folder: Path, config: HubConfig) -> dict[Path, str]:
     """Return the files of a configuration with their splits; patterns must stay within the folder."""
     splits: dict[Path, str] = {}
     for split, pattern in config.files:
@@ -149,21 +145,16 @@ def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
                 f"{folder}: configuration {config.name!r} names {pattern!r}, outside of the folder"
             )
         for path in sorted(folder.glob(pattern)):
-            if path.suffix.lower() in _SUFFIXES:
+            if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar"):
                 splits.setdefault(path, split)
-    files = [path for path in splits if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar")]
-    stated = [splits[path] for path in files]
-    return files, stated if len(set(stated)) > 1 else named_splits(
-        [path.relative_to(folder) for path in files]
-    )
+    return splits if len(set(splits.values())) > 1 else named_splits(list(splits), folder)
 
 
-def _saved(folder: Path, require_images: bool) -> Corpus:
-    """Open the output of ``DatasetDict.save_to_disk``: a folder of Arrow files for each split."""
+def _saved(folder: Path) -> dict[Path, str]:
+    """Return the Arrow files that ``DatasetDict.save_to_disk`` wrote, in a folder for each split."""
     with reading_json(folder / SAVED, "the format of save_to_disk") as tree:
         files = {path: str(name) for name in tree["splits"] for path in find_arrow(folder / name)}
-    splits = list(files.values()) if len(set(files.values())) > 1 else [""] * len(files)
-    return arrow_corpus(folder, list(files), splits, require_images=require_images)
+    return files if len(set(files.values())) > 1 else dict.fromkeys(files, "")
 
 
 def _located(root: Path) -> tuple[Path, str]:

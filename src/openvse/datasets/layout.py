@@ -108,19 +108,15 @@ def split_of_folder(path: PurePath) -> str:
     return next((folder for folder in path.parts[:-1] if is_split(folder)), "")
 
 
-def split_of_file(path: PurePath) -> str:
-    """Return the split in a relative path: of a folder, or otherwise the first word of the file name that is one."""
-    return split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "")
+def named_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
+    """Return files with the split in the name of each, if all have one and there are several; otherwise with "".
 
-
-def named_splits(paths: Sequence[PurePath]) -> list[str]:
-    """Return the split of each file if all names contain one and there are several; otherwise "" for each.
-
-    Args:
-        paths: the paths relative to the data set, so that the folders above do not count.
+    The split is that of a folder, or otherwise the first word of the file name that is one. Folders above the root do
+    not count.
     """
-    splits = [split_of_file(path) for path in paths]
-    return splits if _several(splits) else [""] * len(paths)
+    below = [file.relative_to(root) for file in files]
+    splits = [split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "") for path in below]
+    return dict(zip(files, splits if _several(splits) else [""] * len(files), strict=True))
 
 
 def with_folder_splits(records: Sequence[Record]) -> list[Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -48,11 +48,10 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else find_arrow(root)
-    splits = named_splits([file.relative_to(folder) for file in files])
-    return arrow_corpus(root, files, splits, require_images=require_images)
+    return arrow_corpus(root, named_splits(files, folder), require_images=require_images)
 
 
-def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, require_images: bool) -> Corpus:
+def arrow_corpus(root: Path, files: Mapping[Path, str], *, require_images: bool) -> Corpus:
     """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages.
 
     Raises:
@@ -63,7 +62,7 @@ def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, re
     folder = root.parent if root.is_file() else root
     records = [
         replace(record, split=record.split or split)
-        for file, split in zip(files, splits, strict=True)
+        for file, split in files.items()
         for record in read_arrow(file)
     ]
     corpus = build_corpus(root.resolve().name, identified(records, folder), require_images=require_images)

@@ -95,17 +95,12 @@ def lone_tables(root: Path) -> list[Path]:
     tables = [
         path for path in files if not path.name.startswith(".") and path.is_file() and _is_captioned(path)
     ]
-    if len(tables) > 1 and not all(splits_of(tables, root)):
+    if len(tables) > 1 and not all(named_splits(tables, root).values()):
         raise DataError(
             f"{root}: {len(tables)} files of captions there ({', '.join(path.name for path in tables[:3])}"
             f"{', ...' if len(tables) > 3 else ''}); name one of them, or rename them to train, validation and test"
         )
     return tables
-
-
-def splits_of(files: list[Path], root: Path) -> list[str]:
-    """Return the split in the name of each file, relative to the folder of the data set; see ``named_splits``."""
-    return named_splits([file.relative_to(root) for file in files])
 
 
 def _is_captioned(file: Path) -> bool:

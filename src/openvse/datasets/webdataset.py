@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,17 +39,16 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     shards = [root] if root.is_file() else find_shards(root)
     if not shards:
         raise DataError(f"{root}: no .tar archive there; check the folder")
-    splits = named_splits([shard.relative_to(folder) for shard in shards])
-    return shards_corpus(root, shards, splits, require_images=require_images)
+    return shards_corpus(root, named_splits(shards, folder), require_images=require_images)
 
 
-def shards_corpus(root: Path, shards: list[Path], splits: list[str], *, require_images: bool) -> Corpus:
+def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: bool) -> Corpus:
     """Join shards, each with a split or "", into a corpus; ``root`` gives its name."""
     folder = root.parent if root.is_file() else root
     records: list[Record] = []
     problems: list[str] = []
     left_out: dict[str, list[Path]] = {}
-    for shard, split in zip(shards, splits, strict=True):
+    for shard, split in shards.items():
         read = _read_shard(shard, left_out)
         records += read.records(shard.relative_to(folder).with_suffix("").as_posix(), split)
         problems += read.problems

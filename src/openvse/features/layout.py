@@ -226,7 +226,7 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
         return
     known, sums = covered
     for name, end in known.file_bytes.items():
-        header = _header_bytes(name)
+        header = 0 if name == IDS else HEADER_BYTES
         if (all_files or end <= SMALL_BYTES) and name in sums:
             found = checksum(folder / name, skip=header, size=end - header)
             if found != sums[name]:
@@ -245,7 +245,3 @@ def _read(folder: Path, manifest: StoreManifest) -> tuple[StoreManifest, dict[st
         return None  # the file is of an earlier store in this folder
     items, rows, id_bytes = counts.values()
     return replace(manifest, items=items, rows=rows, id_bytes=id_bytes), sums
-
-
-def _header_bytes(name: str) -> int:
-    return 0 if name == IDS else HEADER_BYTES
