@@ -53,6 +53,38 @@ class FlickrLayout:
             Piece("splits", (self.karpathy, *self.splits[-1]), splits),
         )
 
+    def open(self, root: Path, *, require_images: bool = True) -> Corpus:
+        """Open the data set.
+
+        Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list, ``Corpus.split``
+        uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
+        identifiers, so that every form gives the same training batches.
+
+        Args:
+            root: the folder with the files of the data set.
+            require_images: see ``build_corpus``.
+
+        Raises:
+            DataError: captions or images are not found, or see ``build_corpus``.
+        """
+        json_path, captions = root / self.karpathy, first_file(root, self.captions)
+        images = first_folder(root, self.images)
+        if images is None and require_images:
+            raise DataError(
+                f"{root}: no image folder {' or '.join(self.images)}; see openvse data {self.name}"
+            )
+        folder = images or root
+        if json_path.is_file():
+            records = read_karpathy(json_path, lambda _: folder)
+        elif captions:
+            records = _read_captions(
+                captions, folder, read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
+            )
+        else:
+            allowed = " or ".join((self.karpathy, *self.captions))
+            raise DataError(f"{root}: no caption file {allowed}; see openvse data {self.name}")
+        return build_corpus(self.name, in_order(records), require_images=require_images)
+
 
 _8K_SOURCE = "on request from https://hockenmaier.cs.illinois.edu/8k-pictures.html"
 _8K_ENDS = {
@@ -121,50 +153,6 @@ FLICKR30K = Facts(
     "(Flickr's terms), do not redistribute them",
     captions_each=5,
 )
-
-
-def open_flickr8k(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open Flickr8k; see ``open_flickr``."""
-    return open_flickr(FLICKR8K_LAYOUT, root, require_images=require_images)
-
-
-def open_flickr30k(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open Flickr30K; see ``open_flickr``."""
-    return open_flickr(FLICKR30K_LAYOUT, root, require_images=require_images)
-
-
-def open_flickr(layout: FlickrLayout, root: Path, *, require_images: bool = True) -> Corpus:
-    """Open Flickr8k or Flickr30k.
-
-    Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list, ``Corpus.split``
-    uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
-    identifiers, so that every form gives the same training batches.
-
-    Args:
-        layout: the possible places of the files.
-        root: the folder with the files of the data set.
-        require_images: see ``build_corpus``.
-
-    Raises:
-        DataError: captions or images are not found, or see ``build_corpus``.
-    """
-    json_path, captions = root / layout.karpathy, first_file(root, layout.captions)
-    images = first_folder(root, layout.images)
-    if images is None and require_images:
-        raise DataError(
-            f"{root}: no image folder {' or '.join(layout.images)}; see openvse data {layout.name}"
-        )
-    folder = images or root
-    if json_path.is_file():
-        records = read_karpathy(json_path, lambda _: folder)
-    elif captions:
-        records = _read_captions(
-            captions, folder, read_splits(root, dict(zip(SPLITS, layout.splits, strict=True)))
-        )
-    else:
-        allowed = " or ".join((layout.karpathy, *layout.captions))
-        raise DataError(f"{root}: no caption file {allowed}; see openvse data {layout.name}")
-    return build_corpus(layout.name, in_order(records), require_images=require_images)
 
 
 def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> Iterator[Record]:

@@ -87,14 +87,13 @@ def find_arrow(root: Path) -> list[Path]:
     return []
 
 
-def is_captioned(path: Path) -> bool:
-    """Return whether a table has columns of images and captions; raise OpenVSEError if pyarrow is not installed."""
+def column_names(path: Path) -> list[str]:
+    """Return the columns of a table, none if it is damaged; raise OpenVSEError if pyarrow is not installed."""
     pa = _pyarrow()
     try:
-        names = _opened(path).schema.names
+        return list(_opened(path).schema.names)
     except (pa.ArrowException, OSError):
-        return False
-    return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None
+        return []
 
 
 def read_arrow(path: Path) -> Iterator[Record]:

@@ -12,7 +12,7 @@ from openvse.corpus.facts import Facts
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets.coco import COCO, open_coco
 from openvse.datasets.daquar import DAQUAR, open_daquar
-from openvse.datasets.flickr import FLICKR8K, FLICKR30K, open_flickr8k, open_flickr30k
+from openvse.datasets.flickr import FLICKR8K, FLICKR8K_LAYOUT, FLICKR30K, FLICKR30K_LAYOUT
 from openvse.datasets.folder import open_folder
 from openvse.datasets.hf import open_hf
 from openvse.datasets.msr_vtt import MSR_VTT, MSR_VTT_1K_A, open_msr_vtt, open_msr_vtt_1k_a
@@ -106,8 +106,8 @@ DATASETS: DataSets[Corpus] = DataSets(
     {
         "coco": (open_coco, COCO),
         "hf": (open_hf, None),
-        "flickr30k": (open_flickr30k, FLICKR30K),
-        "flickr8k": (open_flickr8k, FLICKR8K),
+        "flickr30k": (FLICKR30K_LAYOUT.open, FLICKR30K),
+        "flickr8k": (FLICKR8K_LAYOUT.open, FLICKR8K),
         "folder": (open_folder, None),
         "mrw": (open_mrw, MRW),
         "msr_vtt": (open_msr_vtt, MSR_VTT),

@@ -221,9 +221,8 @@ def _reader(lines: Sequence[str]) -> Any:
 
 
 def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
-    for name in allowed:
-        if name in header:
-            return header.index(name)
+    if (name := first_field(header, allowed)) is not None:
+        return header.index(name)
     raise DataError(
         f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}); rename the column"
     )

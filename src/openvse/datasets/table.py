@@ -8,7 +8,7 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import SPLITS, is_split
 from openvse.datasets.layout import named_splits, with_folder_splits
-from openvse.datasets.parquet import ARROW_SUFFIXES, identified, is_captioned, read_arrow
+from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow
 from openvse.datasets.rows import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
@@ -104,7 +104,5 @@ def lone_tables(root: Path) -> list[Path]:
 
 
 def _is_captioned(file: Path) -> bool:
-    if file.suffix.lower() in ARROW_SUFFIXES:
-        return is_captioned(file)
-    names = field_names(file)
+    names = column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
     return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None
