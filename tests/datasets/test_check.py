@@ -8,7 +8,7 @@ import pytest
 from test_daquar import all_pairs
 
 from openvse.corpus import Facts, Form, Piece
-from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, check, check_data, describe_data
+from openvse.datasets import DATASETS, FACTS, check, check_data, describe_data
 from openvse.errors import RecipeError
 
 SMALL = Facts(
@@ -64,7 +64,7 @@ def test_an_empty_folder(name, tmp_path):
 
 @pytest.mark.parametrize("facts", FACTS.values(), ids=lambda facts: facts.name)
 def test_facts_are_of_registered_data_sets_and_agree_with_themselves(facts):
-    assert FACTS[facts.name] is facts and facts.name in {*DATASETS, *QUESTION_SETS}
+    assert FACTS[facts.name] is facts and facts.name in DATASETS
     assert facts.pieces and facts.licence and facts.title
     for form in facts.forms:
         if facts.captions_each is not None:

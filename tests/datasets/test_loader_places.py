@@ -11,7 +11,7 @@ from test_clip_sets import TUMBLR
 from test_vqa2 import ANNOTATIONS, QUESTIONS, annotation, question
 
 from openvse.corpus import Piece
-from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, check_data, open_corpus
+from openvse.datasets import DATASETS, FACTS, check_data, open_corpus
 from openvse.errors import DataError
 
 Files = dict[str, list[str]]
@@ -176,6 +176,5 @@ def test_media_in_none_of_the_places_are_missing_to_both(tmp_path: Path) -> None
 
 
 def test_one_registration_holds_loader_and_facts() -> None:
-    for data_sets in (DATASETS, QUESTION_SETS):
-        for name, facts in data_sets.facts.items():
-            assert facts.name == name in data_sets and FACTS[name] is facts
+    for name, facts in DATASETS.facts.items():
+        assert facts.name == name in DATASETS and FACTS[name] is facts

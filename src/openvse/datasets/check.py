@@ -17,7 +17,7 @@ from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, equal_files
 from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.datasets.opening import open_corpus
-from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, find_loader, parse_source
+from openvse.datasets.registry import DATASETS, FACTS, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.names import escaped
@@ -72,9 +72,9 @@ def check_data(
         RecipeError: the name of a data set is unknown.
         OpenVSEError: a package that the data need is not installed.
     """
-    name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
+    name, root = parse_source(source)
     if name:
-        find_loader(name)
+        DATASETS.get(name)
     if facts := FACTS.get(name):
         return _published(facts, root, quick, progress)
     try:
@@ -96,7 +96,7 @@ def describe_data(name: str) -> str:
     Raises:
         RecipeError: the name is unknown.
     """
-    opener, facts = find_loader(name), FACTS.get(name)
+    opener, facts = DATASETS.get(name), FACTS.get(name)
     if facts:
         return facts.describe()
     reads = (inspect.getdoc(opener) or "").partition("\nArgs:")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, merge_identical
@@ -14,10 +14,10 @@ from openvse.datasets.folder import metadata_files
 from openvse.datasets.hf import SAVED
 from openvse.datasets.layout import OWN_DATA, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow
-from openvse.datasets.precomputed import detect_precomputed
+from openvse.datasets.precomputed import find_folder
 from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
 from openvse.datasets.question_folder import holds_questions
-from openvse.datasets.registry import DATASETS, QUESTION_SETS, Loader, OpenedT, find_loader, parse_source
+from openvse.datasets.registry import DATASETS, parse_source
 from openvse.datasets.sidecars import detect_sidecars
 from openvse.datasets.table import lone_tables
 from openvse.datasets.vqa2 import detect_vqa2
@@ -64,8 +64,7 @@ def open_corpus(
             cannot be used or are questions.
         RecipeError: the name of the data set is unknown.
     """
-    names = {*DATASETS, *QUESTION_SETS}
-    name, opened = _open(source, names, find_loader, _detect, require_images, allow_outside)
+    name, opened = _open(source, _detect, require_images, allow_outside)
     if isinstance(opened, QuestionSet) and not questions:
         raise DataError(
             f"{source} holds questions, which do not describe their images: give data with captions, or evaluate or "
@@ -88,29 +87,24 @@ def open_questions(
         allow_outside: see ``open_corpus``.
 
     Raises:
-        DataError: the source is missing, its kind cannot be detected, or the data cannot be used.
+        DataError: the source is missing, its kind cannot be detected, the data hold captions, or they cannot be used.
         RecipeError: the name is unknown.
     """
-    _, questions = _open(
-        source, QUESTION_SETS, QUESTION_SETS.get, _detect_questions, require_images, allow_outside
-    )
-    return questions
+    _, opened = _open(source, _detect_questions, require_images, allow_outside)
+    if not isinstance(opened, QuestionSet):
+        raise DataError(f"{source} holds captions and no questions: give data with questions")
+    return opened
 
 
 def _open(
-    source: str | Path,
-    names: Container[str],
-    find: Callable[[str], Loader[OpenedT]],
-    detect: Callable[[Path], str],
-    require_images: bool,
-    allow_outside: bool,
-) -> tuple[str, OpenedT]:
+    source: str | Path, detect: Callable[[Path], str], require_images: bool, allow_outside: bool
+) -> tuple[str, Corpus | QuestionSet]:
     """Return the name of a data set, as the user gave it or as it is detected, and its content."""
-    name, root = parse_source(source, names)
+    name, root = parse_source(source)
     if not root.exists() and name not in _NEEDS_NO_FOLDER:
         raise DataError(f"{root}: there is no such file or folder; check the path")
     name = name or detect(root)
-    opened = find(name)(root, require_images=require_images)
+    opened = DATASETS.get(name)(root, require_images=require_images)
     if name in OWN_DATA and root.exists() and not allow_outside:
         refuse_outside(root, opened)
     return name, opened
@@ -129,7 +123,7 @@ def _holds_tables(root: Path) -> bool:
 _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
     ("question_folder", _holds_own_questions),
     ("folder", lambda root: bool(metadata_files(root))),
-    ("precomputed", detect_precomputed),
+    ("precomputed", lambda root: find_folder(root) is not None),
     ("coco", detect_coco),
     ("vqa2", detect_vqa2),
     ("daquar", detect_daquar),
@@ -146,6 +140,9 @@ _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
 
 _SUFFIXES = {".csv": "table", ".tsv": "table", ".jsonl": "table", ".tar": "webdataset"}
 _SUFFIXES |= dict.fromkeys(ARROW_SUFFIXES, "parquet")
+
+
+_QUESTIONS = ("question_folder", "vqa2", "daquar")
 
 
 def _detect(root: Path) -> str:
@@ -173,5 +170,5 @@ def _detect_questions(root: Path) -> str:
         raise DataError(
             f"{root}: not a file of questions; give one of {', '.join(QUESTION_TABLES)}, or a folder"
         )
-    fitting = (name for name, fits in _LAYOUTS if name in QUESTION_SETS and fits(root))
+    fitting = (name for name, fits in _LAYOUTS if name in _QUESTIONS and fits(root))
     return next(fitting, "question_folder")

@@ -15,6 +15,7 @@ from openvse.datasets.rows import (
     IMAGE_FIELDS,
     SPLIT_FIELD,
     first_field,
+    joined,
     read_captions,
     read_split,
 )
@@ -137,21 +138,10 @@ def identified(records: Sequence[Record], root: Path) -> Iterator[Record]:
             place = table.relative_to(root).with_suffix("").as_posix()
             yield record if unique else replace(record, image_id=f"{place}/{number:06d}")
         else:
-            files[record.path] = _joined(files.get(record.path), record)
+            files[record.path] = joined(files.get(record.path), record)
     for path, record in files.items():
         inside = path.is_relative_to(root)
         yield replace(record, image_id=path.relative_to(root).as_posix() if inside else record.image_id)
-
-
-def _joined(known: Record | None, record: Record) -> Record:
-    if known is None:
-        return record
-    if known.split != record.split:
-        raise DataError(
-            f"image {record.image_id!r} is in split {record.split!r} and in {known.split!r}; "
-            "give all rows of an image one split"
-        )
-    return replace(known, captions=[*known.captions, *record.captions])
 
 
 @dataclass(frozen=True, slots=True)

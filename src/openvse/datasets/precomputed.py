@@ -88,7 +88,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     Raises:
         DataError: files are missing or damaged, their counts differ, or see ``build_corpus``.
     """
-    folder = _folder(root)
+    folder = find_folder(root)
     if folder is None:
         raise DataError(
             f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_) there or in precomp/; "
@@ -107,12 +107,8 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     return replace(corpus, features=ArrayFeatures([part for part, _ in parts]))
 
 
-def detect_precomputed(root: Path) -> bool:
-    """Return whether a folder has this layout."""
-    return _folder(root) is not None
-
-
-def _folder(root: Path) -> Path | None:
+def find_folder(root: Path) -> Path | None:
+    """Return the folder of the files of this layout: the root, or ``precomp`` in it; None if neither has them."""
     return next((folder for folder in (root / name for name in FOLDERS) if any(_splits_of(folder))), None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,18 @@ def read_split(entry: Mapping[str, Any]) -> str:
     if not is_split(split):
         raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
     return split
+
+
+def joined(known: Record | None, row: Record) -> Record:
+    """Add the captions of a row to what earlier rows say of its image; raise DataError if they have another split."""
+    if known is None:
+        return row
+    if known.split != row.split:
+        raise DataError(
+            f"image {row.image_id!r} is in split {row.split!r} and in {known.split!r}; "
+            "give all rows of an image one split"
+        )
+    return replace(known, captions=[*known.captions, *row.captions])
 
 
 def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:

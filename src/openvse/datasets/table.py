@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.corpus.splits import SPLITS, is_split
 from openvse.datasets.layout import named_splits, with_folder_splits
 from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow
 from openvse.datasets.rows import (
@@ -15,9 +14,11 @@ from openvse.datasets.rows import (
     SPLIT_FIELD,
     field_names,
     first_field,
+    joined,
     read_objects,
     read_record,
     read_rows,
+    read_split,
 )
 from openvse.errors import DataError
 
@@ -63,22 +64,15 @@ def read_file(file: Path) -> Iterator[Record]:
 
 def read_table(path: Path) -> Iterator[Record]:
     """Yield a record for each image of a table, in the order of their first rows."""
-    captions: dict[str, list[str]] = {}
-    splits: dict[str, str] = {}
+    records: dict[str, Record] = {}
     columns = (IMAGE_FIELDS, CAPTION_FIELDS)
     for line, (name, caption, split) in read_rows(path, columns, (SPLIT_FIELD,)):
-        if split and not is_split(split):
-            raise DataError(
-                f"{path}, line {line}: split {split!r}; use one of {', '.join(SPLITS)} (or dev, val)"
-            )
-        captions.setdefault(name, []).append(caption)
-        if splits.setdefault(name, split) != split:
-            raise DataError(
-                f"{path}, line {line}: image {name!r} is in split {split!r} and in {splits[name]!r}; "
-                "give all rows of an image one split"
-            )
-    for name, texts in captions.items():
-        yield Record(name, path.parent / name, texts, splits[name])
+        try:
+            row = Record(name, path.parent / name, [caption], read_split({SPLIT_FIELD: split}))
+            records[name] = joined(records.get(name), row)
+        except DataError as error:
+            raise DataError(f"{path}, line {line}: {error}") from None
+    yield from records.values()
 
 
 def lone_tables(root: Path) -> list[Path]:

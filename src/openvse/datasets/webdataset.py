@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
@@ -49,9 +49,11 @@ def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: boo
     problems: list[str] = []
     left_out: dict[str, list[Path]] = {}
     for shard, split in shards.items():
-        read = _read_shard(shard, left_out)
-        records += read.records(shard.relative_to(folder).with_suffix("").as_posix(), split)
-        problems += read.problems
+        place = shard.relative_to(folder).with_suffix("").as_posix()
+        for item in _read_shard(shard, left_out, problems):
+            if item.image is not None:
+                name = f"{place}/{item.image.name}"
+                records.append(Record(name, item.image, item.captions or (), item.split or split))
     corpus = build_corpus(root.resolve().name, records, require_images=require_images)
     if left_out:
         problems.append(LeftOut(left_out).describe())
@@ -78,41 +80,28 @@ class _Item:
         return self.image is not None and self.image.offset + self.image.size <= size
 
 
-@dataclass
-class _Shard:
-    items: dict[str, _Item] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def records(self, place: str, split: str) -> Iterator[Record]:
-        for item in self.items.values():
-            if item.image is not None:
-                name = f"{place}/{item.image.name}"
-                yield Record(name, item.image, item.captions or (), item.split or split)
-
-
-def _read_shard(path: Path, left_out: dict[str, list[Path]]) -> _Shard:
-    shard = _Shard()
+def _read_shard(path: Path, left_out: dict[str, list[Path]], problems: list[str]) -> Iterable[_Item]:
+    """Return the items of a shard; add what is left out, and a line if the shard is cut off."""
+    items: dict[str, _Item] = {}
     try:
         with tarfile.open(path, "r:") as archive:
-            _read_members(path, archive, shard, left_out)
+            _read_members(path, archive, items, left_out)
     except tarfile.TarError as error:
-        if not shard.items:
+        if not items:
             raise DataError(
                 f"{path}: not a tar archive, or a compressed or damaged one ({error}); "
                 "decompress it, or get it again"
             ) from error
         size = path.stat().st_size
-        shard.items = {key: item for key, item in shard.items.items() if item.ends_within(size)}
-        shard.problems.append(
-            f"{path} ends within a member: its first {len(shard.items)} item(s) are used; get it again"
-        )
+        items = {key: item for key, item in items.items() if item.ends_within(size)}
+        problems.append(f"{path} ends within a member: its first {len(items)} item(s) are used; get it again")
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
-    return shard
+    return items.values()
 
 
 def _read_members(
-    path: Path, archive: tarfile.TarFile, shard: _Shard, left_out: dict[str, list[Path]]
+    path: Path, archive: tarfile.TarFile, items: dict[str, _Item], left_out: dict[str, list[Path]]
 ) -> None:
     """Collect the members one after the other; only regular files count, and nothing is written to disk."""
     for member in archive:
@@ -120,7 +109,7 @@ def _read_members(
         if not member.isreg() or member.sparse is not None or name.startswith("."):
             continue
         stem, _, ending = name.partition(".")
-        item = shard.items.setdefault(f"{folder}{slash}{stem}", _Item())
+        item = items.setdefault(f"{folder}{slash}{stem}", _Item())
         if is_image(f"x.{ending}") or is_video_name(f"x.{ending}"):
             if item.image is None:
                 item.image = FileSlice(path, member.name, member.offset_data, member.size)

@@ -45,10 +45,10 @@ app.add_typer(data, name="data")
 @data.command(hidden=True)
 def names() -> None:
     """List the data sets that openvse knows."""
-    from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, find_loader
+    from openvse.datasets import DATASETS, FACTS
 
-    for name in sorted([*DATASETS, *QUESTION_SETS]):
-        title = FACTS[name].title if name in FACTS else (find_loader(name).__doc__ or "").split("\n")[0]
+    for name in DATASETS:
+        title = FACTS[name].title if name in FACTS else (DATASETS.get(name).__doc__ or "").split("\n")[0]
         typer.echo(f"{name:<16}{title}")
     typer.echo("What to download, and where to put it: openvse data NAME")
 
@@ -134,12 +134,11 @@ def named_place(source: str, root: Path | None) -> tuple[str, Path]:
     Raises:
         OpenVSEError: the data set is named without a place.
     """
-    from openvse.datasets import DATASETS, QUESTION_SETS
+    from openvse.datasets import DATASETS
     from openvse.datasets.registry import parse_source
 
-    known = {*DATASETS, *QUESTION_SETS}
-    name, place = (source, root) if root is not None else parse_source(source, known)
-    if root is None and not name and source in known and not place.exists():
+    name, place = (source, root) if root is not None else parse_source(source)
+    if root is None and not name and source in DATASETS and not place.exists():
         raise OpenVSEError(
             f"{source} is the name of a data set: add --root FOLDER, the folder with its files"
         )
