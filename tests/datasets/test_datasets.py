@@ -28,7 +28,8 @@ def test_the_names():
     images = ["coco", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
     images += ["hf", "parquet", "sidecars", "table", "webdataset"]
     clips = ["mrw", "msr_vtt", "msr_vtt_1k_a", "msvd", "tgif", "vatex"]
-    assert DATASETS.names() == sorted(images + clips)
+    questions = ["daquar", "question_folder", "vqa2"]
+    assert DATASETS.names() == sorted(images + clips + questions)
 
 
 def test_kinds_are_detected(tmp_path):

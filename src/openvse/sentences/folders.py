@@ -10,8 +10,6 @@ from openvse.errors import ModelError
 
 WEIGHTS = "model.safetensors"
 
-_WHERE = ("token", "cache_folder", "revision", "local_files_only")
-
 ModuleT = TypeVar("ModuleT", bound="InFolder")
 
 
@@ -28,21 +26,33 @@ class InFolder:
         cls: type[ModuleT],
         model_name_or_path: str,
         subfolder: str = "",
-        **options: Any,
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        trust_remote_code: bool = False,
+        model_kwargs: dict[str, Any] | None = None,
+        processor_kwargs: dict[str, Any] | None = None,
+        config_kwargs: dict[str, Any] | None = None,
+        backend: str = "torch",
     ) -> ModuleT:
         """Load a saved module, which is downloaded if it is on the hub.
 
-        Args:
-            model_name_or_path: a folder, or the name of a model on the hub.
-            subfolder: the folder of the module in it.
-            options: all that the library knows; only those that say where a model on the hub lies are read.
+        The library calls this with all of its arguments; those that follow ``local_files_only`` are not read.
 
         Raises:
             ModelError: there is no such folder.
         """
         library: Any = cls
-        where = {name: options[name] for name in _WHERE if name in options}
-        found = library.load_dir_path(model_name_or_path, subfolder=subfolder, **where)
+        found = library.load_dir_path(
+            model_name_or_path,
+            subfolder=subfolder,
+            token=token,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
         if found is None:
             raise ModelError(
                 f"{model_name_or_path} has no folder {subfolder!r}: save or download the whole model again"
