@@ -87,10 +87,6 @@ class DataSets(Registry[Corpus | QuestionSet]):
         if facts is not None:
             self.facts[name] = facts
 
-    def get(self, name: str) -> Loader:
-        """Return the loader of a data set; raise RecipeError, which lists the allowed names, if there is none."""
-        return super().get(name)
-
 
 DATASETS = DataSets(
     {
