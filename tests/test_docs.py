@@ -17,7 +17,7 @@ import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
 from openvse.cli.app import app
-from openvse.datasets import DATASETS, QUESTION_SETS, check_data, open_corpus, open_questions
+from openvse.datasets import DATASETS, check_data, open_corpus, open_questions
 from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
@@ -86,9 +86,7 @@ def test_command_lines_parse(line: str) -> None:
 
 
 def test_every_data_set_is_described() -> None:
-    assert [
-        name for name in (*DATASETS, *QUESTION_SETS) if f"`{name}`" not in (DOCS / "data.md").read_text()
-    ] == []
+    assert [name for name in DATASETS if f"`{name}`" not in (DOCS / "data.md").read_text()] == []
 
 
 def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
@@ -115,7 +113,7 @@ def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch: pyte
     corpus = open_corpus(f"mine:{tmp_path}")
     assert (len(corpus), corpus.captions[1], corpus.problems) == (2, "Dogs on a beach.", ())
     check_dataset("mine", tmp_path)
-    findings = check_data("mine", tmp_path)
+    findings = check_data(f"mine:{tmp_path}")
     assert [finding.text for finding in findings if not finding.ok] == []
     assert "captions: 3" in [finding.text for finding in findings]
 

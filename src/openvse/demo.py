@@ -68,7 +68,6 @@ class DemoResult:
     Attributes:
         table: a text table that compares the trained model with the untrained one and chance, on held-out emoji.
         answers: the best images for each of ``QUERIES``.
-        remarks: for each query, why the model does not answer it well, or "" where it does.
         report: the path of the full report on the test split.
         contact_sheet: the path of the page with the answers.
         model: the folder of the model.
@@ -77,7 +76,6 @@ class DemoResult:
 
     table: str
     answers: Sequence[Sequence[DemoHit]]
-    remarks: Sequence[str]
     report: Path
     contact_sheet: Path
     model: Path
@@ -136,7 +134,6 @@ def run_demo(
     return DemoResult(
         table=report.to_markdown(),
         answers=[[DemoHit(names[h.id], h.score, h.id in held_out) for h in answer] for answer in hits],
-        remarks=[BEYOND.get(query, "") for query in QUERIES],
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,
         model=result.best,

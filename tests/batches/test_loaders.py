@@ -79,7 +79,7 @@ def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
     stored = Precomputed(feature_dim=1)
     assert own_features(bare, stored) is None
     assert own_features(corpus, stored) is corpus.features
-    assert corpus.split("train", (0.5, 0.5, 0.0)).features is corpus.features
+    assert corpus.split("train").features is corpus.features
     with pytest.raises(
         ModelError, match=r"1 wide, and the encoder expects 3: set image\.encoder\.feature_dim=1"
     ):

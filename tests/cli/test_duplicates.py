@@ -14,7 +14,7 @@ from openvse.errors import DataError
 from openvse.index.database import Entry, Root
 from openvse.index.manifest import Item
 from openvse.index.writer import IndexWriter
-from openvse.search import Index, duplicates_in_index
+from openvse.search import find_duplicates
 
 
 @pytest.fixture
@@ -53,12 +53,11 @@ def test_an_index(tmp_path: Path, invoke) -> None:
     entries = [Entry(Item(f"{number}.jpg", number, 10 + number)) for number in range(6)]
     with IndexWriter(tmp_path / "index", model="m", roots=[Root(0, "/photos", "")]) as writer:
         writer.append(entries, vectors)
-    index = Index.open(tmp_path / "index")
-    groups = duplicates_in_index(index, 0.9999)
-    names = [[group.keep.path.name, *(other.path.name for other in group.others)] for group in groups]
+    groups, _ = find_duplicates(tmp_path / "index", 0.9999)
+    names = [[path.name for path in group] for group in groups]
     assert names == [["5.jpg", "4.jpg", "3.jpg"], ["1.jpg", "0.jpg"]]
     assert invoke("duplicates", tmp_path / "index").stdout.endswith(
         "2 groups, 3 more than the images to keep\n"
     )
     with pytest.raises(DataError, match="threshold is 2"):
-        duplicates_in_index(index, 2.0)
+        find_duplicates(tmp_path / "index", 2.0)

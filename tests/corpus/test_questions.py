@@ -111,7 +111,6 @@ def test_without_splits_the_hash_of_the_picture_decides():
     assert not set(parts[0].image_ids) & set(parts[2].image_ids)
     # The same pictures with sentences fall into the same splits.
     assert set(found.as_corpus().split("test").image_ids) == set(parts[2].image_ids)
-    assert len(found.split("test", (0.5, 0.2, 0.3)).image_ids) == 30
 
 
 def test_questions_are_the_captions_of_a_corpus():

@@ -8,7 +8,7 @@ import pytest
 from test_daquar import all_pairs
 
 from openvse.corpus import Facts, Form, Piece
-from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, check, check_data, describe_data
+from openvse.datasets import DATASETS, FACTS, check, check_data, describe_data
 from openvse.errors import RecipeError
 
 SMALL = Facts(
@@ -51,7 +51,7 @@ def texts(findings: list[check.Finding], mark: str) -> list[str]:
 
 @pytest.mark.parametrize("name", list(FACTS))
 def test_an_empty_folder(name, tmp_path):
-    findings = check_data(name, tmp_path)
+    findings = check_data(f"{name}:{tmp_path}")
     wrong = texts(findings, "WRONG")
     for piece in FACTS[name].pieces:
         told = next(finding for finding in findings if finding.text.startswith(f"{piece.what}: none of"))
@@ -64,7 +64,7 @@ def test_an_empty_folder(name, tmp_path):
 
 @pytest.mark.parametrize("facts", FACTS.values(), ids=lambda facts: facts.name)
 def test_facts_are_of_registered_data_sets_and_agree_with_themselves(facts):
-    assert FACTS[facts.name] is facts and facts.name in {*DATASETS, *QUESTION_SETS}
+    assert FACTS[facts.name] is facts and facts.name in DATASETS
     assert facts.pieces and facts.licence and facts.title
     for form in facts.forms:
         if facts.captions_each is not None:
@@ -87,7 +87,7 @@ def test_a_complete_copy(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1), extra=1)
     with (root / "captions.txt").open("a") as file:
         file.write("\n2258277193_586949ec62.jpg.1#0\tthe owners' own slip\n")
-    findings = check_data("flickr8k", str(root))
+    findings = check_data(f"flickr8k:{root}")
     assert texts(findings, "ok")[3:] == [
         "images: 9",
         "captions: 45",
@@ -105,7 +105,7 @@ def test_a_complete_copy(tmp_path, small):
 def test_the_nearest_form_is_what_is_expected(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1), captions=4)
     (root / "images" / "0.jpg").unlink()
-    findings = check_data("flickr8k", root)
+    findings = check_data(f"flickr8k:{root}")
     assert texts(findings, "WRONG") == [
         "images: 7, expected 8 (the JSON)",
         "captions: 28, expected 40 (the JSON)",
@@ -121,7 +121,7 @@ def test_the_nearest_form_is_what_is_expected(tmp_path, small):
 def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1))
     (root / "images").rename(tmp_path / "elsewhere")
-    findings = check_data("flickr8k", root)
+    findings = check_data(f"flickr8k:{root}")
     assert [text.split(":")[0] for text in texts(findings, "WRONG")] == ["image files"]
     assert "images: 8" in texts(findings, "ok")
     assert not any("leakage" in finding.text for finding in findings)
@@ -129,7 +129,7 @@ def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
 
 def test_half_of_a_piece_is_told_where_the_pictures_are_missing_too(tmp_path):
     (tmp_path / "captions_train2014.json").write_text('{"images": [], "annotations": []}')
-    wrong = texts(check_data("coco", tmp_path), "WRONG")
+    wrong = texts(check_data(f"coco:{tmp_path}"), "WRONG")
     assert [text.split(":")[0] for text in wrong[:2]] == [
         "image files of train2014",
         "image files of val2014",
@@ -148,7 +148,7 @@ def test_items_that_are_no_longer_published_are_no_fault(tmp_path, monkeypatch):
         shrinks=True,
     )
     monkeypatch.setattr(check, "FACTS", {"flickr8k": videos})
-    findings = check_data("flickr8k", write_flickr(tmp_path, (6, 1, 2)))
+    findings = check_data(f"flickr8k:{write_flickr(tmp_path, (6, 1, 2))}")
     assert "clips: 9" in texts(findings, "ok")
     told = "validation: 1, expected 2; what is missing is no longer published"
     assert texts(findings, "note") == [told, "terms: theirs"]
@@ -164,7 +164,7 @@ def test_a_piece_that_can_be_missing(tmp_path, monkeypatch):
         licence="",
     )
     monkeypatch.setattr(check, "FACTS", {"flickr8k": facts})
-    findings = check_data("flickr8k", write_flickr(tmp_path, (1, 1, 1)))
+    findings = check_data(f"flickr8k:{write_flickr(tmp_path, (1, 1, 1))}")
     assert all(finding.ok for finding in findings)
     assert texts(findings, "note") == [f"boxes: none of boxes.json in {tmp_path}; get boxes.zip"]
 
@@ -173,7 +173,7 @@ def test_an_image_in_two_lists_is_told(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1))
     with (root / "splits" / "train.txt").open("a") as file:
         file.write("\n7.jpg\n")
-    findings = check_data("flickr8k", root)
+    findings = check_data(f"flickr8k:{root}")
     assert next(text for text in texts(findings, "WRONG") if "leakage" in text).endswith("(first: 7.jpg)")
     assert "test: 1" in texts(findings, "ok") and "train: 6" in texts(findings, "ok")
 
@@ -182,16 +182,16 @@ def test_equal_pictures_in_two_splits_are_told(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1))
     (root / "images" / "7.jpg").write_text("the picture 2.jpg")
     (root / "images" / "3.jpg").write_text("the picture 1.jpg")  # twice in training is no leakage
-    assert texts(check_data("flickr8k", root), "WRONG") == [
+    assert texts(check_data(f"flickr8k:{root}"), "WRONG") == [
         "leakage: 1 file(s) are equal to one of another split (first: 2.jpg in train and 7.jpg in test)"
     ]
-    assert texts(check_data("flickr8k", root, read_files=False), "WRONG") == []
+    assert texts(check_data(f"flickr8k:{root}", quick=True), "WRONG") == []
 
 
 def test_files_that_do_not_open(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "dataset_flickr8k.json").write_text(json.dumps({"images": [{}]}))
-    (wrong,) = texts(check_data("flickr8k", tmp_path), "WRONG")
+    (wrong,) = texts(check_data(f"flickr8k:{tmp_path}"), "WRONG")
     assert "not in Karpathy's format" in wrong
 
 
@@ -199,17 +199,19 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
     table = tmp_path / "pets.csv"
     table.write_text("image,caption,split\na.jpg,a dog,train\nb.jpg,a cat,test\n")
     (tmp_path / "a.jpg").write_text("a")
-    findings = check_data("csv", table)
+    findings = check_data(table, quick=True)
     assert texts(findings, "ok") == [
         "1 items, 1 captions; splits 1 / 0 / 0, in no split 0",
         "leakage: no two splits share a file",
+        "no two images have the same caption",
+        "no caption has fewer than 3 letters",
     ]
     assert "without a file" in texts(findings, "WRONG")[0]
 
 
 def test_unknown_name(tmp_path):
     with pytest.raises(RecipeError, match="unknown data set 'flickr9k'; did you mean 'flickr8k'"):
-        check_data("flickr9k", tmp_path)
+        check_data(f"flickr9k:{tmp_path}")
 
 
 def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
@@ -219,14 +221,14 @@ def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
     monkeypatch.setattr(
         check, "FACTS", {"daquar": replace(FACTS["daquar"], forms=(Form("x", (18, 2, 2), 25),))}
     )
-    findings = check_data("daquar", root)
+    findings = check_data(f"daquar:{root}")
     assert all(finding.ok for finding in findings)
     assert {"images: 22", "questions: 25", "train: 18", "validation: 2", "test: 2"} <= set(
         texts(findings, "ok")
     )
     assert texts(findings, "note")[0].startswith("DAQUAR has no published validation split")
     (root / "all_qa_pairs.txt").unlink()
-    wrong = texts(check_data("daquar", root), "WRONG")
+    wrong = texts(check_data(f"daquar:{root}"), "WRONG")
     assert len(wrong) == 2 and "questions about training images: none of qa.894.raw.train.txt" in wrong[0]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from openvse.datasets import check_own
+from openvse.datasets import check_data
 from openvse.datasets.near_duplicates import look_of, near_pairs
 
 
@@ -46,7 +46,7 @@ def write(root, *, splits=("train", "validation", "test"), count: int = 6):
 
 
 def found(source, mark: str, **options) -> dict[str, tuple[str, ...]]:
-    return {finding.text: finding.cases for finding in check_own(source, **options) if finding.mark == mark}
+    return {finding.text: finding.cases for finding in check_data(source, **options) if finding.mark == mark}
 
 
 def test_sound_data_have_neither_faults_nor_notes(tmp_path):
@@ -117,7 +117,7 @@ def test_a_caption_without_its_image_is_a_fault(tmp_path):
 
 
 def test_data_that_do_not_open_are_one_fault(tmp_path):
-    (finding,) = check_own(tmp_path)
+    (finding,) = check_data(tmp_path)
     assert finding.mark == "WRONG" and "no image(s) and no captions there" in finding.text
 
 
@@ -138,10 +138,10 @@ def test_images_in_an_archive(tmp_path):
 def test_progress(tmp_path):
     seen = []
     folder = write(tmp_path / "x")
-    check_own(folder, progress=lambda *told: seen.append(told))
+    check_data(folder, progress=lambda *told: seen.append(told))
     assert seen == [("decoding images", number, 6) for number in range(1, 7)]
     seen.clear()
-    check_own(folder, quick=True, progress=lambda *told: seen.append(told))
+    check_data(folder, quick=True, progress=lambda *told: seen.append(told))
     assert seen[0] == ("comparing sizes of files", 6, 6)
 
 

@@ -25,10 +25,11 @@ def flickr_data(root: Path) -> Path:
 
 
 def test_the_names():
-    images = ["coco", "csv", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
+    images = ["coco", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
     images += ["hf", "parquet", "sidecars", "table", "webdataset"]
     clips = ["mrw", "msr_vtt", "msr_vtt_1k_a", "msvd", "tgif", "vatex"]
-    assert DATASETS.names() == sorted(images + clips)
+    questions = ["daquar", "question_folder", "vqa2"]
+    assert DATASETS.names() == sorted(images + clips + questions)
 
 
 def test_kinds_are_detected(tmp_path):
@@ -95,8 +96,8 @@ def test_a_file_of_another_kind(tmp_path):
 
 
 def test_a_file_or_folder_where_the_other_is_due(tmp_path):
-    with pytest.raises(DataError, match="cannot be read"):
-        open_corpus(f"csv:{tmp_path}")
+    with pytest.raises(DataError, match="not a file of captions"):
+        open_corpus(f"table:{tmp_path}")
     path = tmp_path / "x.csv"
     path.touch()
     with pytest.raises(DataError, match=r"no metadata\.jsonl or metadata\.csv"):
@@ -144,6 +145,8 @@ def test_facts_of_ones_own_are_described_and_checked(tmp_path, plugged_in):
     assert "other" not in DATASETS
     DATASETS.add("mine", open_mine, facts=MINE)
     assert describe_data("mine").startswith("mine: my photographs")
-    assert check_data("mine", tmp_path)[0].text == f"image files: none of a.jpg in {tmp_path}; get my camera"
+    assert (
+        check_data(f"mine:{tmp_path}")[0].text == f"image files: none of a.jpg in {tmp_path}; get my camera"
+    )
     (tmp_path / "a.jpg").touch()
-    assert all(finding.ok for finding in check_data("mine", tmp_path))
+    assert all(finding.ok for finding in check_data(f"mine:{tmp_path}"))

@@ -9,9 +9,6 @@ from openvse.datasets.flickr import (
     FLICKR8K_LAYOUT,
     FLICKR30K_LAYOUT,
     FlickrLayout,
-    open_flickr,
-    open_flickr8k,
-    open_flickr30k,
 )
 from openvse.errors import DataError
 
@@ -82,7 +79,7 @@ def karpathy(root: Path, name: str = "dataset_flickr8k.json", folder: str = "ima
 def test_layouts_with_split_lists(tmp_path, layout):
     layout(tmp_path)
     assert fitting(tmp_path) == FLICKR8K_LAYOUT
-    corpus = open_flickr8k(tmp_path)
+    corpus = FLICKR8K_LAYOUT.open(tmp_path)
     assert corpus.name == "flickr8k" and corpus.problems == ()
     assert corpus.image_ids == tuple(SPLIT_OF)
     assert corpus.splits == ("train", "validation", "test", "")
@@ -95,7 +92,7 @@ def test_kaggle_table_has_no_splits(tmp_path):
     pictures(tmp_path / "Images")
     rows = "".join(f'{name},"{text}, comma"\n' for name, texts in SENTENCES.items() for text in texts)
     (tmp_path / "captions.txt").write_text("image,caption\n" + rows)
-    corpus = open_flickr8k(tmp_path)
+    corpus = FLICKR8K_LAYOUT.open(tmp_path)
     assert corpus.captions[5] == "b caption 0 ., comma"
     assert corpus.splits == ("",) * 4
     assert len(corpus.split("train")) == 3
@@ -103,7 +100,7 @@ def test_kaggle_table_has_no_splits(tmp_path):
 
 def test_karpathy(tmp_path):
     karpathy(tmp_path)
-    corpus = open_flickr8k(tmp_path)
+    corpus = FLICKR8K_LAYOUT.open(tmp_path)
     assert corpus.splits == ("train", "validation", "test", "train")
     assert corpus.split("test").captions == tuple(SENTENCES["c.jpg"])
 
@@ -112,12 +109,12 @@ def test_flickr30k_token_file_and_karpathy(tmp_path):
     pictures(tmp_path / "flickr30k-images")
     (tmp_path / "results_20130124.token").write_text(token_lines())
     assert fitting(tmp_path) == FLICKR30K_LAYOUT
-    corpus = open_flickr30k(tmp_path)
+    corpus = FLICKR30K_LAYOUT.open(tmp_path)
     assert (corpus.name, corpus.splits) == ("flickr30k", ("",) * 4)
     other = tmp_path / "k"
     karpathy(other, "dataset_flickr30k.json", "flickr30k-images")
     assert fitting(other) == FLICKR30K_LAYOUT
-    assert open_flickr30k(other).splits[1] == "validation"
+    assert FLICKR30K_LAYOUT.open(other).splits[1] == "validation"
 
 
 def test_features_without_pictures(tmp_path):
@@ -126,11 +123,11 @@ def test_features_without_pictures(tmp_path):
         path.unlink()
     (tmp_path / "images").rmdir()
     assert fitting(tmp_path) is None
-    assert len(open_flickr8k(tmp_path, require_images=False)) == 4
+    assert len(FLICKR8K_LAYOUT.open(tmp_path, require_images=False)) == 4
     with pytest.raises(
         DataError, match=r"no image folder Flicker8k_Dataset/ or .*; see openvse data flickr8k"
     ):
-        open_flickr8k(tmp_path)
+        FLICKR8K_LAYOUT.open(tmp_path)
 
 
 def test_a_token_file_alone_tells_the_data_set(tmp_path):
@@ -142,7 +139,7 @@ def test_an_image_in_two_lists(tmp_path):
     compact(tmp_path)
     with (tmp_path / "splits" / "train.txt").open("a") as file:
         file.write("c.jpg\nc.jpg\n")
-    corpus = open_flickr8k(tmp_path)
+    corpus = FLICKR8K_LAYOUT.open(tmp_path)
     assert corpus.splits == ("train", "validation", "test", "")
     assert corpus.problems[0].startswith("leakage: 1 image(s) are listed in several splits")
 
@@ -150,20 +147,20 @@ def test_an_image_in_two_lists(tmp_path):
 def test_what_is_missing_or_damaged(tmp_path):
     pictures(tmp_path / "images")
     with pytest.raises(DataError, match=r"no caption file dataset_flickr8k.json or .*captions\.txt"):
-        open_flickr(FLICKR8K_LAYOUT, tmp_path)
+        FLICKR8K_LAYOUT.open(tmp_path)
     (tmp_path / "captions.txt").write_text("a.jpg#0\tfine\na.jpg#1 no tab\n")
     with pytest.raises(DataError, match=r"line 2: write name\.jpg#0, a tab and the sentence"):
-        open_flickr8k(tmp_path)
+        FLICKR8K_LAYOUT.open(tmp_path)
     for content in ('{"images": [{"filename": "a.jpg"}]}', "not json", "[]"):
         (tmp_path / "dataset_flickr8k.json").write_text(content)
         with pytest.raises(DataError, match="not in Karpathy's format"):
-            open_flickr8k(tmp_path)
+            FLICKR8K_LAYOUT.open(tmp_path)
 
 
 def test_a_caption_of_a_picture_that_is_not_there(tmp_path):
     compact(tmp_path)
     with (tmp_path / "captions.txt").open("a") as file:
         file.write("\n2258277193_586949ec62.jpg.1#0\tpeople waiting\n")
-    corpus = open_flickr8k(tmp_path)
+    corpus = FLICKR8K_LAYOUT.open(tmp_path)
     assert len(corpus) == 4
     assert corpus.problems[0].startswith("skipped 1 captioned image(s) without a file")

@@ -11,7 +11,7 @@ from test_clip_sets import TUMBLR
 from test_vqa2 import ANNOTATIONS, QUESTIONS, annotation, question
 
 from openvse.corpus import Piece
-from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, check_data, open_corpus
+from openvse.datasets import DATASETS, FACTS, check_data, open_corpus
 from openvse.errors import DataError
 
 Files = dict[str, list[str]]
@@ -144,7 +144,7 @@ def test_media_are_found_wherever_the_facts_say(name: str, piece: Piece, path: s
     where = tmp_path / folder_of(path)
     assert {file.name for file in corpus.image_paths if file.parent == where} == set(files[piece.what])
     (found,) = [
-        line for line in check_data(name, tmp_path) if line.text.startswith(f"{piece.what}: {tmp_path}")
+        line for line in check_data(f"{name}:{tmp_path}") if line.text.startswith(f"{piece.what}: {tmp_path}")
     ]
     assert found.mark == "ok" and str(where) in found.text
 
@@ -158,7 +158,9 @@ def test_a_copy_with_clips_of_one_part_alone(name: str, folder: str, tmp_path: P
     names = COPIES[name](tmp_path)["clips"][1:]
     place(tmp_path, folder, names)
     assert [path.name for path in open_corpus(f"{name}:{tmp_path}").image_paths] == names
-    (found,) = [line for line in check_data(name, tmp_path) if line.text.startswith(f"clips: {tmp_path}")]
+    (found,) = [
+        line for line in check_data(f"{name}:{tmp_path}") if line.text.startswith(f"clips: {tmp_path}")
+    ]
     assert found.mark == "ok" and found.text == f"clips: {tmp_path / folder}"
 
 
@@ -167,13 +169,12 @@ def test_media_in_none_of_the_places_are_missing_to_both(tmp_path: Path) -> None
         root = tmp_path / name
         root.mkdir()
         write(root)
-        wrong = [line.text.partition(":")[0] for line in check_data(name, root) if line.mark == "WRONG"]
+        wrong = [line.text.partition(":")[0] for line in check_data(f"{name}:{root}") if line.mark == "WRONG"]
         assert {piece.what for piece in FACTS[name].pieces if piece.media and piece.required} <= set(wrong)
         with pytest.raises(DataError, match=r"no (image|clips)"):
             open_corpus(f"{name}:{root}")
 
 
 def test_one_registration_holds_loader_and_facts() -> None:
-    for data_sets in (DATASETS, QUESTION_SETS):
-        for name, facts in data_sets.facts.items():
-            assert facts.name == name in data_sets and FACTS[name] is facts
+    for name, facts in DATASETS.facts.items():
+        assert facts.name == name in DATASETS and FACTS[name] is facts

@@ -160,7 +160,7 @@ def test_the_check_reads_all_features(tmp_path):
     features["test"][0] = features["train"][4]
     for name in ("dev", "test"):
         np.save(tmp_path / f"{name}_ims.npy", features[name])
-    lines = [f"{finding.mark} {finding.text}" for finding in check_data("precomputed", tmp_path)]
+    lines = [f"{finding.mark} {finding.text}" for finding in check_data(f"precomputed:{tmp_path}")]
     assert "ok 11 items, 55 captions; splits 6 / 3 / 2, in no split 0" in lines
     assert any(
         line.startswith("ok features: train_ims.npy [6, 3, 4], 1 row(s) an image; dev") for line in lines
@@ -171,4 +171,4 @@ def test_the_check_reads_all_features(tmp_path):
         "test/000000",
     ]
     assert "not finite" in wrong[0] and "leakage" in wrong[1]
-    assert all(finding.ok for finding in check_data("precomputed", tmp_path, read_files=False))
+    assert all(finding.ok for finding in check_data(f"precomputed:{tmp_path}", quick=True))

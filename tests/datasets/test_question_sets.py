@@ -7,7 +7,7 @@ from test_daquar import all_pairs
 from test_question_folder import lay_out, write_lines
 from test_vqa2 import make_vqa
 
-from openvse.datasets import QUESTION_SETS, open_corpus, open_questions
+from openvse.datasets import open_corpus, open_questions
 from openvse.datasets.question_folder import holds_questions
 from openvse.errors import DataError, RecipeError
 
@@ -16,10 +16,6 @@ def own(root: Path) -> Path:
     lay_out(root, "a.jpg")
     write_lines(root / "metadata.jsonl", {"file_name": "a.jpg", "question": "who?", "answer": "me"})
     return root
-
-
-def test_the_names():
-    assert QUESTION_SETS.names() == ["daquar", "question_folder", "vqa2"]
 
 
 def test_kinds_are_detected(tmp_path):
@@ -34,7 +30,7 @@ def test_kinds_are_detected(tmp_path):
 def test_a_kind_can_be_named(tmp_path):
     assert open_questions(f"question_folder:{own(tmp_path / 'my:own')}").image_ids == ("a.jpg",)
     assert open_questions(f"vqa2:{make_vqa(tmp_path / 'v')}").name == "vqa2"
-    with pytest.raises(RecipeError, match="unknown question set 'vqa'; did you mean 'vqa2'"):
+    with pytest.raises(RecipeError, match="unknown data set 'vqa'; did you mean 'vqa2'"):
         open_questions(f"vqa:{tmp_path}")
 
 

@@ -10,7 +10,7 @@ from drawn import drawn
 
 from openvse.datasets import open_corpus
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, read_lines
-from openvse.datasets.table import open_csv, read_table
+from openvse.datasets.table import open_table, read_table
 from openvse.errors import DataError
 
 
@@ -110,7 +110,9 @@ def test_types_that_are_refused_name_file_row_and_key(pets):
     with pytest.raises(DataError, match=r"column 'image' has the type int64: give paths"):
         open_corpus(path)
     path = write(pets, ".csv", [{"image": "a.png", "caption": "x", "split": "trian"}])
-    with pytest.raises(DataError, match=r"pets\.csv, line 2: split 'trian'; use one of train"):
+    with pytest.raises(
+        DataError, match=r"pets\.csv, line 2: 'split' is the string 'trian': use one of train"
+    ):
         open_corpus(path)
 
 
@@ -154,7 +156,7 @@ def test_rows_of_one_image_are_joined(tmp_path, delimiter, image, caption):
     rows.append(["a.jpg", "it runs", "train"])
     path = tmp_path / "pets.csv"
     path.write_text("\n".join(delimiter.join(row) for row in rows))
-    corpus = open_csv(path)
+    corpus = open_table(path)
     assert corpus.name == "pets"
     assert corpus.image_ids == ("a.jpg", "b.jpg")
     assert corpus.captions == ("a dog", "it runs", "a cat")
@@ -190,7 +192,7 @@ def test_malformed_tables_name_the_line(tmp_path, content, message):
     path = tmp_path / "bad.csv"
     path.write_text(content)
     with pytest.raises(DataError, match=message) as caught:
-        open_csv(path, require_images=False)
+        open_table(path, require_images=False)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -198,7 +200,7 @@ def test_only_a_header(tmp_path):
     path = tmp_path / "empty.csv"
     path.write_text("image,caption\n")
     with pytest.raises(DataError, match="no image with a caption is left"):
-        open_csv(path)
+        open_table(path)
 
 
 def test_files_that_cannot_be_read(tmp_path):

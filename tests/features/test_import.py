@@ -27,8 +27,9 @@ from feature_writers import (
     write_tsv,
 )
 
+from openvse import pipeline
 from openvse.errors import DataError, RecipeError, StoreError
-from openvse.features import FeatureEntry, FeatureStore, Local, import_features, importing, open_fitting
+from openvse.features import FeatureEntry, FeatureStore, Local, import_features
 from openvse.features.importing import FEATURE_FILES, ImageNames
 
 
@@ -319,24 +320,8 @@ def test_other_features_are_not_mixed_in(tmp_path: Path) -> None:
         import_features(source, moved, boxes=False)
 
 
-def test_a_store_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
-    """Its fingerprint began with "converted:"; it keeps it, and either word names it."""
-    source = write_tsv(tmp_path)
-    store = tmp_path / "regions"
-    import_features(source, store, fingerprint="converted:old")
-    moved = store.rename(tmp_path / "moved")
-    assert import_features(source, moved).existing == 3
-    assert FeatureStore.open(moved).fingerprint == "converted:old"
-    for name in ("converted:old", "imported:old"):
-        assert import_features(source, moved, fingerprint=name).existing == 3
-        assert open_fitting(moved, fingerprint=name, dim=DIM).path == moved
-        assert open_fitting(tmp_path, fingerprint=name, dim=DIM).path == moved
-    with pytest.raises(StoreError, match="made by encoder 'converted:old', not by 'imported:new'"):
-        FeatureStore.open(moved, "imported:new")
-
-
 def _import_slowly(source: Path, store: Path) -> None:
-    importing.COMMIT_SECONDS = 0.0
+    pipeline.KEEP_SECONDS = 0.0
     import_features(source, store, progress=lambda _: time.sleep(0.05))
 
 

@@ -15,7 +15,7 @@ from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
-from openvse.search import Index, Page, Query, SearchEngine, build_index, duplicates_in_index, remove_items
+from openvse.search import Index, Page, Query, SearchEngine, build_index, find_duplicates, remove_items
 from openvse.search.contact_sheet import contact_sheet
 from tests.clips import numbers, write_video
 
@@ -189,7 +189,7 @@ def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
     shutil.copy(clips / "deeper" / "b.mp4", clips / "c.mp4")
     build_index(model, clips, tmp_path / "index", segment_seconds=1.0)
     index = Index.open(tmp_path / "index")
-    assert duplicates_in_index(index) == []
+    assert find_duplicates(tmp_path / "index") == ([], [])
     engine = SearchEngine(model, index)
     assert len(engine.answer(Query("red"), Page(where=("camera = X100",)))[0].hits) == 2
     with pytest.raises(DataError, match="give one of them, such as deeper/b.mp4#t=0,1"):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -41,29 +41,6 @@ class RandomView:
         return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
-@runtime_checkable
-class ImageLoader(Protocol):
-    """Loads images of a corpus by their positions."""
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        ...
-
-    def load(
-        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
-    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
-        """Return the inputs of the images that can be used, and the positions of these images.
-
-        Args:
-            positions: the positions of the images.
-            view: the random view for training; None gives the deterministic one.
-
-        Raises:
-            BadImageError: none of the images can be used.
-        """
-        ...
-
-
 class FeatureImages:
     """Images whose local features are in a store; a batch is gathered at once.
 
@@ -89,7 +66,18 @@ class FeatureImages:
     def load(
         self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
-        """Gather features; the view does not matter, as encoders augment features themselves."""
+        """Gather the features of the images that can be used.
+
+        Args:
+            positions: the positions of the images.
+            view: not read, as encoders augment features themselves.
+
+        Returns:
+            The inputs of the images that can be used, and which of the positions these are.
+
+        Raises:
+            BadImageError: none of the images can be used.
+        """
         inputs = self._source.gather(self._rows[positions])
         # A sum is finite only if all its terms are, and costs little compared with reading them.
         sound = inputs.values.sum(dim=(1, 2)).isfinite()
@@ -133,7 +121,11 @@ class PixelImages:
     def load(
         self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
-        """Decode images to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask."""
+        """Decode images to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask.
+
+        It returns and raises the same as ``FeatureImages.load``; the view is the random one of training, or None for
+        the deterministic one.
+        """
         pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
         usable = [image for image in pixels if image is not None]
         if not usable:
@@ -149,6 +141,10 @@ class PixelImages:
                 self._reported.add(position)
                 _logger.warning("skipped an image: %s", error)
             return None
+
+
+ImageLoader: TypeAlias = FeatureImages | PixelImages
+"""Loads images of a corpus by their positions."""
 
 
 def image_loader(
@@ -240,25 +236,6 @@ class TokenTable:
         return Inputs(self._ids[source.where(mask, 0)].where(mask, 0), mask)
 
 
-@runtime_checkable
-class TextLoader(Protocol):
-    """Loads texts of a corpus by their positions.
-
-    Attributes:
-        lengths: the number of tokens of each text.
-    """
-
-    lengths: Int[Tensor, "T"]
-
-    def __len__(self) -> int:
-        """Return the number of texts."""
-        ...
-
-    def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Return some texts, padded to their longest, and their mask."""
-        ...
-
-
 class StoredTexts:
     """Texts whose token states are in a store; a batch is gathered at once.
 
@@ -288,6 +265,10 @@ class StoredTexts:
     def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read the states of some texts from disk, ``float32 [B, N, C]``."""
         return self._store.gather(self._rows[positions])
+
+
+TextLoader: TypeAlias = TokenTable | StoredTexts
+"""Loads texts of a corpus by their positions, padded to their longest; ``lengths`` are their numbers of tokens."""
 
 
 def text_loader(encoder: TextEncoder, texts: Sequence[str], features: FeatureStore | None) -> TextLoader:

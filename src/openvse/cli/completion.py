@@ -42,9 +42,9 @@ def complete_encoder(incomplete: str) -> list[str]:
 
 def complete_data_set(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    from openvse.datasets import DATASETS, QUESTION_SETS
+    from openvse.datasets import DATASETS
 
-    return _beginning(sorted([*DATASETS, *QUESTION_SETS]), incomplete)
+    return _beginning(DATASETS.names(), incomplete)
 
 
 def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,6 @@ from jaxtyping import Int
 
 from openvse.corpus.splits import (
     LEAKAGE,
-    Proportions,
     canonical_split,
     hashed_splits,
     one_split_each,
@@ -69,25 +68,23 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.image_ids)
 
-    def split(self, name: str, proportions: Proportions = (0.8, 0.1, 0.1)) -> Corpus:
+    def split(self, name: str) -> Corpus:
         """Return the images of one split with their texts.
 
         Args:
             name: "train", "validation" or "test", or a synonym such as "dev" or "val".
-            proportions: shares of train, validation and test, used only if no image of the corpus has a split: the
-                images are then ordered by a hash of their identifiers and cut at these shares.
 
         Raises:
             DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
-        labels = self.split_labels(proportions)
+        labels = self.split_labels()
         wanted, positions = split_positions(name, labels, of=self.name, unit="image")
         chosen = self.select(positions)
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
 
-    def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
-        """Return the split of each image, from the data or otherwise from a hash; see ``split``."""
-        return self.splits if any(self.splits) else hashed_splits(self.image_ids, proportions)
+    def split_labels(self) -> tuple[str, ...]:
+        """Return the split of each image: that of the data, or if no image has one, that of ``hashed_splits``."""
+        return self.splits if any(self.splits) else hashed_splits(self.image_ids)
 
     def select(self, image_positions: Int[np.ndarray, "I"]) -> Corpus:
         """Return the images at these positions, in this order, with all texts relevant to one of them."""
@@ -111,14 +108,8 @@ class Corpus:
         )
 
 
-def build_corpus(
-    name: str,
-    records: Iterable[Record],
-    *,
-    require_images: bool = True,
-    merge_captions: bool = False,
-) -> Corpus:
-    """Check records and join them into a corpus.
+def build_corpus(name: str, records: Iterable[Record], *, require_images: bool = True) -> Corpus:
+    """Check records and join them into a corpus, in which every caption is a text of its own.
 
     Captions with a missing image file, images without a caption and empty captions are left out and counted in
     ``problems``. So is leakage: an image that is listed in several splits is kept only in the last of train, validation
@@ -128,8 +119,6 @@ def build_corpus(
         name: the name of the data set in messages.
         records: one record for each image.
         require_images: whether to look for the image files; False if precomputed features replace them.
-        merge_captions: whether equal captions become one text that is relevant to all of its images. Otherwise every
-            caption is a separate text, as in the protocols of Flickr and COCO.
 
     Raises:
         DataError: an identifier occurs twice, or nothing is left.
@@ -143,13 +132,14 @@ def build_corpus(
         raise DataError(
             f"{name}: no image with a caption is left ({reasons}); check the folder and the file names"
         )
-    captions, relevance = _pair(kept, merge_captions)
+    captions = tuple(chain.from_iterable(record.captions for record in kept))
+    images = np.repeat(np.arange(len(kept)), [len(record.captions) for record in kept])
     return Corpus(
         name=name,
         image_ids=tuple(record.image_id for record in kept),
         image_paths=tuple(record.path for record in kept),
         captions=captions,
-        relevance=relevance,
+        relevance=Relevance(images, np.arange(len(captions)), len(kept), len(captions)),
         splits=tuple(record.split for record in kept),
         problems=tuple(problems),
     )
@@ -230,18 +220,6 @@ def files_in(folders: Iterable[Path]) -> set[Path]:
     return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
 
-def _pair(records: Sequence[Record], merge_captions: bool) -> tuple[tuple[str, ...], Relevance]:
-    counts = np.array([len(record.captions) for record in records])
-    images = np.repeat(np.arange(len(records)), counts)
-    captions = tuple(chain.from_iterable(record.captions for record in records))
-    if not merge_captions:
-        return captions, Relevance(images, np.arange(len(captions)), len(records), len(captions))
-    number = {caption: position for position, caption in enumerate(dict.fromkeys(captions))}
-    pairs = dict.fromkeys(zip(images.tolist(), (number[caption] for caption in captions), strict=True))
-    paired = np.array(list(pairs))
-    return tuple(number), Relevance(paired[:, 0], paired[:, 1], len(records), len(number))
-
-
 @dataclass(frozen=True)
 class SharedTexts:
     """Texts that are relevant to several images.
@@ -268,16 +246,20 @@ class SharedTexts:
         return f"identical captions: {counts}; each counts as relevant to all images that have it"
 
 
-def merge_identical(corpus: Corpus) -> Corpus:
+def merge_identical(corpus: Corpus, key: Callable[[str], str] = str.casefold) -> Corpus:
     """Merge captions that differ at most in case into one text, which is relevant to all images that have it.
 
     The first spelling of the text is kept. White space does not matter either, since ``build_corpus`` tidies it.
+
+    Args:
+        corpus: the corpus.
+        key: a function of a caption; captions for which it returns the same are merged.
     """
     numbers: dict[str, int] = {}
     kept: list[str] = []
     number_of = np.empty(len(corpus.captions), dtype=np.int64)
     for position, caption in enumerate(corpus.captions):
-        number_of[position] = numbers.setdefault(caption.casefold(), len(numbers))
+        number_of[position] = numbers.setdefault(key(caption), len(numbers))
         if len(numbers) > len(kept):
             kept.append(caption)
     if len(kept) == len(corpus.captions):

@@ -62,7 +62,7 @@ class Facts:
     """A published data set: the information for its check and its description.
 
     Attributes:
-        name: the registered name in ``DATASETS`` or ``QUESTION_SETS``.
+        name: the registered name in ``DATASETS``.
         title: a description in one line.
         pieces: the pieces to download.
         forms: the counts that a complete copy can have; none for a layout of many data sets.

@@ -14,7 +14,6 @@ from jaxtyping import Int
 from openvse.corpus.corpus import Corpus, files_in
 from openvse.corpus.splits import (
     LEAKAGE,
-    Proportions,
     canonical_split,
     hashed_splits,
     one_split_each,
@@ -85,28 +84,26 @@ class QuestionSet:
         row = {image: number for number, image in enumerate(self.image_ids)}
         return np.array([row[question.image_id] for question in self.questions], dtype=np.int64)
 
-    def split(self, name: str, proportions: Proportions = (0.8, 0.1, 0.1)) -> QuestionSet:
+    def split(self, name: str) -> QuestionSet:
         """Return the questions of one split.
 
         Args:
             name: "train", "validation" or "test", or a synonym such as "dev" or "val".
-            proportions: shares of train, validation and test, used only if no question has a split: the *images* are
-                then ordered by a hash of their identifiers and cut at these shares.
 
         Raises:
             DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
-        labels = self.split_labels(proportions)
+        labels = self.split_labels()
         wanted, positions = split_positions(name, labels, of=self.name, unit="question")
         chosen = [self.questions[position] for position in positions]
         named = tuple(q if q.split == wanted else replace(q, split=wanted) for q in chosen)
         return replace(self, name=f"{self.name}/{wanted}", questions=named)
 
-    def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
-        """Return the split of each question, from the data or otherwise from a hash; see ``split``."""
+    def split_labels(self) -> tuple[str, ...]:
+        """Return the split of each question: from the data, or if none has one, from ``hashed_splits`` of images."""
         if any(question.split for question in self.questions):
             return tuple(question.split for question in self.questions)
-        of_image = hashed_splits(self.image_ids, proportions)
+        of_image = hashed_splits(self.image_ids)
         return tuple(of_image[image] for image in self.images_of())
 
     def select(self, positions: Int[np.ndarray, "P"]) -> QuestionSet:

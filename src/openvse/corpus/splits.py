@@ -6,7 +6,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Int
@@ -16,9 +15,6 @@ from openvse.media.packed import ImageFile
 from openvse.types import OnProgress
 
 SPLITS = ("train", "validation", "test")
-
-Proportions: TypeAlias = tuple[float, float, float]
-"""Shares of train, validation and test; they sum to 1."""
 
 # restval: images of COCO's validation set that Karpathy's split gives to training.
 _SYNONYMS = {
@@ -74,7 +70,9 @@ def stable_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def hashed_splits(ids: Sequence[str], proportions: Proportions) -> tuple[str, ...]:
+def hashed_splits(
+    ids: Sequence[str], proportions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+) -> tuple[str, ...]:
     """Split items by a hash of their identifiers.
 
     The items are ordered by hash and cut at the shares: the counts are exact to one item, the order of the list and the
@@ -82,7 +80,7 @@ def hashed_splits(ids: Sequence[str], proportions: Proportions) -> tuple[str, ..
 
     Args:
         ids: the identifier of each item.
-        proportions: shares of train, validation and test.
+        proportions: shares of train, validation and test, which sum to 1.
 
     Raises:
         DataError: the shares are negative or do not sum to 1.

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from openvse.datasets.check import Finding, check_data, check_own, describe_data
+from openvse.datasets.check import Finding, check_data, describe_data
 from openvse.datasets.layout import OWN_DATA
 from openvse.datasets.opening import open_corpus, open_questions
-from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, DataSets, Loader, find_loader
+from openvse.datasets.registry import DATASETS, FACTS, DataSets, Loader
 
 __all__ = [
     "DATASETS",
     "FACTS",
     "OWN_DATA",
-    "QUESTION_SETS",
     "DataSets",
     "Finding",
     "Loader",
     "check_data",
-    "check_own",
     "describe_data",
-    "find_loader",
     "open_corpus",
     "open_questions",
 ]

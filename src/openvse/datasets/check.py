@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from openvse.corpus.corpus import Corpus, SharedTexts, long_captions
+from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, equal_files
-from openvse.datasets.near_duplicates import SeenImage, alike_pairs, same_pairs, see_images
+from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.datasets.opening import open_corpus
-from openvse.datasets.registry import FACTS, find_loader
+from openvse.datasets.registry import DATASETS, FACTS, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.names import escaped
@@ -31,79 +32,39 @@ class Finding:
     """One thing that was checked.
 
     Attributes:
-        ok: whether the result is correct.
-        text: a line to print.
-        note: whether it is only information and not a fault.
+        mark: the beginning of the line: "ok"; "note" for information; or "WRONG" for a fault.
+        text: the rest of the line.
         cases: the cases that it is about, one line each.
     """
 
-    ok: bool
+    mark: Literal["ok", "note", "WRONG"]
     text: str
-    note: bool = False
     cases: tuple[str, ...] = ()
 
     @property
-    def mark(self) -> str:
-        """The beginning of the line."""
-        if self.note:
-            return "note"
-        return "ok" if self.ok else "WRONG"
+    def ok(self) -> bool:
+        """Whether it is no fault."""
+        return self.mark != "WRONG"
 
 
 def check_data(
-    name: str, root: str | Path, *, read_files: bool = True, progress: OnProgress | None = None
-) -> list[Finding]:
-    """Check a copy of a data set; a data set without published facts is opened and counted.
-
-    Args:
-        name: a name in ``DATASETS`` or ``QUESTION_SETS``.
-        root: the folder or file that should hold the data set.
-        read_files: whether to read images and features, to find equal ones in two splits and features that are not
-            finite.
-        progress: a function that is called while files are read.
-
-    Returns:
-        A finding for each piece and fact. For a missing piece it gives the size, the source and the terms.
-
-    Raises:
-        RecipeError: the name is unknown.
-    """
-    find_loader(name)
-    facts, folder = FACTS.get(name), Path(root).expanduser()
-    findings = _pieces(facts, folder) if facts else []
-    missing = [piece for piece in facts.pieces if piece.required and not piece.find(folder)] if facts else []
-    has_images = not any(piece.media for piece in missing)
-    try:
-        corpus = open_corpus(f"{name}:{root}", require_images=has_images)
-    except DataError as error:
-        if all(piece.media for piece in missing):  # otherwise the findings say why
-            findings.append(Finding(False, str(error)))
-    else:
-        findings += _contents(corpus, facts)
-        if read_files and has_images and corpus.features is None:
-            findings.append(_leakage(corpus, progress))
-        if read_files and isinstance(corpus.features, ArrayFeatures):
-            findings += _features(corpus.features)
-    if facts and not all(finding.ok for finding in findings):
-        findings.append(Finding(True, f"terms: {facts.licence}", note=True))
-    return findings
-
-
-def check_own(
     source: str | Path,
     *,
     quick: bool = False,
     allow_outside: bool = False,
     progress: OnProgress | None = None,
 ) -> list[Finding]:
-    """Check your own data for what harms training: files, captions, duplicates, leakage.
+    """Check a copy of a published data set for completeness, and your own data for what harms training.
 
-    Faults are problems that reduce or distort training or evaluation: data that do not open, captions without their
-    image, broken images, and files that are in two splits. Everything else is a note.
+    Of a published data set, each piece and fact gives a finding; that of a missing piece has its size, source and
+    terms. In your own data, faults are data that do not open, captions without their image, broken images, and files
+    that are in two splits. Everything else is a note.
 
     Args:
-        source: the data, as for ``open_corpus``.
-        quick: whether to skip decoding images; files that are in two splits are still found.
+        source: the data, as for ``open_corpus``; a published data set is ``NAME:ROOT``.
+        quick: whether to skip what reads whole files: of published data, the search for equal files in two splits and
+            for features that are not finite; of your own, decoding the images. Files of your own that are in two splits
+            are still found.
         allow_outside: see ``open_corpus``.
         progress: a function that is called while files are read.
 
@@ -111,14 +72,20 @@ def check_own(
         RecipeError: the name of a data set is unknown.
         OpenVSEError: a package that the data need is not installed.
     """
+    name, root = parse_source(source)
+    if name:
+        DATASETS.get(name)
+    if facts := FACTS.get(name):
+        return _published(facts, root, quick, progress)
     try:
         corpus = open_corpus(source, allow_outside=allow_outside)
     except DataError as error:
-        return [Finding(False, str(error))]
-    findings = [Finding(True, _summary(corpus))]
+        return [Finding("WRONG", str(error))]
+    findings = [Finding("ok", _summary(corpus))]
     for problem in corpus.problems:
         fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
-        findings.append(Finding(not fault, problem, note=not fault))
+        findings.append(Finding("WRONG" if fault else "note", problem))
+    findings += _long_captions(corpus)
     findings += [_leakage(corpus, progress)] if quick else _images(corpus, progress)
     return [*findings, _identical_captions(corpus), _short_captions(corpus)]
 
@@ -129,11 +96,32 @@ def describe_data(name: str) -> str:
     Raises:
         RecipeError: the name is unknown.
     """
-    opener, facts = find_loader(name), FACTS.get(name)
+    opener, facts = DATASETS.get(name), FACTS.get(name)
     if facts:
         return facts.describe()
     reads = (inspect.getdoc(opener) or "").partition("\nArgs:")[0]
     return f"{name}: {reads.strip().replace('``', '')}"
+
+
+def _published(facts: Facts, root: Path, quick: bool, progress: OnProgress | None) -> list[Finding]:
+    """Compare a copy with the facts of its data set."""
+    findings = _pieces(facts, root)
+    missing = [piece for piece in facts.pieces if piece.required and not piece.find(root)]
+    has_images = not any(piece.media for piece in missing)
+    try:
+        corpus = open_corpus(f"{facts.name}:{root}", require_images=has_images)
+    except DataError as error:
+        if all(piece.media for piece in missing):  # otherwise the findings say why
+            findings.append(Finding("WRONG", str(error)))
+    else:
+        findings += _contents(corpus, facts)
+        if not quick and has_images and corpus.features is None:
+            findings.append(_leakage(corpus, progress))
+        if not quick and isinstance(corpus.features, ArrayFeatures):
+            findings += _features(corpus.features)
+    if not all(finding.ok for finding in findings):
+        findings.append(Finding("note", f"terms: {facts.licence}"))
+    return findings
 
 
 def _pieces(facts: Facts, root: Path) -> list[Finding]:
@@ -141,25 +129,22 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
     for piece in facts.pieces:
         path = piece.find(root)
         if path:
-            findings.append(Finding(True, f"{piece.what}: {path}"))
+            findings.append(Finding("ok", f"{piece.what}: {path}"))
         else:
             text = f"{piece.what}: none of {', '.join(piece.paths)} in {root}; get {piece.source}"
-            findings.append(Finding(not piece.required, text, note=not piece.required))
+            findings.append(Finding("WRONG" if piece.required else "note", text))
     return findings
 
 
-def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
-    """Compare the opened data with the facts, as far as there are any."""
-    counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
-    if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
-        counts.append(Finding(True, shared, note=True))
-    if long := long_captions(corpus.captions):
-        counts.append(Finding(True, long, note=True))
+def _contents(corpus: Corpus, facts: Facts) -> list[Finding]:
+    """Compare the opened data with the facts."""
+    counts = _facts(corpus, facts) if facts.forms else [Finding("ok", _summary(corpus))]
     # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
-    complete = facts is not None and all(finding.ok for finding in counts)
+    complete = all(finding.ok for finding in counts)
+    counts += _long_captions(corpus)
     for problem in corpus.problems:
         harmless = complete and not problem.startswith(LEAKAGE)
-        counts.append(Finding(harmless, problem, note=harmless))
+        counts.append(Finding("note" if harmless else "WRONG", problem))
     return counts
 
 
@@ -182,7 +167,7 @@ def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
         if len(uneven):
             first = f"{corpus.image_ids[uneven[0]]} with {counts[uneven[0]]}"
             text += f" expected, {len(uneven):,} have another number (first: {first})"
-        findings.append(Finding(not len(uneven), text))
+        findings.append(Finding("WRONG" if len(uneven) else "ok", text))
     return [*findings, *(_ends(corpus, split, *ends) for split, ends in form.ends.items())]
 
 
@@ -199,10 +184,10 @@ def _distance(one: Form, other: Form) -> int:
 
 def _count(what: str, counted: int, expected: int, form: Form, *, shrinks: bool) -> Finding:
     if counted == expected:
-        return Finding(True, f"{what}: {counted:,}")
+        return Finding("ok", f"{what}: {counted:,}")
     vanished = shrinks and 0 < counted < expected
     reason = "; what is missing is no longer published" if vanished else f" ({form.name})"
-    return Finding(vanished, f"{what}: {counted:,}, expected {expected:,}{reason}", note=vanished)
+    return Finding("note" if vanished else "WRONG", f"{what}: {counted:,}, expected {expected:,}{reason}")
 
 
 def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
@@ -211,7 +196,7 @@ def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
     ends = (min(ids, default="nothing"), max(ids, default="nothing"))
     text = f"identifiers{f' of {split}' if split else ''}: {ends[0]} to {ends[1]}"
     ok = ends == (first, last)
-    return Finding(ok, text if ok else f"{text}, expected {first} to {last}")
+    return Finding("ok" if ok else "WRONG", text if ok else f"{text}, expected {first} to {last}")
 
 
 def _summary(corpus: Corpus) -> str:
@@ -231,8 +216,8 @@ def _features(features: ArrayFeatures) -> list[Finding]:
         for part in features.parts
     ]
     return [
-        Finding(True, f"features: {'; '.join(shapes)}"),
-        *(Finding(False, fault) for fault in features.faults()),
+        Finding("ok", f"features: {'; '.join(shapes)}"),
+        *(Finding("WRONG", fault) for fault in features.faults()),
     ]
 
 
@@ -241,14 +226,19 @@ def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     splits = corpus.split_labels()
     pairs = equal_files(corpus.image_paths, splits, progress)
     if not pairs:
-        return Finding(True, f"{LEAKAGE}: no two splits share a file")
+        return Finding("ok", f"{LEAKAGE}: no two splits share a file")
     one, other = pairs[0]
     ids = corpus.image_ids
     return Finding(
-        False,
+        "WRONG",
         f"{LEAKAGE}: {len(pairs)} file(s) are equal to one of another split (first: {ids[one]} in "
         f"{splits[one]} and {ids[other]} in {splits[other]})",
     )
+
+
+def _long_captions(corpus: Corpus) -> list[Finding]:
+    said = long_captions(corpus.captions)
+    return [Finding("note", said)] if said else []
 
 
 def _identical_captions(corpus: Corpus) -> Finding:
@@ -261,12 +251,11 @@ def _identical_captions(corpus: Corpus) -> Finding:
         key=lambda item: -len(item[1]),
     )
     if not shared:
-        return Finding(True, "no two images have the same caption")
+        return Finding("ok", "no two images have the same caption")
     count = len(set().union(*(owners for _, owners in shared)))
     return Finding(
-        True,
+        "note",
         f"{count:,} of {len(corpus):,} images share a caption with another one ({len(shared):,} captions)",
-        note=True,
         cases=tuple(f"{len(owners)} images: {escaped(caption)}" for caption, owners in shared),
     )
 
@@ -280,19 +269,18 @@ def _short_captions(corpus: Corpus) -> Finding:
         if sum(map(str.isalnum, corpus.captions[text])) < _SHORT_LETTERS
     )
     if not cases:
-        return Finding(True, f"no caption has fewer than {_SHORT_LETTERS} letters")
-    return Finding(
-        True, f"{len(cases):,} caption(s) have fewer than {_SHORT_LETTERS} letters", note=True, cases=cases
-    )
+        return Finding("ok", f"no caption has fewer than {_SHORT_LETTERS} letters")
+    return Finding("note", f"{len(cases):,} caption(s) have fewer than {_SHORT_LETTERS} letters", cases)
 
 
 def _images(corpus: Corpus, progress: OnProgress | None) -> list[Finding]:
     """Decode all images, or the middle frames of clips, and report broken ones, duplicates and leakage."""
     seen = see_images(corpus.image_paths, partial(progress, "decoding images") if progress else None)
+    same, alike = duplicate_pairs(seen)
     return [
         _broken(corpus, seen),
-        *_twice(corpus, same_pairs(seen), "the same", exact=True),
-        *_twice(corpus, alike_pairs(seen), "alike", exact=False),
+        *_twice(corpus, same, "the same", exact=True),
+        *_twice(corpus, alike, "alike", exact=False),
     ]
 
 
@@ -303,8 +291,8 @@ def _broken(corpus: Corpus, seen: Sequence[SeenImage]) -> Finding:
         if image.look is None
     )
     if not cases:
-        return Finding(True, f"all {len(seen):,} images decode")
-    return Finding(False, f"{len(cases):,} of {len(seen):,} images are broken", cases=cases)
+        return Finding("ok", f"all {len(seen):,} images decode")
+    return Finding("WRONG", f"{len(cases):,} of {len(seen):,} images are broken", cases)
 
 
 def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact: bool) -> list[Finding]:
@@ -320,14 +308,12 @@ def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact:
     leaked, within = tuple(by_kind[True]), tuple(by_kind[False])
     findings = []
     if exact and not leaked:
-        findings.append(Finding(True, f"{LEAKAGE}: no two splits share a file"))
+        findings.append(Finding("ok", f"{LEAKAGE}: no two splits share a file"))
     if leaked:
         text = f"{LEAKAGE}: {len(leaked):,} pair(s) of images in two splits are {how}"
-        findings.append(Finding(not exact, text, note=not exact, cases=leaked))
+        findings.append(Finding("WRONG" if exact else "note", text, leaked))
     if within:
-        findings.append(
-            Finding(True, f"{len(within):,} pair(s) of images are {how}", note=True, cases=within)
-        )
+        findings.append(Finding("note", f"{len(within):,} pair(s) of images are {how}", within))
     elif not leaked:
-        findings.append(Finding(True, f"no two images are {how}"))
+        findings.append(Finding("ok", f"no two images are {how}"))
     return findings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, in_format, read_karpathy
+from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, reading_json
 from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
@@ -21,6 +20,12 @@ OFFICIAL = {"train2014": "train", "val2014": "validation"}
 def image_folders(part: str) -> tuple[str, ...]:
     """Return the possible folders of the images of a part, for instance "val2014", under the root."""
     return (f"{part}/", f"images/{part}/")
+
+
+def image_piece(part: str, size: str, *, required: bool = True) -> Piece:
+    """Return the piece with the images of a part, whose archive has a size such as "13 GB"."""
+    source = f"{part}.zip ({size}) of https://cocodataset.org/#download"
+    return Piece(f"image files of {part}", image_folders(part), source, required=required, media=True)
 
 
 def _caption_files(part: str) -> tuple[str, ...]:
@@ -46,18 +51,8 @@ COCO = Facts(
             "captions_val2014.json in annotations_trainval2014.zip (241 MB) of https://cocodataset.org/#download: "
             "the owners' split, without a test part",
         ),
-        Piece(
-            "image files of train2014",
-            image_folders("train2014"),
-            "train2014.zip (13 GB) of https://cocodataset.org/#download",
-            media=True,
-        ),
-        Piece(
-            "image files of val2014",
-            image_folders("val2014"),
-            "val2014.zip (6 GB) of https://cocodataset.org/#download",
-            media=True,
-        ),
+        image_piece("train2014", "13 GB"),
+        image_piece("val2014", "6 GB"),
     ),
     forms=(
         Form("Karpathy's split (restval is training)", (113_287, 5000, 5000), 616_767, ends=_ENDS_KARPATHY),
@@ -119,8 +114,7 @@ def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[i
     if path is None:
         raise DataError(f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse data coco")
     captions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-    with in_format(path, "COCO's format"):
-        tree = json.loads(path.read_text(encoding="utf-8"))
+    with reading_json(path, "COCO's format") as tree:
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):
             captions[annotation["image_id"]].append((int(annotation["id"]), annotation["caption"]))
         for image in tree["images"]:

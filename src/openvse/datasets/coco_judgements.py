@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections import defaultdict
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int
 
 from openvse.corpus import Corpus
 from openvse.datasets.coco import KARPATHY, OFFICIAL, official_captions
-from openvse.datasets.layout import first_file, in_format
+from openvse.datasets.layout import first_file, reading_json
 from openvse.errors import DataError
 
 _NUMBER = re.compile(r"(\d+)\.\w+$")
@@ -67,11 +66,10 @@ def _from_karpathy(root: Path) -> dict[str, list[tuple[int, str]]]:
     path = first_file(root, KARPATHY)
     if path is None:
         return {}
-    with in_format(path, "Karpathy's format with numbers of captions"):
-        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+    with reading_json(path, "Karpathy's format with numbers of captions") as tree:
         return {
             entry["filename"]: _tidy([(int(each["sentid"]), each["raw"]) for each in entry["sentences"]])
-            for entry in entries
+            for entry in tree["images"]
         }
 
 
@@ -137,14 +135,13 @@ def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
     part = {"test": "test", "validation": "val"}.get(split)
     if part is None:
         raise DataError(f"Crisscrossed Captions has no split {split!r}: give --split test or validation")
-    places = [folder, folder / "data"]
-    root = next((place for place in places if (place / f"sits_{part}.csv").is_file()), None)
-    if root is None:
+    found = first_file(folder, [f"sits_{part}.csv", f"data/sits_{part}.csv"])
+    if found is None:
         raise DataError(
             f"{folder}: no sits_{part}.csv of Crisscrossed Captions: give the data/ folder of "
             f"github.com/google-research-datasets/Crisscrossed-Captions"
         )
-    return {task: _read_ratings(root / f"{task}_{part}.csv", task) for task in HEADERS}
+    return {task: _read_ratings(found.with_name(f"{task}_{part}.csv"), task) for task in HEADERS}
 
 
 def _read_ratings(path: Path, task: str) -> RatedPairs:
@@ -216,23 +213,21 @@ def read_eccv_caption(folder: Path) -> EccvCaption:
     Raises:
         DataError: a file is missing or has another form.
     """
-    places = (folder, folder / "data", folder / "eccv_caption" / "data")
-    root = next((place for place in places if (place / I2T).is_file()), None)
-    if root is None:
+    i2t = first_file(folder, [I2T, f"data/{I2T}", f"eccv_caption/data/{I2T}"])
+    if i2t is None:
         raise DataError(
             f"{folder}: no {I2T} of ECCV Caption: give the folder eccv_caption/data of the package eccv_caption"
         )
-    original = _read_positives(root / ORIGINAL) if (root / ORIGINAL).is_file() else None
+    original = first_file(i2t.parent, [ORIGINAL])
     return EccvCaption(
-        _read_positives(root / I2T),
-        _read_positives(root / T2I),
-        None if original is None else frozenset(original),
+        _read_positives(i2t),
+        _read_positives(i2t.with_name(T2I)),
+        frozenset(_read_positives(original)) if original else None,
     )
 
 
 def _read_positives(path: Path) -> dict[int, tuple[int, ...]]:
-    with in_format(path, "the format of ECCV Caption"):
-        tree = json.loads(path.read_text(encoding="utf-8"))
+    with reading_json(path, "the format of ECCV Caption") as tree:
         found = {int(query): tuple(dict.fromkeys(map(int, items))) for query, items in tree.items()}
     if not found or not all(found.values()):
         raise DataError(f"{path}: a query without a positive item, or no queries: download it again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.facts import Facts, Form, Piece
@@ -56,15 +56,6 @@ DAQUAR = Facts(
 _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\d+)\s*\?\s*")
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A question of a file: the name of the image, the question without it, and the answers."""
-
-    image: str
-    text: str
-    answers: str
-
-
 def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     """Open DAQUAR with all its answers, in the split by image.
 
@@ -84,23 +75,15 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     Raises:
         DataError: questions or images are not found, a line is malformed, or see ``build_questions``.
     """
-    entries, splits = _read(root)
+    read, splits = _read(root)
     place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)
     if place is None and require_images:
         raise DataError(f"{root}: no image1.jpg or image1.png in images/; see openvse data daquar")
     folder = (root / (place or IMAGES[0])).parent
     suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
-    note, splits = _with_validation({entry.image: splits.get(entry.image, "") for entry in entries})
+    note, splits = _with_validation({each.image_id: splits.get(each.image_id, "") for each in read})
     questions = (
-        Question(
-            "",
-            entry.image,
-            folder / f"{entry.image}{suffix}",
-            entry.text,
-            entry.answers.split(", "),
-            splits[entry.image],
-        )
-        for entry in entries
+        replace(each, path=folder / f"{each.image_id}{suffix}", split=splits[each.image_id]) for each in read
     )
     opened = build_questions("daquar", numbered(questions), require_images=require_images)
     return replace(opened, problems=(note, *opened.problems))
@@ -115,8 +98,8 @@ def detect_daquar(root: Path) -> bool:
     )
 
 
-def _read(root: Path) -> tuple[list[_Entry], dict[str, str]]:
-    """Return all questions, and the published split of each image that has one."""
+def _read(root: Path) -> tuple[list[Question], dict[str, str]]:
+    """Return all questions, without the files of their images, and the published split of each image that has one."""
     lists = {split: root / name for split, name in LISTS.items() if (root / name).is_file()}
     listed = {
         name: split
@@ -132,24 +115,24 @@ def _read(root: Path) -> tuple[list[_Entry], dict[str, str]]:
             for split, name in BY_IMAGE.items()
             if (root / name).is_file()
         }
-        own = {entry.image: split for split, part in parts.items() for entry in part}
-        return [entry for part in parts.values() for entry in part], own
+        own = {each.image_id: split for split, part in parts.items() for each in part}
+        return [each for part in parts.values() for each in part], own
     tables = [root / name for name in BY_QUESTION if (root / name).is_file()]
     if not tables:
         names = ", ".join((*ALL_QUESTIONS, *BY_IMAGE.values(), *BY_QUESTION))
         raise DataError(f"{root}: none of {names}; see openvse data daquar")
-    return [entry for table in tables for entry in _read_file(table)], listed
+    return [each for table in tables for each in _read_file(table)], listed
 
 
-def _read_file(path: Path) -> Iterator[_Entry]:
+def _read_file(path: Path) -> Iterator[Question]:
     if path.suffix == ".csv":
         columns = (("image_id",), ("question",), ("answer",))
-        yield from (_Entry(*cells) for _, cells in read_rows(path, columns))
+        yield from (_question(*cells) for _, cells in read_rows(path, columns))
     else:
         yield from _read_pairs(path)
 
 
-def _read_pairs(path: Path) -> Iterator[_Entry]:
+def _read_pairs(path: Path) -> Iterator[Question]:
     """Yield the questions of a file that alternates between questions and answers."""
     lines = [line.strip() for line in read_lines(path)]
     while lines and not lines[-1]:
@@ -161,7 +144,11 @@ def _read_pairs(path: Path) -> Iterator[_Entry]:
                 f"{path}, line {number + 1}: write a question that ends with the name of its image "
                 "(in the image1 ?), and its answer in the next line"
             )
-        yield _Entry(question[2], question[1], lines[number + 1])
+        yield _question(question[2], question[1], lines[number + 1])
+
+
+def _question(image: str, text: str, answers: str) -> Question:
+    return Question("", image, Path(image), text, answers.split(", "))
 
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
 from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import read_lines, read_tabbed
 from openvse.datasets.table import read_table
 from openvse.errors import DataError
 
@@ -52,6 +52,38 @@ class FlickrLayout:
             Piece("captions", (self.karpathy, *self.captions), captions),
             Piece("splits", (self.karpathy, *self.splits[-1]), splits),
         )
+
+    def open(self, root: Path, *, require_images: bool = True) -> Corpus:
+        """Open the data set.
+
+        Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list, ``Corpus.split``
+        uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
+        identifiers, so that every form gives the same training batches.
+
+        Args:
+            root: the folder with the files of the data set.
+            require_images: see ``build_corpus``.
+
+        Raises:
+            DataError: captions or images are not found, or see ``build_corpus``.
+        """
+        json_path, captions = root / self.karpathy, first_file(root, self.captions)
+        images = first_folder(root, self.images)
+        if images is None and require_images:
+            raise DataError(
+                f"{root}: no image folder {' or '.join(self.images)}; see openvse data {self.name}"
+            )
+        folder = images or root
+        if json_path.is_file():
+            records = read_karpathy(json_path, lambda _: folder)
+        elif captions:
+            records = _read_captions(
+                captions, folder, read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
+            )
+        else:
+            allowed = " or ".join((self.karpathy, *self.captions))
+            raise DataError(f"{root}: no caption file {allowed}; see openvse data {self.name}")
+        return build_corpus(self.name, in_order(records), require_images=require_images)
 
 
 _8K_SOURCE = "on request from https://hockenmaier.cs.illinois.edu/8k-pictures.html"
@@ -123,50 +155,6 @@ FLICKR30K = Facts(
 )
 
 
-def open_flickr8k(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open Flickr8k; see ``open_flickr``."""
-    return open_flickr(FLICKR8K_LAYOUT, root, require_images=require_images)
-
-
-def open_flickr30k(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open Flickr30K; see ``open_flickr``."""
-    return open_flickr(FLICKR30K_LAYOUT, root, require_images=require_images)
-
-
-def open_flickr(layout: FlickrLayout, root: Path, *, require_images: bool = True) -> Corpus:
-    """Open Flickr8k or Flickr30k.
-
-    Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list, ``Corpus.split``
-    uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
-    identifiers, so that every form gives the same training batches.
-
-    Args:
-        layout: the possible places of the files.
-        root: the folder with the files of the data set.
-        require_images: see ``build_corpus``.
-
-    Raises:
-        DataError: captions or images are not found, or see ``build_corpus``.
-    """
-    json_path, captions = root / layout.karpathy, first_file(root, layout.captions)
-    images = first_folder(root, layout.images)
-    if images is None and require_images:
-        raise DataError(
-            f"{root}: no image folder {' or '.join(layout.images)}; see openvse data {layout.name}"
-        )
-    folder = images or root
-    if json_path.is_file():
-        records = read_karpathy(json_path, lambda _: folder)
-    elif captions:
-        records = _read_captions(
-            captions, folder, read_splits(root, dict(zip(SPLITS, layout.splits, strict=True)))
-        )
-    else:
-        allowed = " or ".join((layout.karpathy, *layout.captions))
-        raise DataError(f"{root}: no caption file {allowed}; see openvse data {layout.name}")
-    return build_corpus(layout.name, in_order(records), require_images=require_images)
-
-
 def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> Iterator[Record]:
     """Yield a record for each image and each split that lists it."""
     for name, sentences in _sentences(path).items():
@@ -180,10 +168,6 @@ def _sentences(path: Path) -> dict[str, Sequence[str]]:
     if lines and "\t" not in lines[0]:
         return {record.image_id: record.captions for record in read_table(path)}
     captions: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, start=1):
-        key, tab, caption = line.partition("\t")
-        if not tab and line.strip():
-            raise DataError(f"{path}, line {number}: write name.jpg#0, a tab and the sentence")
-        if tab:
-            captions.setdefault(key.partition("#")[0], []).append(caption)
+    for key, caption in read_tabbed(path, "name.jpg#0"):
+        captions.setdefault(key.partition("#")[0], []).append(caption)
     return dict(captions)

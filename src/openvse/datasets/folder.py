@@ -8,8 +8,8 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import is_split
-from openvse.datasets.layout import with_folder_splits
-from openvse.datasets.table import lone_tables, read_file, splits_of
+from openvse.datasets.layout import named_splits, with_folder_splits
+from openvse.datasets.table import lone_tables, read_file
 from openvse.errors import DataError
 from openvse.media.listing import list_media
 from openvse.media.videos import is_video
@@ -88,9 +88,8 @@ def _read_tables(root: Path) -> list[Record]:
             f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/, and no table of captions; "
             "write one"
         )
-    splits = splits_of(files, root)
     return [
         replace(record, split=record.split or split)
-        for file, split in zip(files, splits, strict=True)
+        for file, split in named_splits(files, root).items()
         for record in read_file(file)
     ]

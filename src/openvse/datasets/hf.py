@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 
 from openvse.corpus.corpus import Corpus
 from openvse.datasets.folder import open_folder
-from openvse.datasets.layout import named_splits, refuse_outside
+from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.webdataset import find_shards, shards_corpus
 from openvse.errors import DataError
@@ -20,8 +19,6 @@ from openvse.errors import DataError
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 SAVED = "dataset_dict.json"
 """The file that identifies a folder which ``DatasetDict.save_to_disk`` wrote."""
-
-_SUFFIXES = (*ARROW_SUFFIXES, ".tar", ".csv", ".tsv", ".jsonl")
 
 
 def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
@@ -44,29 +41,27 @@ def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
     folder, config = _located(root)
     corpus = _open_local(folder, config, require_images)
     if not root.is_dir():  # downloaded data never read other files of this machine, whatever is allowed
-        refuse_outside(folder, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
+        refuse_outside(folder, corpus)
     return corpus
 
 
 def _open_local(folder: Path, config: str, require_images: bool) -> Corpus:
     if (folder / SAVED).is_file():
-        return _saved(folder, require_images)
+        return arrow_corpus(folder, _saved(folder), require_images=require_images)
     configs = read_configs(folder / "README.md")
     if configs:
         chosen = choose_config(folder, configs, config)
-        files, splits = _files_of(folder, chosen)
+        files = _files_of(folder, chosen)
     elif config:
         raise DataError(
             f"{folder}: README.md names no configuration, and {config!r} is asked for; leave it out"
         )
     else:
-        files = find_arrow(folder) or find_shards(folder)
-        splits = named_splits([file.relative_to(folder) for file in files])
-    if files and files[0].suffix.lower() in ARROW_SUFFIXES:
-        return arrow_corpus(folder, files, splits, require_images=require_images)
-    if files and files[0].suffix.lower() == ".tar":
-        return shards_corpus(folder, files, splits, require_images=require_images)
-    return open_folder(folder, require_images=require_images)
+        files = named_splits(find_arrow(folder) or find_shards(folder), folder)
+    if not files:
+        return open_folder(folder, require_images=require_images)
+    join = arrow_corpus if next(iter(files)).suffix.lower() in ARROW_SUFFIXES else shards_corpus
+    return join(folder, files, require_images=require_images)
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
+def _files_of(folder: Path, config: HubConfig) -> dict[Path, str]:
     """Return the files of a configuration with their splits; patterns must stay within the folder."""
     splits: dict[Path, str] = {}
     for split, pattern in config.files:
@@ -150,26 +145,16 @@ def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
                 f"{folder}: configuration {config.name!r} names {pattern!r}, outside of the folder"
             )
         for path in sorted(folder.glob(pattern)):
-            if path.suffix.lower() in _SUFFIXES:
+            if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar"):
                 splits.setdefault(path, split)
-    files = [path for path in splits if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar")]
-    stated = [splits[path] for path in files]
-    return files, stated if len(set(stated)) > 1 else named_splits(
-        [path.relative_to(folder) for path in files]
-    )
+    return splits if len(set(splits.values())) > 1 else named_splits(list(splits), folder)
 
 
-def _saved(folder: Path, require_images: bool) -> Corpus:
-    """Open the output of ``DatasetDict.save_to_disk``: a folder of Arrow files for each split."""
-    try:
-        names = json.loads((folder / SAVED).read_text(encoding="utf-8"))["splits"]
-        files = {path: str(name) for name in names for path in find_arrow(folder / name)}
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DataError(
-            f"{folder / SAVED}: it cannot be understood ({error!r}); save the data set again"
-        ) from error
-    splits = list(files.values()) if len(set(files.values())) > 1 else [""] * len(files)
-    return arrow_corpus(folder, list(files), splits, require_images=require_images)
+def _saved(folder: Path) -> dict[Path, str]:
+    """Return the Arrow files that ``DatasetDict.save_to_disk`` wrote, in a folder for each split."""
+    with reading_json(folder / SAVED, "the format of save_to_disk") as tree:
+        files = {path: str(name) for name in tree["splits"] for path in find_arrow(folder / name)}
+    return files if len(set(files.values())) > 1 else dict.fromkeys(files, "")
 
 
 def _located(root: Path) -> tuple[Path, str]:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import Any
 
-from openvse.corpus.corpus import Record
+from openvse.corpus.corpus import Corpus, Record
+from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 from openvse.media.names import escaped
-from openvse.media.packed import ImageFile
 
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
@@ -45,18 +46,19 @@ def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
 
 
 @contextmanager
-def in_format(path: Path, what: str) -> Iterator[None]:
-    """Turn what goes wrong while a published file is read into one line.
+def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Any]:
+    """Parse a published JSON file, and turn what goes wrong while its content is read into one line.
 
     Args:
         path: the file.
         what: its format in messages, such as "COCO's format".
+        hook: a function that makes something else of each object, as for ``json.loads``.
 
     Raises:
         DataError: the file cannot be read, or has another format.
     """
     try:
-        yield
+        yield json.loads(path.read_text(encoding="utf-8"), object_hook=hook)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
     except OSError as error:
@@ -92,8 +94,8 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
     Raises:
         DataError: the file cannot be read, or has another format.
     """
-    with in_format(path, "Karpathy's format"):
-        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+    with reading_json(path, "Karpathy's format") as tree:
+        entries = tree["images"]
         folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
         for entry in entries:
             sentences = [sentence["raw"] for sentence in entry["sentences"]]
@@ -106,19 +108,15 @@ def split_of_folder(path: PurePath) -> str:
     return next((folder for folder in path.parts[:-1] if is_split(folder)), "")
 
 
-def split_of_file(path: PurePath) -> str:
-    """Return the split in a relative path: of a folder, or otherwise the first word of the file name that is one."""
-    return split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "")
+def named_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
+    """Return files with the split in the name of each, if all have one and there are several; otherwise with "".
 
-
-def named_splits(paths: Sequence[PurePath]) -> list[str]:
-    """Return the split of each file if all names contain one and there are several; otherwise "" for each.
-
-    Args:
-        paths: the paths relative to the data set, so that the folders above do not count.
+    The split is that of a folder, or otherwise the first word of the file name that is one. Folders above the root do
+    not count.
     """
-    splits = [split_of_file(path) for path in paths]
-    return splits if _several(splits) else [""] * len(paths)
+    below = [file.relative_to(root) for file in files]
+    splits = [split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "") for path in below]
+    return dict(zip(files, splits if _several(splits) else [""] * len(files), strict=True))
 
 
 def with_folder_splits(records: Sequence[Record]) -> list[Record]:
@@ -136,7 +134,7 @@ def _several(splits: Sequence[str]) -> bool:
     return all(splits) and len({canonical_split(split) for split in splits if split}) > 1
 
 
-def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
+def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
     """Refuse images outside the folder of a data set.
 
     The metadata decide which files are read and turned into features and pages. So a data set from elsewhere could read
@@ -144,7 +142,7 @@ def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
 
     Args:
         root: the folder of the data set, or its file.
-        images: the identifier and place of each image.
+        data: its content.
 
     Raises:
         DataError: an image is outside; the message names it, and the option that allows it.
@@ -152,7 +150,7 @@ def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
     folder = root.parent if root.is_file() else root
     base = _base(folder.resolve())
     real: dict[Path, Path] = {}  # links of folders are resolved once for all their images
-    for name, image in images:
+    for name, image in zip(data.image_ids, data.image_paths, strict=True):
         if not isinstance(image, Path):
             continue
         parent = real.get(image.parent) or real.setdefault(image.parent, image.parent.resolve())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import defaultdict
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
-from openvse.datasets.layout import first_file, in_format, require_file
-from openvse.datasets.rows import read_lines
+from openvse.datasets.layout import first_file, reading_json, require_file
+from openvse.datasets.rows import read_rows
 from openvse.errors import DataError
 
 PARTS = ("train_val_videodatainfo.json", "test_videodatainfo.json")
@@ -108,12 +106,12 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     """
     captions, owners = _read_captions(root)
     table = require_file("msr_vtt_1k_a", root, TEST_1K_A)
-    test = {row["video_id"]: row["sentence"] for row in _rows(table, ("video_id", "sentence"))}
+    test = {clip: sentence for _, (clip, sentence) in read_rows(table, (("video_id",), ("sentence",)))}
     unknown = [clip for clip in test if clip not in captions]
     if unknown:
         raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions; get both from one source")
     listed = first_file(root, TRAIN_9K)
-    train = {row["video_id"] for row in _rows(listed, ("video_id",))} if listed else set(captions)
+    train = {clip for _, (clip,) in read_rows(listed, (("video_id",),))} if listed else set(captions)
     validation = {"validation"}
     splits = {clip: validation if owners.get(clip) == validation else {"train"} for clip in train}
     splits |= {key: {"test"} for key in test}
@@ -132,8 +130,7 @@ def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]
     captions: defaultdict[str, list[str]] = defaultdict(list)
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
-        with in_format(path, "MSR-VTT's format"):
-            tree = json.loads(path.read_text(encoding="utf-8"))
+        with reading_json(path, "MSR-VTT's format") as tree:
             for video in tree["videos"]:
                 splits[video["video_id"]].add(
                     "validation" if video["split"] == "validate" else video["split"]
@@ -142,12 +139,3 @@ def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]
                 captions[sentence["video_id"]].append(sentence["caption"])
     order = sorted(splits, key=lambda clip: (len(clip), clip))  # video2 before video10
     return {clip: captions[clip] for clip in order}, splits
-
-
-def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(read_lines(path)))
-    if not rows or any(row.get(column) is None for row in rows for column in columns):
-        raise DataError(
-            f"{path}: a table with the columns {', '.join(columns)} is expected; download it again"
-        )
-    return rows

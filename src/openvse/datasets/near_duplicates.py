@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
@@ -69,11 +68,11 @@ def look_of(image: Image.Image) -> Look:
     return Look(bits, colours)
 
 
-def see(image: ImageFile, *, middle: bool = False) -> SeenImage:
+def see(image: ImageFile) -> SeenImage:
     """Decode one image, or the middle frame of a video; see ``see_images``."""
     try:
         content = image.read_bytes()
-        shown = read_poster(image) if middle or is_video(image.name) else read_image(content)
+        shown = read_poster(image) if is_video(image.name) else read_image(content)
     except OSError as error:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
@@ -83,49 +82,46 @@ def see(image: ImageFile, *, middle: bool = False) -> SeenImage:
 
 
 def see_images(
-    images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None, *, middle: bool = False
+    images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None
 ) -> list[SeenImage]:
     """Decode images in several threads, since decoders release Python's lock; broken ones keep their places.
 
     Args:
         images: the images; of a video, its middle frame is taken.
         progress: called after each image with how many are done, and how many there are.
-        middle: whether the middle frame of an animation is taken too, rather than its first one.
     """
     seen: list[SeenImage] = []
     cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
     with ThreadPoolExecutor(cpus) as pool:
         for start in range(0, len(images), _AT_ONCE):
-            for image in pool.map(partial(see, middle=middle), images[start : start + _AT_ONCE]):
+            for image in pool.map(see, images[start : start + _AT_ONCE]):
                 seen.append(image)
                 if progress is not None:
                     progress(len(seen), len(images))
     return seen
 
 
-def same_pairs(seen: Sequence[SeenImage]) -> list[tuple[int, int]]:
-    """Return pairs of positions of images with equal bytes: the first one with each of the others."""
-    first: dict[bytes, int] = {}
-    usable = (number for number, image in enumerate(seen) if image.look is not None)
-    return [
-        (one, number) for number in usable if (one := first.setdefault(seen[number].digest, number)) != number
-    ]
+def duplicate_pairs(
+    seen: Sequence[SeenImage],
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return pairs of positions of images with equal bytes, and of other images that look alike.
 
-
-def alike_pairs(seen: Sequence[SeenImage], *, same_too: bool = False) -> list[tuple[int, int]]:
-    """Return pairs of positions of images that look alike, sorted.
-
-    Args:
-        seen: the images, of which broken ones are in no pair.
-        same_too: whether images with equal bytes are pairs as well; otherwise only the first of them is compared.
+    Of images with equal bytes, the first is in a pair with each of the others, and only the first is compared with
+    other images. Broken images are in no pair.
     """
-    first = {} if same_too else {image.digest: number for number, image in reversed(list(enumerate(seen)))}
-    numbers, looks = [], []
+    first: dict[bytes, int] = {}
+    same, looks = [], {}
     for number, image in enumerate(seen):
-        if image.look is not None and first.get(image.digest, number) == number:
-            numbers.append(number)
-            looks.append(image.look)
-    return [(numbers[one], numbers[other]) for one, other in near_pairs(looks)]
+        if image.look is None:
+            continue
+        one = first.setdefault(image.digest, number)
+        if one == number:
+            looks[number] = image.look
+        else:
+            same.append((one, number))
+    numbers = list(looks)
+    alike = near_pairs(list(looks.values()))
+    return same, [(numbers[one], numbers[other]) for one, other in alike]
 
 
 def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, merge_identical
@@ -13,10 +14,10 @@ from openvse.datasets.folder import metadata_files
 from openvse.datasets.hf import SAVED
 from openvse.datasets.layout import OWN_DATA, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow
-from openvse.datasets.precomputed import detect_precomputed
+from openvse.datasets.precomputed import find_folder
 from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
 from openvse.datasets.question_folder import holds_questions
-from openvse.datasets.registry import DATASETS, QUESTION_SETS, find_loader, parse_source
+from openvse.datasets.registry import DATASETS, parse_source
 from openvse.datasets.sidecars import detect_sidecars
 from openvse.datasets.table import lone_tables
 from openvse.datasets.vqa2 import detect_vqa2
@@ -63,19 +64,13 @@ def open_corpus(
             cannot be used or are questions.
         RecipeError: the name of the data set is unknown.
     """
-    name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
-    if not root.exists() and name not in _NEEDS_NO_FOLDER:
-        raise DataError(f"{root}: there is no such file or folder; check the path")
-    name = name or _detect(root)
-    opened = find_loader(name)(root, require_images=require_images)
+    name, opened = _open(source, _detect, require_images, allow_outside)
     if isinstance(opened, QuestionSet) and not questions:
         raise DataError(
             f"{source} holds questions, which do not describe their images: give data with captions, or evaluate or "
             f"train a model that answers questions"
         )
     corpus = opened.as_corpus() if isinstance(opened, QuestionSet) else opened
-    if name in OWN_DATA and root.exists() and not allow_outside:
-        refuse_outside(root, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
     merged = merge_captions and name in OWN_CAPTIONS and not isinstance(opened, QuestionSet)
     return merge_identical(corpus) if merged else corpus
 
@@ -92,64 +87,81 @@ def open_questions(
         allow_outside: see ``open_corpus``.
 
     Raises:
-        DataError: the source is missing, its kind cannot be detected, or the data cannot be used.
+        DataError: the source is missing, its kind cannot be detected, the data hold captions, or they cannot be used.
         RecipeError: the name is unknown.
     """
-    name, root = parse_source(source, QUESTION_SETS)
-    if not root.exists():
+    _, opened = _open(source, _detect_questions, require_images, allow_outside)
+    if not isinstance(opened, QuestionSet):
+        raise DataError(f"{source} holds captions and no questions: give data with questions")
+    return opened
+
+
+def _open(
+    source: str | Path, detect: Callable[[Path], str], require_images: bool, allow_outside: bool
+) -> tuple[str, Corpus | QuestionSet]:
+    """Return the name of a data set, as the user gave it or as it is detected, and its content."""
+    name, root = parse_source(source)
+    if not root.exists() and name not in _NEEDS_NO_FOLDER:
         raise DataError(f"{root}: there is no such file or folder; check the path")
-    name = name or _detect_questions(root)
-    questions = QUESTION_SETS.get(name)(root, require_images=require_images)
-    if name in OWN_DATA and not allow_outside:
-        refuse_outside(root, list(zip(questions.image_ids, questions.image_paths, strict=True)))
-    return questions
+    name = name or detect(root)
+    opened = DATASETS.get(name)(root, require_images=require_images)
+    if name in OWN_DATA and root.exists() and not allow_outside:
+        refuse_outside(root, opened)
+    return name, opened
+
+
+def _holds_own_questions(root: Path) -> bool:
+    files = metadata_files(root)
+    return bool(files) and holds_questions(files[0])
+
+
+def _holds_tables(root: Path) -> bool:
+    """Return whether a folder holds text files of captions; Parquet and Arrow files have layouts of their own."""
+    return any(path.suffix.lower() not in ARROW_SUFFIXES for path in lone_tables(root))
+
+
+_LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
+    ("question_folder", _holds_own_questions),
+    ("folder", lambda root: bool(metadata_files(root))),
+    ("precomputed", lambda root: find_folder(root) is not None),
+    ("coco", detect_coco),
+    ("vqa2", detect_vqa2),
+    ("daquar", detect_daquar),
+    ("flickr8k", FLICKR8K_LAYOUT.fits),  # files that fit both sets of Flickr are Flickr8k's
+    ("flickr30k", FLICKR30K_LAYOUT.fits),
+    ("hf", lambda root: (root / SAVED).is_file()),
+    ("folder", _holds_tables),
+    ("webdataset", lambda root: bool(find_shards(root))),
+    ("sidecars", detect_sidecars),
+    ("hf", lambda root: (root / "README.md").is_file() and bool(find_arrow(root))),
+    ("parquet", lambda root: bool(find_arrow(root))),
+)
+"""What tells whether a folder holds a data set or question set; the first that does counts."""
+
+_SUFFIXES = {".csv": "table", ".tsv": "table", ".jsonl": "table", ".tar": "webdataset"}
+_SUFFIXES |= dict.fromkeys(ARROW_SUFFIXES, "parquet")
+
+
+_QUESTIONS = ("question_folder", "vqa2", "daquar")
 
 
 def _detect(root: Path) -> str:
     """Return the name of the data set or question set that fits a path."""
     if root.is_file():
-        return _detect_file(root)
-    files = metadata_files(root)
-    if files:
-        return "question_folder" if holds_questions(files[0]) else "folder"
-    if detect_precomputed(root):
-        return "precomputed"
-    if detect_coco(root):
-        return "coco"
-    name = _published_questions(root) or _flickr(root) or _own(root)
-    if name:
-        return name
+        suffix = root.suffix.lower()
+        if suffix in QUESTION_TABLES and holds_questions(root):
+            return "question_folder"
+        if suffix not in _SUFFIXES:
+            raise DataError(f"{root}: not a data set ({_EXPECTED})")
+        return _SUFFIXES[suffix]
+    for name, fits in _LAYOUTS:
+        if fits(root):
+            return name
     listing = list_media(root, videos=True)
     left_out = f"; {listing.left_out.describe()}" if listing.left_out else ""
     raise DataError(
         f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({_EXPECTED}){left_out}"
     )
-
-
-def _detect_file(path: Path) -> str:
-    suffix = path.suffix.lower()
-    if suffix in QUESTION_TABLES and holds_questions(path):
-        return "question_folder"
-    if suffix in (".csv", ".tsv"):
-        return "csv"
-    kind = {".jsonl": "table", ".tar": "webdataset", **dict.fromkeys(ARROW_SUFFIXES, "parquet")}.get(suffix)
-    if kind is None:
-        raise DataError(f"{path}: not a data set ({_EXPECTED})")
-    return kind
-
-
-def _own(root: Path) -> str:
-    """Return the name of the layout of a user's own data, other than metadata files, that a folder has, or ""."""
-    if (root / SAVED).is_file():
-        return "hf"
-    if any(path.suffix.lower() not in ARROW_SUFFIXES for path in lone_tables(root)):
-        return "folder"
-    if find_shards(root):
-        return "webdataset"
-    if detect_sidecars(root):
-        return "sidecars"
-    tables = find_arrow(root)
-    return ("hf" if (root / "README.md").is_file() else "parquet") if tables else ""
 
 
 def _detect_questions(root: Path) -> str:
@@ -158,17 +170,5 @@ def _detect_questions(root: Path) -> str:
         raise DataError(
             f"{root}: not a file of questions; give one of {', '.join(QUESTION_TABLES)}, or a folder"
         )
-    return _published_questions(root) or "question_folder"
-
-
-def _published_questions(root: Path) -> str:
-    """Return the name of the published question set whose files a folder holds, or ""."""
-    if detect_vqa2(root):
-        return "vqa2"
-    return "daquar" if detect_daquar(root) else ""
-
-
-def _flickr(root: Path) -> str:
-    """Return the name of the Flickr set whose files a folder holds, or ""; files that fit both are Flickr8k's."""
-    layouts = (FLICKR8K_LAYOUT, FLICKR30K_LAYOUT)
-    return next((layout.name for layout in layouts if layout.fits(root)), "")
+    fitting = (name for name, fits in _LAYOUTS if name in _QUESTIONS and fits(root))
+    return next(fitting, "question_folder")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from openvse.datasets.rows import (
     IMAGE_FIELDS,
     SPLIT_FIELD,
     first_field,
+    joined,
     read_captions,
     read_split,
 )
@@ -48,11 +49,10 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else find_arrow(root)
-    splits = named_splits([file.relative_to(folder) for file in files])
-    return arrow_corpus(root, files, splits, require_images=require_images)
+    return arrow_corpus(root, named_splits(files, folder), require_images=require_images)
 
 
-def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, require_images: bool) -> Corpus:
+def arrow_corpus(root: Path, files: Mapping[Path, str], *, require_images: bool) -> Corpus:
     """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages.
 
     Raises:
@@ -63,7 +63,7 @@ def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, re
     folder = root.parent if root.is_file() else root
     records = [
         replace(record, split=record.split or split)
-        for file, split in zip(files, splits, strict=True)
+        for file, split in files.items()
         for record in read_arrow(file)
     ]
     corpus = build_corpus(root.resolve().name, identified(records, folder), require_images=require_images)
@@ -88,14 +88,13 @@ def find_arrow(root: Path) -> list[Path]:
     return []
 
 
-def is_captioned(path: Path) -> bool:
-    """Return whether a table has columns of images and captions; raise OpenVSEError if pyarrow is not installed."""
+def column_names(path: Path) -> list[str]:
+    """Return the columns of a table, none if it is damaged; raise OpenVSEError if pyarrow is not installed."""
     pa = _pyarrow()
     try:
-        names = _opened(path).schema.names
+        return list(_opened(path).schema.names)
     except (pa.ArrowException, OSError):
-        return False
-    return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None
+        return []
 
 
 def read_arrow(path: Path) -> Iterator[Record]:
@@ -139,21 +138,10 @@ def identified(records: Sequence[Record], root: Path) -> Iterator[Record]:
             place = table.relative_to(root).with_suffix("").as_posix()
             yield record if unique else replace(record, image_id=f"{place}/{number:06d}")
         else:
-            files[record.path] = _joined(files.get(record.path), record)
+            files[record.path] = joined(files.get(record.path), record)
     for path, record in files.items():
         inside = path.is_relative_to(root)
         yield replace(record, image_id=path.relative_to(root).as_posix() if inside else record.image_id)
-
-
-def _joined(known: Record | None, record: Record) -> Record:
-    if known is None:
-        return record
-    if known.split != record.split:
-        raise DataError(
-            f"image {record.image_id!r} is in split {record.split!r} and in {known.split!r}; "
-            "give all rows of an image one split"
-        )
-    return replace(known, captions=[*known.captions, *record.captions])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Piece
-from openvse.datasets.layout import first_folder, in_format
+from openvse.datasets.layout import first_file, first_folder, reading_json
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
@@ -67,14 +66,6 @@ PRECOMPUTED = Facts(
 )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One split of the files: its features, and the captions of each image."""
-
-    features: ArrayPart
-    captions: tuple[Sequence[str], ...]
-
-
 def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     """Open features in the layout of SCAN and VSE-infinity, with their captions.
 
@@ -97,7 +88,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     Raises:
         DataError: files are missing or damaged, their counts differ, or see ``build_corpus``.
     """
-    folder = _folder(root)
+    folder = find_folder(root)
     if folder is None:
         raise DataError(
             f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_) there or in precomp/; "
@@ -107,21 +98,17 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]
     images, path_of = _image_folder(folder), {Path(path).name: path for path in names.values()}
     records = [
-        Record(item, images / path_of.get(item, item), captions, part.features.split)
-        for part in parts
-        for item, captions in zip(part.features.ids, part.captions, strict=True)
+        Record(item, images / path_of.get(item, item), captions, part.split)
+        for part, owned in parts
+        for item, captions in zip(part.ids, owned, strict=True)
     ]
     records = in_order(records, only_training=True)
     corpus = build_corpus(root.resolve().name, records, require_images=False)
-    return replace(corpus, features=ArrayFeatures([part.features for part in parts]))
+    return replace(corpus, features=ArrayFeatures([part for part, _ in parts]))
 
 
-def detect_precomputed(root: Path) -> bool:
-    """Return whether a folder has this layout."""
-    return _folder(root) is not None
-
-
-def _folder(root: Path) -> Path | None:
+def find_folder(root: Path) -> Path | None:
+    """Return the folder of the files of this layout: the root, or ``precomp`` in it; None if neither has them."""
     return next((folder for folder in (root / name for name in FOLDERS) if any(_splits_of(folder))), None)
 
 
@@ -134,8 +121,10 @@ def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
                 break
 
 
-def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _Part:
-    """Open one split.
+def _open_part(
+    folder: Path, split: str, file: str, names: dict[str, str]
+) -> tuple[ArrayPart, tuple[Sequence[str], ...]]:
+    """Return the features of one split, and the captions of each image.
 
     Raises:
         DataError: a file is missing, or the counts do not fit together.
@@ -158,7 +147,7 @@ def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _P
         ids = [f"{split}/{number:06d}" for number in range(num_images)]
     named = tuple(Path(names[item]).name if item in names else item for item in ids)
     owned = tuple(captions[number * each : (number + 1) * each] for number in range(num_images))
-    return _Part(ArrayPart(split, rows, named, repeats), owned)
+    return ArrayPart(split, rows, named, repeats), owned
 
 
 def _lines(path: Path) -> list[str]:
@@ -187,12 +176,11 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
 
 def _file_names(folder: Path) -> dict[str, str]:
     """Return the file name of each identifier that a mapping contains."""
-    places = (folder, folder.parent) if folder.name == "precomp" else (folder,)
-    path = next((place / MAPPING for place in places if (place / MAPPING).is_file()), None)
+    places = (MAPPING, f"../{MAPPING}") if folder.name == "precomp" else (MAPPING,)
+    path = first_file(folder, places)
     if path is None:
         return {}
-    with in_format(path, 'the form {"391895": "a.jpg"}'):
-        names = json.loads(path.read_text(encoding="utf-8"))
+    with reading_json(path, 'the form {"391895": "a.jpg"}') as names:
         return {str(key): Path(value).as_posix() for key, value in names.items()}
 
 

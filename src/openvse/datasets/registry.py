@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets.coco import COCO, open_coco
 from openvse.datasets.daquar import DAQUAR, open_daquar
-from openvse.datasets.flickr import FLICKR8K, FLICKR30K, open_flickr8k, open_flickr30k
+from openvse.datasets.flickr import FLICKR8K, FLICKR8K_LAYOUT, FLICKR30K, FLICKR30K_LAYOUT
 from openvse.datasets.folder import open_folder
 from openvse.datasets.hf import open_hf
 from openvse.datasets.msr_vtt import MSR_VTT, MSR_VTT_1K_A, open_msr_vtt, open_msr_vtt_1k_a
@@ -22,7 +21,7 @@ from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
 from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.sidecars import open_sidecars
-from openvse.datasets.table import open_csv, open_table
+from openvse.datasets.table import open_table
 from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
@@ -30,16 +29,13 @@ from openvse.datasets.webdataset import open_webdataset
 from openvse.errors import RecipeError
 from openvse.registry import Registry
 
-OpenedT = TypeVar("OpenedT", bound=Corpus | QuestionSet)
-OpenedT_co = TypeVar("OpenedT_co", bound=Corpus | QuestionSet, covariant=True)
-
 
 @runtime_checkable
-class Loader(Protocol[OpenedT_co]):
+class Loader(Protocol):
     """A function that opens a data set."""
 
-    def __call__(self, root: Path, /, *, require_images: bool) -> OpenedT_co:
-        """Return the data at a place.
+    def __call__(self, root: Path, /, *, require_images: bool) -> Corpus | QuestionSet:
+        """Return the data at a place: images or clips with captions, or questions about images.
 
         Args:
             root: the folder or file of the data set.
@@ -51,19 +47,14 @@ class Loader(Protocol[OpenedT_co]):
         ...
 
 
-Registration: TypeAlias = tuple[Loader[OpenedT], Facts | None]
-"""The loader of a data set, and the facts of its published copy if there are any."""
-
-
-class DataSets(Registry[OpenedT]):
+class DataSets(Registry[Corpus | QuestionSet]):
     """Data sets by name: the loader of each, and the facts of published ones.
 
     To add your own data set, put one line in your own file: ``DATASETS.add("mine", open_mine)``. With ``facts=MINE``,
     ``openvse data`` describes and checks it like the built-in ones.
 
     Args:
-        kind: the name of the kind of data sets in messages.
-        known: the built-in data sets by name.
+        known: by name, the loader of each built-in data set, and the facts of its published copy if there are any.
 
     Raises:
         RecipeError: the name in the facts is not that of the data set.
@@ -71,13 +62,13 @@ class DataSets(Registry[OpenedT]):
 
     listed_by: ClassVar[str] = "openvse data"
 
-    def __init__(self, kind: str, known: Mapping[str, Registration[OpenedT]]) -> None:
-        super().__init__(kind, {})
+    def __init__(self, known: Mapping[str, tuple[Loader, Facts | None]]) -> None:
+        super().__init__("data set", {})
         self.facts: dict[str, Facts] = {}
         for name, (loader, facts) in known.items():
             self.add(name, loader, facts=facts)
 
-    def add(self, name: str, part: Loader[OpenedT], *, facts: Facts | None = None) -> None:
+    def add(self, name: str, part: Loader, *, facts: Facts | None = None) -> None:
         """Register a data set.
 
         Args:
@@ -96,19 +87,15 @@ class DataSets(Registry[OpenedT]):
         if facts is not None:
             self.facts[name] = facts
 
-    def get(self, name: str) -> Loader[OpenedT]:
-        """Return the loader of a data set; raise RecipeError, which lists the allowed names, if there is none."""
-        return super().get(name)
 
-
-DATASETS: DataSets[Corpus] = DataSets(
-    "data set",
+DATASETS = DataSets(
     {
         "coco": (open_coco, COCO),
-        "csv": (open_csv, None),
+        "csv": (open_table, None),
+        "daquar": (open_daquar, DAQUAR),
         "hf": (open_hf, None),
-        "flickr30k": (open_flickr30k, FLICKR30K),
-        "flickr8k": (open_flickr8k, FLICKR8K),
+        "flickr30k": (FLICKR30K_LAYOUT.open, FLICKR30K),
+        "flickr8k": (FLICKR8K_LAYOUT.open, FLICKR8K),
         "folder": (open_folder, None),
         "mrw": (open_mrw, MRW),
         "msr_vtt": (open_msr_vtt, MSR_VTT),
@@ -117,44 +104,29 @@ DATASETS: DataSets[Corpus] = DataSets(
         "openmoji": (open_openmoji, None),
         "parquet": (open_parquet, None),
         "precomputed": (open_precomputed, PRECOMPUTED),
+        "question_folder": (open_question_folder, None),
         "sidecars": (open_sidecars, None),
         "table": (open_table, None),
         "tgif": (open_tgif, TGIF),
         "vatex": (open_vatex, VATEX),
+        "vqa2": (open_vqa2, VQA2),
         "webdataset": (open_webdataset, None),
     },
 )
-"""Images or clips with captions."""
+"""All data sets; ``daquar``, ``question_folder`` and ``vqa2`` hold questions."""
 
-QUESTION_SETS: DataSets[QuestionSet] = DataSets(
-    "question set",
-    {
-        "daquar": (open_daquar, DAQUAR),
-        "question_folder": (open_question_folder, None),
-        "vqa2": (open_vqa2, VQA2),
-    },
-)
-"""Questions about images."""
-
-FACTS: Mapping[str, Facts] = ChainMap(DATASETS.facts, QUESTION_SETS.facts)
+FACTS: Mapping[str, Facts] = DATASETS.facts
 """The facts of all published data sets by name, including those of plug-ins."""
 
 
-def find_loader(name: str) -> Loader[Corpus | QuestionSet]:
-    """Return the loader of a data set or question set; raise RecipeError, which lists both kinds, for other names."""
-    loaders: dict[str, Loader[Corpus | QuestionSet]] = {known: DATASETS.get(known) for known in DATASETS}
-    loaders |= {known: QUESTION_SETS.get(known) for known in QUESTION_SETS}
-    return DataSets(DATASETS.kind, {known: (loader, None) for known, loader in loaders.items()}).get(name)
-
-
-def parse_source(source: str | Path, names: Container[str]) -> tuple[str, Path]:
+def parse_source(source: str | Path) -> tuple[str, Path]:
     """Split ``NAME:ROOT``; the name is "" if the source is a path.
 
     Args:
-        source: what the user typed. A path may hold a colon.
-        names: the registered names; another word before the colon counts as a name if no such path exists.
+        source: what the user typed. A path may hold a colon; a word before it that is no registered name counts as a
+            name if no such path exists.
     """
     name, colon, root = str(source).partition(":")
-    if colon and (name in names or (name.isidentifier() and len(name) > 1 and not Path(source).exists())):
+    if colon and (name in DATASETS or (name.isidentifier() and len(name) > 1 and not Path(source).exists())):
         return name, Path(root).expanduser()
     return "", Path(source).expanduser()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ CAPTION_FIELDS = ("captions", "caption", "text", "description")
 """The possible names of the field with one or more captions; if several are present, the first counts."""
 
 SPLIT_FIELD = "split"
+
+MAX_CAPTION_BYTES = 1 << 20
+"""The largest file of the captions of one image."""
 
 
 def read_record(entry: Any, folder: Path) -> Record:
@@ -78,6 +82,18 @@ def read_split(entry: Mapping[str, Any]) -> str:
     return split
 
 
+def joined(known: Record | None, row: Record) -> Record:
+    """Add the captions of a row to what earlier rows say of its image; raise DataError if they have another split."""
+    if known is None:
+        return row
+    if known.split != row.split:
+        raise DataError(
+            f"image {row.image_id!r} is in split {row.split!r} and in {known.split!r}; "
+            "give all rows of an image one split"
+        )
+    return replace(known, captions=[*known.captions, *row.captions])
+
+
 def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:
     """Return the first allowed name that is among the fields, or None."""
     known = set(fields)
@@ -115,6 +131,30 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
     # splitlines would also cut at exotic separators that JSON strings may hold.
     return text.split("\n") if text else []
+
+
+def check_size(where: str | Path, size: int) -> None:
+    """Raise DataError if the captions of an image, at a place, have so many bytes that they cannot be captions."""
+    if size > MAX_CAPTION_BYTES:
+        raise DataError(f"{where}: {size:,} bytes are not captions; at most {MAX_CAPTION_BYTES:,} are read")
+
+
+def read_tabbed(path: Path, key: str) -> Iterator[tuple[str, str]]:
+    """Yield what is before and behind the first tab of each line: a key and a sentence; blank lines are skipped.
+
+    Args:
+        path: the file.
+        key: what is before the tab, for messages.
+
+    Raises:
+        DataError: the file cannot be read, or a line has no tab (with its number).
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        name, tab, sentence = line.partition("\t")
+        if tab:
+            yield name.strip(), sentence
+        elif line.strip():
+            raise DataError(f"{path}, line {number}: write {key}, a tab and the sentence")
 
 
 def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
@@ -194,9 +234,8 @@ def _reader(lines: Sequence[str]) -> Any:
 
 
 def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
-    for name in allowed:
-        if name in header:
-            return header.index(name)
+    if (name := first_field(header, allowed)) is not None:
+        return header.index(name)
     raise DataError(
         f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}); rename the column"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import with_folder_splits
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import check_size, read_lines
 from openvse.errors import DataError
 from openvse.media.listing import list_media, walk_files
 from openvse.media.names import is_image, is_video_name
@@ -16,9 +16,6 @@ from openvse.media.videos import is_video
 
 SIDECAR_SUFFIXES = (".txt", ".caption")
 """The suffixes of the text file of an image, which replace the suffix of the image."""
-
-MAX_SIDECAR_BYTES = 1 << 20
-"""A larger text file is refused, since it is not a caption."""
 
 
 def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
@@ -68,11 +65,7 @@ def read_sidecar(image: Path) -> Sequence[str] | None:
     path = _sidecar(image)
     if path is None:
         return None
-    if path.stat().st_size > MAX_SIDECAR_BYTES:
-        raise DataError(
-            f"{path}: {path.stat().st_size:,} bytes are not captions of {image.name}; "
-            f"at most {MAX_SIDECAR_BYTES:,} are read"
-        )
+    check_size(path, path.stat().st_size)
     return [line.strip() for line in read_lines(path) if line.strip()]
 
 

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.corpus.splits import SPLITS, is_split
 from openvse.datasets.layout import named_splits, with_folder_splits
-from openvse.datasets.parquet import ARROW_SUFFIXES, identified, is_captioned, read_arrow
+from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow
 from openvse.datasets.rows import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
     SPLIT_FIELD,
     field_names,
     first_field,
+    joined,
     read_objects,
     read_record,
     read_rows,
+    read_split,
 )
 from openvse.errors import DataError
 
@@ -44,23 +45,6 @@ def open_table(root: Path, *, require_images: bool = True) -> Corpus:
     return build_corpus(root.stem, records, require_images=require_images)
 
 
-def open_csv(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open a table of captions.
-
-    The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the folder of the
-    table), ``captions``, ``caption``, ``text`` or ``description``, and ``split`` if there are splits. Rows of one
-    image are joined.
-
-    Args:
-        root: the file (.csv or .tsv).
-        require_images: see ``build_corpus``.
-
-    Raises:
-        DataError: the file cannot be read, a column is missing, or see ``build_corpus``.
-    """
-    return build_corpus(root.stem, read_table(root), require_images=require_images)
-
-
 def read_file(file: Path) -> Iterator[Record]:
     """Yield a record for each image in a file of captions; paths are relative to its folder.
 
@@ -80,22 +64,15 @@ def read_file(file: Path) -> Iterator[Record]:
 
 def read_table(path: Path) -> Iterator[Record]:
     """Yield a record for each image of a table, in the order of their first rows."""
-    captions: dict[str, list[str]] = {}
-    splits: dict[str, str] = {}
+    records: dict[str, Record] = {}
     columns = (IMAGE_FIELDS, CAPTION_FIELDS)
     for line, (name, caption, split) in read_rows(path, columns, (SPLIT_FIELD,)):
-        if split and not is_split(split):
-            raise DataError(
-                f"{path}, line {line}: split {split!r}; use one of {', '.join(SPLITS)} (or dev, val)"
-            )
-        captions.setdefault(name, []).append(caption)
-        if splits.setdefault(name, split) != split:
-            raise DataError(
-                f"{path}, line {line}: image {name!r} is in split {split!r} and in {splits[name]!r}; "
-                "give all rows of an image one split"
-            )
-    for name, texts in captions.items():
-        yield Record(name, path.parent / name, texts, splits[name])
+        try:
+            row = Record(name, path.parent / name, [caption], read_split({SPLIT_FIELD: split}))
+            records[name] = joined(records.get(name), row)
+        except DataError as error:
+            raise DataError(f"{path}, line {line}: {error}") from None
+    yield from records.values()
 
 
 def lone_tables(root: Path) -> list[Path]:
@@ -112,7 +89,7 @@ def lone_tables(root: Path) -> list[Path]:
     tables = [
         path for path in files if not path.name.startswith(".") and path.is_file() and _is_captioned(path)
     ]
-    if len(tables) > 1 and not all(splits_of(tables, root)):
+    if len(tables) > 1 and not all(named_splits(tables, root).values()):
         raise DataError(
             f"{root}: {len(tables)} files of captions there ({', '.join(path.name for path in tables[:3])}"
             f"{', ...' if len(tables) > 3 else ''}); name one of them, or rename them to train, validation and test"
@@ -120,13 +97,6 @@ def lone_tables(root: Path) -> list[Path]:
     return tables
 
 
-def splits_of(files: list[Path], root: Path) -> list[str]:
-    """Return the split in the name of each file, relative to the folder of the data set; see ``named_splits``."""
-    return named_splits([file.relative_to(root) for file in files])
-
-
 def _is_captioned(file: Path) -> bool:
-    if file.suffix.lower() in ARROW_SUFFIXES:
-        return is_captioned(file)
-    names = field_names(file)
+    names = column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
     return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None

@@ -11,8 +11,7 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.datasets.clip_files import clip_corpus
 from openvse.datasets.layout import read_splits, require_file
-from openvse.datasets.rows import read_lines
-from openvse.errors import DataError
+from openvse.datasets.rows import read_tabbed
 
 TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv")
 MRW_CAPTIONS = ("mrw-v1.0.tsv", "data/mrw-v1.0.tsv")
@@ -106,7 +105,7 @@ def clip_names(addresses: Iterable[str]) -> dict[str, str]:
 
 
 def _open(name: str, root: Path, tables: Sequence[str], *, require_images: bool) -> Corpus:
-    lines = list(_read(require_file(name, root, tables)))
+    lines = list(read_tabbed(require_file(name, root, tables), "the clip's address"))
     listed = read_splits(root, LISTS)
     name_of = clip_names([*(address for address, _ in lines), *listed])
     captions: defaultdict[str, list[str]] = defaultdict(list)
@@ -116,12 +115,3 @@ def _open(name: str, root: Path, tables: Sequence[str], *, require_images: bool)
     for address, where in listed.items():
         splits[name_of[address]] |= where
     return clip_corpus(name, root, captions, splits, FOLDERS, require_images=require_images)
-
-
-def _read(path: Path) -> Iterable[tuple[str, str]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        address, tab, sentence = line.rstrip("\r").partition("\t")
-        if tab:
-            yield address.strip(), sentence
-        elif line.strip():
-            raise DataError(f"{path}, line {number}: write the clip's address, a tab and the sentence")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import hashed_splits
 from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
-from openvse.datasets.layout import in_format, read_splits, require_file
+from openvse.datasets.layout import read_splits, reading_json, require_file
 
 TRAINING = ("vatex_training_v1.0.json", "annotations/vatex_training_v1.0.json")
 VALIDATION = ("vatex_validation_v1.0.json", "annotations/vatex_validation_v1.0.json")
@@ -86,6 +85,5 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def _read(path: Path) -> Iterator[tuple[str, list[str]]]:
-    with in_format(path, "VATEX's format"):
-        for entry in json.loads(path.read_text(encoding="utf-8")):
-            yield entry["videoID"], entry["enCap"]
+    with reading_json(path, "VATEX's format") as entries:
+        yield from ((entry["videoID"], entry["enCap"]) for entry in entries)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,8 +11,8 @@ from typing import Any, TypeVar
 
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
-from openvse.datasets.coco import find_image_folder, image_folders
-from openvse.datasets.layout import first_file, first_folder, in_format
+from openvse.datasets.coco import find_image_folder, image_folders, image_piece
+from openvse.datasets.layout import first_file, first_folder, reading_json
 from openvse.errors import DataError
 
 EntryT = TypeVar("EntryT")
@@ -68,7 +67,6 @@ def _places(*names: str) -> tuple[str, ...]:
 
 
 _VQA = "of https://visualqa.org/download.html"
-_COCO = "of https://cocodataset.org/#download"
 
 VQA2 = Facts(
     name="vqa2",
@@ -88,25 +86,9 @@ VQA2 = Facts(
             f"v2_Questions_Test_mscoco.zip {_VQA}; their answers are not published",
             required=False,
         ),
-        Piece(
-            "image files of train2014",
-            image_folders(TRAIN.images),
-            f"train2014.zip (13 GB) {_COCO}",
-            media=True,
-        ),
-        Piece(
-            "image files of val2014",
-            image_folders(VALIDATION.images),
-            f"val2014.zip (6 GB) {_COCO}",
-            media=True,
-        ),
-        Piece(
-            "image files of test2015",
-            image_folders(TEST.images),
-            f"test2015.zip (12 GB) {_COCO}",
-            required=False,
-            media=True,
-        ),
+        image_piece(TRAIN.images, "13 GB"),
+        image_piece(VALIDATION.images, "6 GB"),
+        image_piece(TEST.images, "12 GB", required=False),
     ),
     forms=(
         Form("with test2015", (82_783, 40_504, 81_434), 1_105_904),
@@ -197,8 +179,7 @@ def _entries(path: Path, key: str, make: Callable[[dict[str, Any]], EntryT]) -> 
     An answer is reduced to its text as soon as it is parsed: as dictionaries, the 4.4 million answers of the training
     part would take gigabytes.
     """
-    with in_format(path, "the format of VQA 2.0"):
-        tree = json.loads(path.read_text(encoding="utf-8"), object_hook=_bare_answer)
+    with reading_json(path, "the format of VQA 2.0", _bare_answer) as tree:
         return [make(entry) for entry in tree[key]]
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import read_captions, read_split
+from openvse.datasets.rows import check_size, read_captions, read_split
 from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
-
-MAX_TEXT_BYTES = 1 << 20
-"""A larger text or JSON member is refused, since it is not a caption."""
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -42,20 +39,21 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     shards = [root] if root.is_file() else find_shards(root)
     if not shards:
         raise DataError(f"{root}: no .tar archive there; check the folder")
-    splits = named_splits([shard.relative_to(folder) for shard in shards])
-    return shards_corpus(root, shards, splits, require_images=require_images)
+    return shards_corpus(root, named_splits(shards, folder), require_images=require_images)
 
 
-def shards_corpus(root: Path, shards: list[Path], splits: list[str], *, require_images: bool) -> Corpus:
+def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: bool) -> Corpus:
     """Join shards, each with a split or "", into a corpus; ``root`` gives its name."""
     folder = root.parent if root.is_file() else root
     records: list[Record] = []
     problems: list[str] = []
     left_out: dict[str, list[Path]] = {}
-    for shard, split in zip(shards, splits, strict=True):
-        read = _read_shard(shard, left_out)
-        records += read.records(shard.relative_to(folder).with_suffix("").as_posix(), split)
-        problems += read.problems
+    for shard, split in shards.items():
+        place = shard.relative_to(folder).with_suffix("").as_posix()
+        for item in _read_shard(shard, left_out, problems):
+            if item.image is not None:
+                name = f"{place}/{item.image.name}"
+                records.append(Record(name, item.image, item.captions or (), item.split or split))
     corpus = build_corpus(root.resolve().name, records, require_images=require_images)
     if left_out:
         problems.append(LeftOut(left_out).describe())
@@ -82,41 +80,28 @@ class _Item:
         return self.image is not None and self.image.offset + self.image.size <= size
 
 
-@dataclass
-class _Shard:
-    items: dict[str, _Item] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def records(self, place: str, split: str) -> Iterator[Record]:
-        for item in self.items.values():
-            if item.image is not None:
-                name = f"{place}/{item.image.name}"
-                yield Record(name, item.image, item.captions or (), item.split or split)
-
-
-def _read_shard(path: Path, left_out: dict[str, list[Path]]) -> _Shard:
-    shard = _Shard()
+def _read_shard(path: Path, left_out: dict[str, list[Path]], problems: list[str]) -> Iterable[_Item]:
+    """Return the items of a shard; add what is left out, and a line if the shard is cut off."""
+    items: dict[str, _Item] = {}
     try:
         with tarfile.open(path, "r:") as archive:
-            _read_members(path, archive, shard, left_out)
+            _read_members(path, archive, items, left_out)
     except tarfile.TarError as error:
-        if not shard.items:
+        if not items:
             raise DataError(
                 f"{path}: not a tar archive, or a compressed or damaged one ({error}); "
                 "decompress it, or get it again"
             ) from error
         size = path.stat().st_size
-        shard.items = {key: item for key, item in shard.items.items() if item.ends_within(size)}
-        shard.problems.append(
-            f"{path} ends within a member: its first {len(shard.items)} item(s) are used; get it again"
-        )
+        items = {key: item for key, item in items.items() if item.ends_within(size)}
+        problems.append(f"{path} ends within a member: its first {len(items)} item(s) are used; get it again")
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
-    return shard
+    return items.values()
 
 
 def _read_members(
-    path: Path, archive: tarfile.TarFile, shard: _Shard, left_out: dict[str, list[Path]]
+    path: Path, archive: tarfile.TarFile, items: dict[str, _Item], left_out: dict[str, list[Path]]
 ) -> None:
     """Collect the members one after the other; only regular files count, and nothing is written to disk."""
     for member in archive:
@@ -124,7 +109,7 @@ def _read_members(
         if not member.isreg() or member.sparse is not None or name.startswith("."):
             continue
         stem, _, ending = name.partition(".")
-        item = shard.items.setdefault(f"{folder}{slash}{stem}", _Item())
+        item = items.setdefault(f"{folder}{slash}{stem}", _Item())
         if is_image(f"x.{ending}") or is_video_name(f"x.{ending}"):
             if item.image is None:
                 item.image = FileSlice(path, member.name, member.offset_data, member.size)
@@ -139,10 +124,7 @@ def _read_text(
 ) -> None:
     """Read the captions of a member; text takes precedence over JSON."""
     where = f"{path}, member {escaped(member.name)}"
-    if member.size > MAX_TEXT_BYTES:
-        raise DataError(
-            f"{where}: {member.size:,} bytes are not captions; at most {MAX_TEXT_BYTES:,} are read"
-        )
+    check_size(where, member.size)
     file = archive.extractfile(member)
     content = file.read() if file else b""
     try:

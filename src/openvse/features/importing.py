@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,11 +15,12 @@ import torch
 from openvse.errors import BadFeaturesError, DataError
 from openvse.features.entries import FeatureEntry, Local
 from openvse.features.hdf5 import read_hdf5
-from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype, is_imported
+from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype
 from openvse.features.numpy_files import read_npy, read_npz
 from openvse.features.store import FeatureStore
 from openvse.features.tsv import read_tsv
 from openvse.features.writer import FeatureStoreWriter
+from openvse.pipeline import Pace
 from openvse.registry import Registry
 
 FEATURE_FILES: Registry[Iterator[FeatureEntry]] = Registry(
@@ -105,10 +105,6 @@ def _forms(name: str) -> Iterator[str]:
         yield number[1]
 
 
-COMMIT_SECONDS = 5.0
-"""How many seconds of work a kill can lose at most."""
-
-
 @dataclass
 class ImportReport:
     """The result of an import.
@@ -189,10 +185,10 @@ class _Import:
         self._fingerprint = fingerprint or f"{IMPORTED}{store.resolve().name}"
         self._writer: FeatureStoreWriter | None = None
         self._seen: set[str] = set()
-        self._started = self._committed = time.perf_counter()
+        self._pace = Pace(0)
         if (store / MANIFEST).exists():
             before = FeatureStore.open(store, fingerprint)
-            if fingerprint is None and is_imported(before.fingerprint):
+            if fingerprint is None and before.fingerprint.startswith(IMPORTED):
                 self._fingerprint = before.fingerprint  # whatever the current name of its folder
             self._boxes = boxes and before.has_boxes
             self._writer = self._open(before.dim)
@@ -213,11 +209,9 @@ class _Import:
             self._seen.add(item)
         except BadFeaturesError as error:
             self.report.failed.append((f"{entry.place} ({item})", str(error)))
-        now = time.perf_counter()
-        self.report.seconds = now - self._started
-        if self._writer is not None and now - self._committed > COMMIT_SECONDS:
-            self._writer.commit()
-            self._committed = time.perf_counter()
+        self.report.seconds = self._pace.seconds
+        if self._writer is not None:
+            self._pace.keep(self._writer.commit)
 
     def finished(self, source: Path) -> ImportReport:
         """Return the report; raise an error if no item was imported."""

@@ -46,9 +46,6 @@ CHECKSUMS = "checksums.json"
 IMPORTED = "imported:"
 """The prefix of the fingerprint of imported features of unknown origin; the name of a folder follows."""
 
-_IMPORTED_BEFORE = "converted:"
-"""The same prefix in earlier versions, whose stores and recipes remain valid."""
-
 # The size of numpy's own header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
 
@@ -140,7 +137,7 @@ class StoreManifest:
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
         """Raise StoreError unless all committed data are present and were made by the expected encoder."""
-        if expected_encoder is not None and not same_maker(expected_encoder, self.encoder):
+        if expected_encoder is not None and expected_encoder != self.encoder:
             raise StoreError(
                 f"feature store {folder} was made by encoder {self.encoder!r}, not by {expected_encoder!r}: "
                 f"extract again into another folder, or use the encoder that made it"
@@ -150,22 +147,6 @@ class StoreManifest:
             size = path.stat().st_size if path.is_file() else 0
             if size < expected:
                 raise damaged_store(folder, f"{name} has {size} of {expected} bytes")
-
-
-def is_imported(fingerprint: str) -> bool:
-    """Return whether a fingerprint is one that an import gives to features of unknown origin."""
-    return fingerprint.startswith((IMPORTED, _IMPORTED_BEFORE))
-
-
-def same_maker(one: str, other: str) -> bool:
-    """Return whether two fingerprints mean the same encoder or import, whichever version wrote them."""
-    return _current(one) == _current(other)
-
-
-def _current(fingerprint: str) -> str:
-    if fingerprint.startswith(_IMPORTED_BEFORE):
-        return IMPORTED + fingerprint.removeprefix(_IMPORTED_BEFORE)
-    return fingerprint
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
@@ -245,7 +226,7 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
         return
     known, sums = covered
     for name, end in known.file_bytes.items():
-        header = _header_bytes(name)
+        header = 0 if name == IDS else HEADER_BYTES
         if (all_files or end <= SMALL_BYTES) and name in sums:
             found = checksum(folder / name, skip=header, size=end - header)
             if found != sums[name]:
@@ -264,7 +245,3 @@ def _read(folder: Path, manifest: StoreManifest) -> tuple[StoreManifest, dict[st
         return None  # the file is of an earlier store in this folder
     items, rows, id_bytes = counts.values()
     return replace(manifest, items=items, rows=rows, id_bytes=id_bytes), sums
-
-
-def _header_bytes(name: str) -> int:
-    return 0 if name == IDS else HEADER_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -32,18 +32,14 @@ def read_npy(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
         DataError: the array cannot be read, ids are missing or of another number, or ids are given for a folder.
     """
     if source.is_dir():
-        if ids is not None:
-            raise DataError(f"{source} names its items by its files: leave --ids out")
-        for path in sorted(source.rglob("*.npy")):
-            name = path.relative_to(source).as_posix()
-            yield FeatureEntry(name.removesuffix(".npy"), name, partial(_read_file, path))
+        yield from _files(source, ".npy", _read_npy, ids)
         return
     rows = ArrayRows(source, integers=True)
     for position, item in enumerate(read_id_file(ids or _ids_beside(source), len(rows), source.name)):
         yield FeatureEntry(item, f"{source.name}, item {position}", partial(_read_item, rows, position))
 
 
-def _read_file(path: Path) -> Local:
+def _read_npy(path: Path) -> Local:
     with reading_item():
         return Local(as_rows(np.load(path, mmap_mode="r", allow_pickle=False)))
 
@@ -67,11 +63,18 @@ def read_npz(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     Raises:
         DataError: ids are given, although the names of the files are the ids.
     """
+    return _files(source, ".npz", _read_npz, ids)
+
+
+def _files(
+    source: Path, suffix: str, read: Callable[[Path], Local], ids: Path | None
+) -> Iterator[FeatureEntry]:
+    """Yield an entry for each file with a suffix, whose name is the id."""
     if ids is not None:
         raise DataError(f"{source} names its items by its files: leave --ids out")
-    for path in sorted(source.rglob("*.npz")) if source.is_dir() else [source]:
+    for path in sorted(source.rglob(f"*{suffix}")) if source.is_dir() else [source]:
         name = path.relative_to(source if source.is_dir() else source.parent).as_posix()
-        yield FeatureEntry(name.removesuffix(".npz"), name, partial(_read_npz, path))
+        yield FeatureEntry(name.removesuffix(suffix), name, partial(read, path))
 
 
 def _read_npz(path: Path) -> Local:

@@ -62,8 +62,7 @@ class SourceLog:
 
     def add(self, item: str, path: Path, status: os.stat_result) -> None:
         """Note the source file of an item, with its status before it was read."""
-        where = os.path.relpath(os.path.realpath(path), self._folder)
-        self._write({"id": item, "path": where, "modified_ns": status.st_mtime_ns, "size": status.st_size})
+        self._write(Path(os.path.realpath(path)), SourceFile(item, status.st_mtime_ns, status.st_size))
 
     def copy(self, store: Path) -> None:
         """Note the source files of all items of another store.
@@ -72,12 +71,11 @@ class SourceLog:
             StoreError: its list cannot be read.
         """
         for path, source in read_sources(store).items():
-            where = os.path.relpath(path, self._folder)
-            self._write(
-                {"id": source.id, "path": where, "modified_ns": source.modified_ns, "size": source.size}
-            )
+            self._write(path, source)
 
-    def _write(self, line: Mapping[str, str | int]) -> None:
+    def _write(self, path: Path, source: SourceFile) -> None:
+        where = os.path.relpath(path, self._folder)
+        line = {"id": source.id, "path": where, "modified_ns": source.modified_ns, "size": source.size}
         with writing(self._folder):
             # The line end before it separates it from the rest of a line that a kill cut off.
             self._file.write(f"\n{json.dumps(line)}\n".encode())

@@ -25,7 +25,6 @@ from openvse.features.layout import (
     check_files,
     damaged_store,
     read_ids,
-    same_maker,
 )
 from openvse.functional import position_mask
 from openvse.types import Inputs
@@ -79,12 +78,15 @@ class FeatureStore:
         self._manifest = StoreManifest.read(path)
         self._manifest.check(path, expected_fingerprint)
         check_files(path, self._manifest, all_files=check)
-        self._lengths = np.fromfile(path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES)
-        if (self._lengths < 1).any():
+        self.lengths: Int[np.ndarray, "items"] = np.fromfile(
+            path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES
+        )
+        """N of each item."""
+        if (self.lengths < 1).any():
             raise damaged_store(path, f"{LENGTHS} has an item without features")
-        if self._lengths.sum() != self._manifest.rows:
+        if self.lengths.sum() != self._manifest.rows:
             raise damaged_store(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
-        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._starts = np.cumsum(self.lengths) - self.lengths
         self._files = {name: os.open(path / name, os.O_RDONLY) for name in self._manifest.row_types}
         for file in self._files.values():
             weakref.finalize(self, os.close, file)
@@ -129,11 +131,6 @@ class FeatureStore:
         """Whether the store holds a box for each local feature."""
         return self._manifest.boxes
 
-    @property
-    def lengths(self) -> Int[np.ndarray, "items"]:
-        """N of each item."""
-        return self._lengths
-
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """The identifier of each item, in the order of the positions."""
@@ -169,7 +166,7 @@ class FeatureStore:
         Raises:
             StoreError: the file has become shorter since the store was opened.
         """
-        return as_inputs(self._read(FEATURES, positions), self._lengths[positions])
+        return as_inputs(self._read(FEATURES, positions), self.lengths[positions])
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
         """Read the boxes of the local features in their images.
@@ -192,7 +189,7 @@ class FeatureStore:
     def _read(self, name: str, positions: Int[np.ndarray, "B"]) -> Shaped[np.ndarray, "B N _"]:
         """Read the rows of items, padded with zeros to the longest."""
         row = self._manifest.row_types[name]
-        lengths = self._lengths[positions]
+        lengths = self.lengths[positions]
         stored = np.zeros((len(positions), int(lengths.max(initial=0))), row)
         offsets = HEADER_BYTES + self._starts[positions] * row.itemsize
         for item, length, offset in zip(stored, lengths.tolist(), offsets.tolist(), strict=True):
@@ -246,7 +243,7 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     fitting = {
         folder: manifest
         for folder, manifest in stores.items()
-        if (manifest.dim == dim if fingerprint is None else same_maker(manifest.encoder, fingerprint))
+        if (manifest.dim == dim if fingerprint is None else manifest.encoder == fingerprint)
     }
     if len(fitting) == 1:
         return FeatureStore.open(next(iter(fitting)), fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.entries import FeatureEntry, Local
+from openvse.features.entries import COUNT, FeatureEntry, Local, local_of, number_in
 
 COLUMNS = {
     6: "image_id image_w image_h num_boxes boxes features",
@@ -79,20 +79,12 @@ def _parse(names: list[str], cells: list[bytes]) -> Local:
     if len(cells) != len(names):
         raise BadFeaturesError(f"it has {len(cells)} of {len(names)} columns: the line is cut off or damaged")
     row = dict(zip(names, cells, strict=True))
-    count = int(_number(row, "num_boxes"))
+    count = int(number_in(row, COUNT) or 0)
     if count < 1:
         raise BadFeaturesError("it has no boxes and so no features")
-    boxes = _floats(row["boxes"], "boxes", count) if "boxes" in row else None
-    known = "image_w" in row and "image_h" in row
-    size = (_number(row, "image_w"), _number(row, "image_h")) if known else None
-    return Local(_floats(row["features"], "features", count), boxes, size)
-
-
-def _number(row: Mapping[str, bytes], name: str) -> float:
-    try:
-        return float(row[name])
-    except ValueError as error:
-        raise BadFeaturesError(f"its {name} is not a number") from error
+    return local_of(
+        row | {name: _floats(row[name], name, count) for name in ("features", "boxes") if name in row}
+    )
 
 
 def _floats(text: bytes, what: str, count: int) -> Float[np.ndarray, "count _"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from openvse.errors import BadImageError
 from openvse.media.names import (
@@ -45,17 +45,6 @@ _MAGIC = {
     "PDF": re.compile(rb"\A%PDF"),
     "EPS": re.compile(rb"\A(%!PS|\xc5\xd0\xd3\xc6)"),
     "PSD": re.compile(rb"\A8BPS"),
-}
-
-_ORIENTATION_TAG = 0x0112
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
 }
 
 
@@ -98,7 +87,7 @@ def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
                     raise BadImageError(
                         f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded"
                     )
-                return _upright(_to_rgb(image), image)
+                return _to_rgb(_upright(image))
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
@@ -217,12 +206,12 @@ def _from_deep_grey(grey: np.ndarray) -> Image.Image:
     return Image.fromarray((grey.astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
 
 
-def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
+def _upright(image: Image.Image) -> Image.Image:
+    image.load()
     try:
-        turn = _UPRIGHT.get(original.getexif().get(_ORIENTATION_TAG, 1))
+        return ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block does not make the image unusable
-        turn = None
-    return rgb if turn is None else rgb.transpose(turn)
+        return image
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
-from openvse.datasets.registry import DATASETS, QUESTION_SETS, parse_source
+from openvse.datasets.registry import parse_source
 from openvse.errors import OpenVSEError
 from openvse.evaluation import (
     EmbeddedEnsemble,
@@ -198,7 +198,7 @@ def _judged(
     judge: Judge, model: TwoTower, embedded: EmbeddedEnsemble, request: Request, leaks: tuple[str, ...]
 ) -> RetrievalEvaluation:
     (member,) = embedded.members
-    root = parse_source(request.data, {*DATASETS, *QUESTION_SETS})[1]
+    root = parse_source(request.data)[1]
     items = number_items(root, embedded.corpus, member.images, member.texts)
     report = judge(items, model.similarity, model.fingerprint)
     return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)

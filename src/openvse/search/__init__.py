@@ -19,14 +19,13 @@ from openvse.stores.choice import EngineChoice, engine_names, read_address
 from openvse.stores.following import EngineReport, choose_engine, update_engine
 
 if TYPE_CHECKING:
-    from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
+    from openvse.search.duplicates import find_duplicates
     from openvse.search.rerank import HitReranker
     from openvse.search.stored_features import StoredFeatures, find_stored_features
 
 __all__ = [
     "Answer",
     "Condition",
-    "DuplicateGroup",
     "EngineChoice",
     "EngineReport",
     "ExactSearch",
@@ -46,9 +45,8 @@ __all__ = [
     "choose_engine",
     "compact_index",
     "contact_sheet",
-    "duplicates_in_folder",
-    "duplicates_in_index",
     "engine_names",
+    "find_duplicates",
     "find_model",
     "find_stored_features",
     "forget_root",

@@ -6,21 +6,18 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from openvse.corpus import Corpus, QuestionSet
 from openvse.corpus.splits import SPLITS
-from openvse.datasets import Loader, find_loader
+from openvse.datasets import DATASETS, Loader
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.videos import read_poster
 from openvse.testing.contract import BrokenContractError, hold, part_name, require
 
-AnyLoader: TypeAlias = Loader[Corpus] | Loader[QuestionSet] | Loader[Corpus | QuestionSet]
 
-
-def check_dataset(loader: str | AnyLoader, root: str | Path, *, decode: int = 8) -> None:
+def check_dataset(loader: str | Loader, root: str | Path, *, decode: int = 8) -> None:
     """Check that a loader opens a copy of its data set as training and evaluation need it.
 
     A small copy in the real layout is enough. The copy opens twice with the same result; identifiers are unique; every
@@ -38,7 +35,7 @@ def check_dataset(loader: str | AnyLoader, root: str | Path, *, decode: int = 8)
     Examples:
         >>> check_dataset("folder", "photos")  # doctest: +SKIP
     """
-    function = find_loader(loader) if isinstance(loader, str) else loader
+    function = DATASETS.get(loader) if isinstance(loader, str) else loader
     try:
         corpus = _open(function, Path(root))
     except (OpenVSEError, OSError) as error:
@@ -50,13 +47,13 @@ def check_dataset(loader: str | AnyLoader, root: str | Path, *, decode: int = 8)
 class _Copy:
     """A copy of a data set, opened once."""
 
-    loader: AnyLoader
+    loader: Loader
     root: Path
     corpus: Corpus
     decode: int
 
 
-def _open(loader: AnyLoader, root: Path, *, require_images: bool = True) -> Corpus:
+def _open(loader: Loader, root: Path, *, require_images: bool = True) -> Corpus:
     opened = loader(root, require_images=require_images)
     return opened.as_corpus() if isinstance(opened, QuestionSet) else opened
 

@@ -45,10 +45,10 @@ app.add_typer(data, name="data", rich_help_panel="Data")
 @data.command(hidden=True)
 def names() -> None:
     """List the data sets that openvse knows."""
-    from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, find_loader
+    from openvse.datasets import DATASETS, FACTS
 
-    for name in sorted([*DATASETS, *QUESTION_SETS]):
-        title = FACTS[name].title if name in FACTS else (find_loader(name).__doc__ or "").split("\n")[0]
+    for name in DATASETS:
+        title = FACTS[name].title if name in FACTS else (DATASETS.get(name).__doc__ or "").split("\n")[0]
         typer.echo(f"{name:<16}{title}")
     typer.echo("What to download, and where to put it: openvse data NAME")
 
@@ -79,15 +79,12 @@ Source: TypeAlias = Annotated[
 def check(
     source: Source,
     root: Annotated[Path | None, typer.Option(help="Folder with the files of the named data set.")] = None,
-    read: Annotated[
+    quick: Annotated[
         bool,
         typer.Option(
-            "--read/--no-read",
-            help="Read the content of all files, to find equal items in two splits and features that are not finite.",
+            "--quick",
+            help="Do not decode the images of your own data; of published data, do not compare files or read features.",
         ),
-    ] = True,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Do not decode the images of your own data.")
     ] = False,
     allow_outside: AllowOutside = False,
     cases: Annotated[int, typer.Option(min=0, help="Number of examples to list for each finding.")] = 5,
@@ -100,20 +97,17 @@ def check(
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar
-    from openvse.datasets import FACTS, check_data, check_own
+    from openvse.datasets import FACTS, check_data
 
     name, place = named_place(source, root)
     published = name in FACTS
     with bar() as progress:
-        if published:
-            findings = check_data(name, place, read_files=read and not quick, progress=progress.show)
-        else:
-            findings = check_own(
-                f"{name}:{place}" if name else source,
-                quick=quick or not read,
-                allow_outside=allow_outside,
-                progress=progress.show,
-            )
+        findings = check_data(
+            f"{name}:{place}" if name else source,
+            quick=quick,
+            allow_outside=allow_outside,
+            progress=progress.show,
+        )
     complete = all(finding.ok for finding in findings)
     if as_json:
         found = [
@@ -138,19 +132,16 @@ def named_place(source: str, root: Path | None) -> tuple[str, Path]:
     """Return the name of the data set ("" for data without a name) and its place.
 
     Raises:
-        OpenVSEError: the data set is not known, or it is named without a place.
+        OpenVSEError: the data set is named without a place.
     """
-    from openvse.datasets import DATASETS, QUESTION_SETS, find_loader
+    from openvse.datasets import DATASETS
     from openvse.datasets.registry import parse_source
 
-    known = {*DATASETS, *QUESTION_SETS}
-    name, place = (source, root) if root is not None else parse_source(source, known)
-    if root is None and not name and source in known and not place.exists():
+    name, place = (source, root) if root is not None else parse_source(source)
+    if root is None and not name and source in DATASETS and not place.exists():
         raise OpenVSEError(
             f"{source} is the name of a data set: add --root FOLDER, the folder with its files"
         )
-    if name:
-        find_loader(name)
     return name, place
 
 

@@ -24,7 +24,7 @@ def demo(
 ) -> None:
     """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
     from openvse.cli.progress import TrainingBar, bar, counted, note
-    from openvse.demo import QUERIES, run_demo
+    from openvse.demo import BEYOND, QUERIES, run_demo
 
     note("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
     with bar() as progress:
@@ -32,10 +32,10 @@ def demo(
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare, overrides=overrides)
     typer.echo(result.table)
-    for query, remark, hits in zip(QUERIES, result.remarks, result.answers, strict=True):
+    for query, hits in zip(QUERIES, result.answers, strict=True):
         shown = ", ".join(
             f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5]
         )
-        typer.echo(f"{query!r}: {shown}" + f"\n  ({remark})" * bool(remark))
+        typer.echo(f"{query!r}: {shown}" + (f"\n  ({BEYOND[query]})" if query in BEYOND else ""))
     typer.echo(f"\nreport: {result.report}\ncontact sheet (open it in a browser): {result.contact_sheet}")
     typer.echo(f"search it yourself: openvse search {result.index} 'angry face'")

