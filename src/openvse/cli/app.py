@@ -19,11 +19,19 @@ from openvse.errors import OpenVSEError
 from openvse.files import refusal_of_disk
 from openvse.registry import load_plugin
 
+PANELS = ("Train", "Search", "Explain", "Data", "Convert")
+"""The groups of commands that the help shows, in its order; each command names its own."""
+
 _QUIET = ("--quiet", "-q")
 
 
 class Commands(TyperGroup):
     """The group of commands: an error that the user can correct is one line on standard error, without a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, group by group."""
+        groups = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
+        return sorted(groups, key=lambda name: (PANELS.index(str(groups[name])), name))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read ``--quiet`` wherever it stands: before the command, and behind it among its options."""

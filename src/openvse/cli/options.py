@@ -148,7 +148,9 @@ AllowOutside: TypeAlias = Annotated[
 Device: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one.", callback=usable_device
+        metavar="NAME",
+        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one.",
+        callback=usable_device,
     ),
 ]
 RunDevice: TypeAlias = Annotated[
@@ -173,15 +175,16 @@ StartModel: TypeAlias = Annotated[
 Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="MODEL[,top=N][,weight=W][,features=STORE]",
-        help="A second model that ranks the best N results of each query again (default: 20), such as a model with "
-        "score attention. Its score has the weight W (default: 1), that of the first ranking 1 - W; it reads the "
-        "images, or a feature store.",
+        metavar="MODEL",
+        help="A second model that ranks the best results of each query again, such as a model with score attention. "
+        "MODEL,top=N,weight=W,features=STORE: it ranks the best N (default: 20), its score has the weight W (default: "
+        "1) and that of the first ranking 1 - W, and it reads a feature store in place of the images.",
     ),
 ]
 Engine: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        metavar="ENGINE",
         help="What finds the nearest embeddings: exact; int8 or qdrant_edge in the index folder; or the URL of a "
         "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. By default that of the index. "
         "Passwords in a URL are used and never written; OPENVSE_ENGINE_URL may hold it, too.",

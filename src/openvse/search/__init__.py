@@ -19,9 +19,9 @@ from openvse.stores.choice import EngineChoice, engine_names, read_address
 from openvse.stores.following import EngineReport, choose_engine, update_engine
 
 if TYPE_CHECKING:
-    from openvse.index.stored import StoredFeatures, find_stored_features
     from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
     from openvse.search.rerank import HitReranker
+    from openvse.search.stored_features import StoredFeatures, find_stored_features
 
 __all__ = [
     "Answer",
@@ -66,10 +66,10 @@ __getattr__, _names = lazy_names(
     {
         "DuplicateGroup": "openvse.search.duplicates",
         "HitReranker": "openvse.search.rerank",
-        "StoredFeatures": "openvse.index.stored",
+        "StoredFeatures": "openvse.search.stored_features",
         "duplicates_in_folder": "openvse.search.duplicates",
         "duplicates_in_index": "openvse.search.duplicates",
-        "find_stored_features": "openvse.index.stored",
+        "find_stored_features": "openvse.search.stored_features",
     },
 )
 

@@ -201,6 +201,8 @@ def bring_engine(
         EngineError: the engine cannot be reached or refuses.
         IndexFormatError: there is no index, or another process writes it.
     """
+    if change.before == change.wanted == EngineChoice():
+        return EngineReport(change.wanted)
     _note(Path(path), change)
     return update_engine(path, url=change.url, progress=progress)
 

@@ -27,7 +27,7 @@ analyze_app = typer.Typer(
     no_args_is_help=True,
     subcommand_metavar="KIND MODEL... --out FOLDER",
 )
-app.add_typer(analyze_app, name="analyze")
+app.add_typer(analyze_app, name="analyze", rich_help_panel="Explain")
 
 Models: TypeAlias = Annotated[
     list[str],

@@ -13,7 +13,7 @@ from openvse.cli.options import Device, Json, Threads
 from openvse.files import write_page
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def ask(
     model: Annotated[
         str, typer.Argument(help="A model that was trained to answer questions: a model folder or a hub id.")

@@ -11,7 +11,7 @@ from openvse.cli.app import app
 from openvse.cli.options import AllowOutside, Device, On
 
 
-@app.command()
+@app.command(rich_help_panel="Convert")
 def blend(
     first: Annotated[
         str,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from openvse.model import Calibration
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def calibrate(
     model: Annotated[
         str,

@@ -42,7 +42,7 @@ Format: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Explain")
 def compare(
     runs: Annotated[
         list[str],

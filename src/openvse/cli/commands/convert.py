@@ -10,7 +10,7 @@ import typer
 from openvse.cli.app import app
 
 
-@app.command()
+@app.command(rich_help_panel="Convert")
 def convert(
     checkpoint: Annotated[
         str,
@@ -53,7 +53,7 @@ def convert(
     typer.echo(f"{out}: {done.repository}, {parameters:,} parameters, fingerprint {done.model.fingerprint}")
 
 
-@app.command()
+@app.command(rich_help_panel="Train")
 def models() -> None:
     """List published models to start with. Every command takes their names in place of a model folder."""
     from openvse.conversion.published import PUBLISHED

@@ -39,7 +39,7 @@ data = typer.Typer(
     "licence they are.",
     subcommand_metavar="NAME | COMMAND [ARGS]...",
 )
-app.add_typer(data, name="data")
+app.add_typer(data, name="data", rich_help_panel="Data")
 
 
 @data.command(hidden=True)

@@ -12,7 +12,7 @@ from openvse.cli.options import RunDevice, Threads
 from openvse.cli.stopping import going_on
 
 
-@app.command()
+@app.command(rich_help_panel="Train")
 @going_on("what was finished is kept; run the same command again to continue")
 def demo(
     out: Annotated[

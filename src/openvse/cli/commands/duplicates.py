@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from openvse.search.duplicates import DuplicateGroup
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def duplicates(
     source: Annotated[
         Path, typer.Argument(help="A folder of images, at any depth, or the folder of an index.")

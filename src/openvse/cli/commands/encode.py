@@ -52,7 +52,7 @@ Overwrite = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Data")
 @going_on("what was encoded is kept; run the same command again to continue")
 def encode(
     model: ModelName,

@@ -46,7 +46,7 @@ Processes: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Explain")
 def evaluate(
     models: Models,
     data: Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from openvse.exporting import Exported
 
 
-@app.command()
+@app.command(rich_help_panel="Convert")
 def export(
     model: Annotated[
         str,

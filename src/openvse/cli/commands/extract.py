@@ -51,7 +51,7 @@ class _Extraction:
     unit: str
 
 
-@app.command()
+@app.command(rich_help_panel="Data")
 @going_on("what was extracted is in the store; run the same command again to continue")
 def extract(
     encoder: Annotated[

@@ -87,7 +87,7 @@ CheckAll = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 @going_on("what was embedded is kept; run the same command again to continue")
 def index(
     model: ModelName,

@@ -11,7 +11,7 @@ from openvse.cli.app import app
 from openvse.cli.options import Device
 
 
-@app.command()
+@app.command(rich_help_panel="Convert")
 def join(
     models: Annotated[
         list[str],

@@ -10,7 +10,7 @@ from openvse.cli.app import app
 from openvse.cli.completion import complete_part, complete_recipe
 
 
-@app.command()
+@app.command(rich_help_panel="Train")
 def recipes(
     name: Annotated[
         str | None,
@@ -32,9 +32,9 @@ def recipes(
     typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80), nl=False)
 
 
-@app.command()
+@app.command(rich_help_panel="Explain")
 def protocols() -> None:
-    """List the published test protocols that ``evaluate --protocol`` follows."""
+    """List the published test protocols that 'openvse evaluate --protocol' follows."""
     from openvse.evaluation.protocols import PROTOCOLS
 
     for each in PROTOCOLS.values():
@@ -43,7 +43,7 @@ def protocols() -> None:
             typer.echo(f"  with --annotations: {each.annotations}")
 
 
-@app.command()
+@app.command(rich_help_panel="Train")
 def parts(
     name: Annotated[
         str | None, typer.Argument(help="A part whose options to show.", autocompletion=complete_part)

@@ -53,7 +53,7 @@ Format: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Explain")
 def report(
     runs: Runs,
     on: On = None,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Form = Literal["table", "json", "jsonl", "paths"]
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def search(
     words: Annotated[
         list[str],
@@ -46,62 +46,79 @@ def search(
     ],
     model: Annotated[
         str | None,
-        typer.Option(help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote."),
+        typer.Option(
+            metavar="NAME",
+            help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote.",
+        ),
     ] = None,
     like: Annotated[
         list[str] | None,
         typer.Option(
-            help="Find others like an item of the index (its path below the folder) or like an image; may be repeated."
+            metavar="ITEM",
+            help="Find others like an item of the index (its path below the folder) or like an image; may be repeated.",
         ),
     ] = None,
     with_image: Annotated[
         str | None,
         typer.Option(
             "--with",
-            metavar="IMAGE[,weight=W]",
-            help="An image to look for together with every sentence, which has the weight 1 - W (default: 0.5).",
+            metavar="IMAGE",
+            help="An image to look for together with every sentence; IMAGE,weight=W gives it the weight W (default: "
+            "0.5), and the sentence 1 - W.",
         ),
     ] = None,
     avoid: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT[,weight=W]",
-            help="What the hits should not show: W times its score is subtracted (default: 0.5); may be repeated.",
+            metavar="TEXT",
+            help="What the hits should not show: half of its score is subtracted, or W times with TEXT,weight=W; may "
+            "be repeated.",
         ),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="TEST",
             help="A condition on all hits, such as 'date >= 2024-05', 'path ~ holiday/*', 'size > 2MB', 'kind = clip', "
-            "or a key of metadata.jsonl; may be repeated."
+            "or a key of metadata.jsonl; may be repeated.",
         ),
     ] = None,
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many hits of each query.")] = 10,
+    top_k: Annotated[
+        int, typer.Option("--top-k", "-k", min=1, metavar="N", help="How many hits of each query.")
+    ] = 10,
     skip: Annotated[
-        int, typer.Option(min=0, help="How many of the best hits to skip, for a later page.")
+        int, typer.Option(min=0, metavar="N", help="How many of the best hits to skip, for a later page.")
     ] = 0,
     one_per_file: Annotated[
         bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
     ] = False,
-    min_score: Annotated[float | None, typer.Option(help="The lowest score of a hit.")] = None,
+    min_score: Annotated[float | None, typer.Option(metavar="X", help="The lowest score of a hit.")] = None,
     min_precision: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="The lowest probability of a hit; see 'openvse calibrate'."),
+        typer.Option(
+            min=0, max=1, metavar="P", help="The lowest probability of a hit; see 'openvse calibrate'."
+        ),
     ] = None,
     expected: Annotated[
         float | None,
         typer.Option(
+            metavar="N",
             help="How many of the images searched you expect to fit a sentence, for the probabilities; by default as "
-            "many as in the data that these were fitted on."
+            "many as in the data that these were fitted on.",
         ),
     ] = None,
     rerank: Rerank = None,
     engine: Engine = None,
-    html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the contact sheet in a browser.")] = False,
     output: Annotated[
         Literal["table", "jsonl", "paths"] | None,
-        typer.Option(help="A table (the default), a line of JSON for each hit, or the paths alone."),
+        typer.Option(
+            metavar="FORM",
+            help="table (the default), jsonl (a line of JSON for each hit) or paths (these alone).",
+        ),
     ] = None,
     null: Null = False,
     device: Device = "cpu",

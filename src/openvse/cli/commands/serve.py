@@ -110,7 +110,7 @@ ThumbnailMemory: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def serve(
     index: ServedIndex,
     model: ServedModel = None,

@@ -42,7 +42,7 @@ MeasuredOn: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Train")
 @going_on(KEPT)
 def sweep(
     recipe: Recipe,

@@ -30,7 +30,7 @@ Overrides: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Train")
 @going_on("the run is kept up to its last checkpoint; run the same command with --resume to continue")
 def train(
     recipe: Recipe,
