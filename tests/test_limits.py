@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from openvse.registry import Registry
+from openvse.stores import StoreKind
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "openvse"
@@ -211,7 +212,8 @@ def test_parts_are_where_their_names_say() -> None:
     misplaced = {}
     for registry in registries():
         for name in registry:
-            made_by = part = registry.get(name)
+            part = registry.get(name)
+            made_by = part = part.store if isinstance(part, StoreKind) else part
             place = set(made_by.__module__.split("."))
             named = not inspect.isclass(part) or part.__name__.lower() in names_of_class(name, registry.kind)
             if not named or not place & {name, *SHARED_MODULES}:

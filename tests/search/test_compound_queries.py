@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colour_model import ColourModel, paint
 
+from colour_model import ColourModel, paint
 from openvse.errors import DataError
 from openvse.search import Hit, Index, Page, Query, SearchEngine, build_index, parse_condition
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colour_model import COLOURS, ColourModel
 from PIL import Image
-from resealing import reseal
 from torch import Tensor
 
+from colour_model import COLOURS, ColourModel
 from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.search import Answer, Hit, Index, Query, SearchEngine, build_index
 from openvse.types import EmbeddingSet
+from resealing import reseal
 
 
 @pytest.fixture

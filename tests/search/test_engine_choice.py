@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colour_model import ColourModel
 from engine_helpers import engine_of, opened, queries, unit, write
 
+from colour_model import ColourModel
 from openvse.errors import EngineBusyError, EngineError
 from openvse.index.manifest import read_manifest
 from openvse.search import Index, SearchEngine, choose_engine, update_engine

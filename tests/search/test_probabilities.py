@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colour_model import ColourModel
 
+from colour_model import ColourModel
 from openvse.errors import DataError, ModelError
 from openvse.model import Calibration, CalibrationData
 from openvse.search import Hit, Index, Page, Query, SearchEngine, build_index, contact_sheet

@@ -14,7 +14,7 @@ from openvse.errors import EngineError
 from openvse.search import Index, SearchEngine, choose_engine, update_engine
 from openvse.stores import STORES, ItemFacts, Store, StoreAddress, StoreKind, Within
 from openvse.testing import BrokenContractError, check_store
-from tests.search.colour_model import ColourModel
+from tests.colour_model import ColourModel
 from tests.search.engine_helpers import unit, write
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore:Local mode", "ignore:Payload indexes")]
