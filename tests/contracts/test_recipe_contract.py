@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from contracts.conftest import Checkpoints, needs_no_start
 from openvse.functional import pad
@@ -47,6 +49,8 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     for side in ("image", "text"):
         options = getattr(recipe, side).aggregator.options
         changed += [f"{side}.aggregator.{key}=0.0" for key in options if "dropout" in key]
+    if recipe.image.encoder.name.startswith("efficientnet"):
+        changed.append("image.encoder.image_size=128")
     if recipe.image.encoder.name == "resnet":
         changed += [
             f"image.encoder.{size}"
@@ -82,14 +86,23 @@ def score(model: TwoTower, images: Inputs) -> ScoredBatch:
 
 
 def fit(
-    model: TwoTower, objective: Objective, images: Inputs, steps: int, learning_rate: float = 1e-3
+    model: TwoTower,
+    objective: Objective,
+    images: Inputs,
+    steps: int,
+    learning_rate: float = 1e-3,
+    enough: Callable[[Tensor], bool] = lambda _: False,
 ) -> list[float]:
+    """Train for some steps, or until scores are good enough; return the losses."""
     optimizer = torch.optim.AdamW(
         [p for p in (*model.parameters(), *objective.parameters()) if p.requires_grad], lr=learning_rate
     )
     losses = []
     for _ in range(steps):
-        loss = objective(score(model, images))["loss"]
+        scored = score(model, images)
+        if enough(scored.scores):
+            break
+        loss = objective(scored)["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -120,6 +133,12 @@ def test_recipe_builds_learns_saves_and_reloads(name: str, checkpoints: Checkpoi
     assert torch.equal(scores, again)
 
 
+def each_finds_its_own(scores: Tensor) -> bool:
+    """Return whether R@1 is 100 in both directions, with no other score as high as a pair's own."""
+    own = scores.diagonal()
+    return int((scores >= own.unsqueeze(1)).sum()) == int((scores >= own.unsqueeze(0)).sum()) == PAIRS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("flickr8k_grids_cpu")])
 def test_method_overfits_32_pairs(name: str, checkpoints: Checkpoints) -> None:
@@ -127,10 +146,7 @@ def test_method_overfits_32_pairs(name: str, checkpoints: Checkpoints) -> None:
     model = build_model(recipe, captions=CAPTIONS).eval()
     images = make_images(model)
     for phase, steps in ((recipe.training.phases[0], 30), (recipe.training.phases[-1], 120)):
-        fit(model, build_objective(recipe, phase), images, steps)
+        fit(model, build_objective(recipe, phase), images, steps, enough=each_finds_its_own)
     with torch.no_grad():
         scores = score(model, images).scores
-    own = scores.diagonal()
-    assert (scores.argmax(dim=1) == torch.arange(PAIRS)).all(), "image to text R@1 is below 100"
-    assert (scores.argmax(dim=0) == torch.arange(PAIRS)).all(), "text to image R@1 is below 100"
-    assert int((scores >= own.unsqueeze(1)).sum()) == PAIRS
+    assert each_finds_its_own(scores)
