@@ -180,9 +180,7 @@ def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, number: int, status: int) -> None:
     album = write_album(tmp_path / "many", 600)
     out = tmp_path / "index"

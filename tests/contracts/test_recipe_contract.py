@@ -49,8 +49,6 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     for side in ("image", "text"):
         options = getattr(recipe, side).aggregator.options
         changed += [f"{side}.aggregator.{key}=0.0" for key in options if "dropout" in key]
-    if recipe.image.encoder.name.startswith("efficientnet"):
-        changed.append("image.encoder.image_size=128")
     if recipe.image.encoder.name == "resnet":
         changed += [
             f"image.encoder.{size}"
