@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from album import digest, write_album
 from test_stopping import start, wait_for
 
 from openvse.errors import IndexFormatError
+from openvse.model import base
 from openvse.search import Index
 
 
@@ -48,6 +53,32 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
     words = ("search", index, "a red sky", "-k", 2, "--rerank", best)
     assert invoke(*words).stdout == invoke("search", best, *words[1:]).stdout != ""
     assert "--rerank only takes sentences" in refused("search", index, photo, "--rerank", best)
+
+
+def test_a_command_reads_what_it_needs_once(
+    place: Path, index: Path, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All weights are hashed once; the manifest is read once before the lock is taken and once behind it."""
+    done: Counter[str] = Counter()
+
+    def counting(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            done[what] += what != "index.json" or args[0].name == "index.json"
+            return call(*args, **options)
+
+        return counted
+
+    monkeypatch.setattr(
+        "openvse.model.base.without_adapters", counting("weights", base.without_adapters)
+    )  # for a hash
+    monkeypatch.setattr(sqlite3, "connect", counting("database", sqlite3.connect))
+    monkeypatch.setattr(Path, "read_text", counting("index.json", Path.read_text))
+    words = ("index", place / "run" / "best", place / "album", "--out", index)
+    assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
+    assert done["weights"] == done["database"] == 1 and done["index.json"] <= 2
+    done.clear()
+    assert invoke("search", index, "a red sky").exit_code == 0
+    assert done["weights"] == done["database"] == done["index.json"] == 1
 
 
 def test_no_index_is_named(place: Path, index: Path, refused) -> None:
@@ -185,7 +216,7 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, numb
     album = write_album(tmp_path / "many", 600)
     out = tmp_path / "index"
     words = ("index", place / "run" / "best", album, "--out", out)
-    before = "from openvse.search import indexing; indexing.KEEP_SECONDS = 0.1"
+    before = "from openvse import pipeline; pipeline.KEEP_SECONDS = 0.1"
     process = start(*words, "--batch-size", "1", before=before)
     wait_for(out / "index.json", process)
     process.send_signal(number)
