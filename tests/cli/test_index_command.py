@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -211,19 +210,17 @@ def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, number: int, status: int) -> None:
+def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "many", 600)
     out = tmp_path / "index"
     words = ("index", place / "run" / "best", album, "--out", out)
     before = "from openvse import pipeline; pipeline.KEEP_SECONDS = 0.1"
     process = start(*words, "--batch-size", "1", before=before)
     wait_for(out / "index.json", process)
-    process.send_signal(number)
+    process.terminate()
     _, told = process.communicate(timeout=60)
-    assert process.returncode == status, told
-    if status > 0:
-        assert told.rstrip().endswith(": what was embedded is kept; run the same command again to continue")
+    assert process.returncode == 143, told
+    assert told.rstrip().endswith(": what was embedded is kept; run the same command again to continue")
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
     assert result.stdout.startswith(f"{out}: 600 images (0 unchanged, {kept} kept by the stopped run, ")
