@@ -89,13 +89,14 @@ def definitions(tree: ast.AST, where: str, parent: ast.AST | None = None) -> Ite
 
 
 @functools.cache
+def defined_in(path: Path) -> list[Definition]:
+    """Return the definitions of a file, which is parsed once for all tests."""
+    return list(definitions(ast.parse(path.read_text()), str(path.relative_to(ROOT))))
+
+
 def defined(*folders: str) -> list[Definition]:
-    """Return the definitions of some folders, which are parsed once for all tests."""
-    return [
-        found
-        for path in files(*folders)
-        for found in definitions(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
-    ]
+    """Return the definitions of some folders."""
+    return [found for path in files(*folders) for found in defined_in(path)]
 
 
 def functions(*folders: str) -> list[Definition]:

@@ -43,6 +43,7 @@ def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> Non
     )
 
 
+@pytest.mark.medium
 def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke, refused) -> None:
     best, photo = place / "run" / "best", place / "album" / "03.png"
     for words in ([photo], ["--like", photo], ["a red sky", photo, "--json"]):
@@ -54,6 +55,7 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
     assert "--rerank only takes sentences" in refused("search", index, photo, "--rerank", best)
 
 
+@pytest.mark.medium
 def test_a_command_reads_what_it_needs_once(
     place: Path, index: Path, invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_no_index_is_named(place: Path, index: Path, refused) -> None:
     assert refused("search", "gone", long) == f"neither gone nor {long}is an index: {remedy}"
 
 
+@pytest.mark.medium
 def test_a_check_looks_at_checksums_and_numbers(
     place: Path, index: Path, refused, invoke, monkeypatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_check_looks_at_checksums_and_numbers(
     )
 
 
+@pytest.mark.medium
 def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke) -> None:
     (place / "album" / "logo.svg").touch()
     write_album(place / "more", 3)
@@ -130,6 +134,7 @@ def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke
     assert (document["result"]["unchanged"], document["result"]["stored"]) == (0, 20)
 
 
+@pytest.mark.medium
 def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None:
     before = invoke("search", index, "a red sky", "-k", 2)
     moved = place.rename(place.with_name("moved"))
@@ -157,6 +162,7 @@ def test_the_index_alone_moves(place: Path, index: Path, invoke) -> None:
     )
 
 
+@pytest.mark.medium
 def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, invoke) -> None:
     best = place / "run" / "best"
     away = best.rename(place / "away")
@@ -190,6 +196,7 @@ def test_the_model_folder_says_nothing_of_the_index(place: Path, index: Path) ->
         assert "index" not in json.loads(path.read_text()) and str(place) not in path.read_text()
 
 
+@pytest.mark.medium
 def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, invoke) -> None:
     before = digest(index)
     other = write_album(place / "other", 12)
