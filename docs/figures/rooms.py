@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-WIDTH, ROW, GAP, BOX = (
-    820,
-    74,
-    14,
-    42,
-)  # pixels: width of a panel, height of a step, space between rooms, height of a room
+# Pixels: width of a panel, of the number of a floor, height of a step, space between rooms, height of a room.
+WIDTH, LABEL, ROW, GAP, BOX = 820, 20, 74, 14, 42
 NARROWEST, PIXELS_PER_LINE = 106, 0.055
 # Arrows to these rooms are not drawn, because nearly all rooms use them.
 EVERYWHERE = {"errors", "types", "functional", "registry", "files"}
@@ -85,7 +81,7 @@ def panel(title: str, checkout: Path, left: int) -> tuple[str, int]:
     for row, (floor, names) in enumerate(reversed(steps)):
         y = top + row * ROW
         widths = [max(NARROWEST, rooms[name].lines * PIXELS_PER_LINE) for name in names]
-        x = left + (WIDTH - sum(widths) - GAP * (len(names) - 1)) / 2
+        x = left + (WIDTH + LABEL - sum(widths) - GAP * (len(names) - 1)) / 2
         boxes.append(f'<text x="{left}" y="{y + 27}" class="floor">{floor}</text>')
         for name, share in zip(names, widths, strict=True):
             room = rooms[name]

@@ -53,7 +53,7 @@ OnImages = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
-class Answer:
+class DemoHit:
     """An image that answers a query; ``held_out`` images were never trained on."""
 
     label: str
@@ -76,7 +76,7 @@ class DemoResult:
     """
 
     table: str
-    answers: Sequence[Sequence[Answer]]
+    answers: Sequence[Sequence[DemoHit]]
     remarks: Sequence[str]
     report: Path
     contact_sheet: Path
@@ -135,7 +135,7 @@ def run_demo(
     write_whole(sheet, _page(hits, names, held_out))
     return DemoResult(
         table=report.to_markdown(),
-        answers=[[Answer(names[h.id], h.score, h.id in held_out) for h in answer] for answer in hits],
+        answers=[[DemoHit(names[h.id], h.score, h.id in held_out) for h in answer] for answer in hits],
         remarks=[BEYOND.get(query, "") for query in QUERIES],
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
 from openvse.model import TwoTower
+from openvse.serving import Settings
 from openvse.serving.looking import look
-from openvse.serving.server import Settings
 from openvse.serving.service import Service, open_file
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, client_of, make_model, png

@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from colour_model import ColourModel
 from openvse.errors import EngineError
 from openvse.search import Index, SearchEngine, choose_engine, update_engine
 from openvse.stores import STORES, ItemFacts, Store, StoreAddress, StoreKind, Within
 from openvse.testing import BrokenContractError, check_store
-from tests.colour_model import ColourModel
 from tests.search.engine_helpers import unit, write
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore:Local mode", "ignore:Payload indexes")]

@@ -29,10 +29,10 @@ from openvse.index.database import Database, encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import Item
 from openvse.media.segments import file_of
-from openvse.search.exact import Comparison, ExactSearch, Searcher
+from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store
+from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, kind_of, open_store
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
 from openvse.stores.following import EngineState, check_served, state_file
@@ -136,7 +136,7 @@ class IndexCatalogue(Catalogue):
     def __init__(
         self,
         index: Index,
-        compare: Comparison,
+        compare: ItemComparison,
         *,
         model: object = None,
         engine: str | None = None,
@@ -255,6 +255,7 @@ def open_searcher(
     name, url = split_engine(engine)
     choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
     if name is not None and name != choice.name:
+        kind_of(name)  # there is such an engine
         raise EngineError(
             f"index {index.path} has the engine {choice.name}, not {name}: leave --engine out, give exact, or run "
             f"'openvse index ... --engine {name if url is None else 'URL'}'"
@@ -293,7 +294,7 @@ class StoreCatalogue(Catalogue):
     """
 
     def __init__(
-        self, address: StoreAddress, compare: Comparison, fingerprint: str, *, images: Path | None = None
+        self, address: StoreAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = None
     ) -> None:
         self.place, self._compare = str(address), compare
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.calibration import Calibration
 from openvse.runtime.arrays import ArraySet
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
-from openvse.search.exact import ArrayComparison, Comparison, ModelComparison
+from openvse.search.exact import ArrayComparison, ItemComparison, ModelComparison
 from openvse.search.hits import Answer, Hit, Probabilities, best_of_files
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
 from openvse.stores import Note, StoreAddress
@@ -252,7 +252,7 @@ class SearchEngine:
         return [tuple(words) for words in look_up([query.text for query in queries])]
 
 
-def comparison_of(model: SearchModel, holds: str) -> Comparison:
+def comparison_of(model: SearchModel, holds: str) -> ItemComparison:
     """Return how a model compares items, images or sentences, with queries."""
     kind = getattr(model, "kind", None)  # of an exported model
     swapped = holds == "sentences"

@@ -23,7 +23,7 @@ Scores = Float[np.ndarray, "n Q"]
 
 
 @runtime_checkable
-class Comparison(Protocol):
+class ItemComparison(Protocol):
     """How a model compares items with queries.
 
     Attributes:
@@ -193,7 +193,7 @@ class ExactSearch(Searcher):
     def __init__(
         self,
         vectors: Float[np.ndarray, "count K D"] | Sequence[Segment],
-        compare: Comparison | None = None,
+        compare: ItemComparison | None = None,
         *,
         names: Sequence[str] = (),
         block_values: int = 1 << 22,
@@ -202,7 +202,7 @@ class ExactSearch(Searcher):
             vectors = [Segment(vectors, np.arange(len(vectors), dtype=np.int32))]
         self._segments = vectors
         self._is_full = [bool((segment.positions >= 0).all()) for segment in vectors]
-        self._compare: Comparison = ArrayComparison() if compare is None else compare
+        self._compare: ItemComparison = ArrayComparison() if compare is None else compare
         self._block_values, self._names = block_values, names
         self.is_inner = self._compare.is_inner
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.serving.server import Limits, Settings
+from openvse.serving.settings import Limits, Settings
 
 __all__ = ["Limits", "Settings"]

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openvse.serving.server import Limits, Settings, is_loopback
+from openvse.serving.settings import Limits, Settings, is_loopback
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TOGETHER = (1, 2, 4, 8, 16, 32, 64)

@@ -10,7 +10,7 @@ from openvse.errors import DataError
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query, parse_condition
 from openvse.serving.served import Served
-from openvse.serving.server import Limits
+from openvse.serving.settings import Limits
 
 LARGEST_PAGE = 200
 """The largest number of hits of one page."""

@@ -1,28 +1,25 @@
-"""A server: where it listens, who may ask, how much it accepts, and how it runs and ends."""
+"""A server: how it listens, runs and ends."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from openvse.errors import OpenVSEError
 from openvse.files import STOPS
+from openvse.serving.settings import Limits, Settings
 
 if TYPE_CHECKING:  # the extra ``serve`` may be missing
     from uvicorn import Server
 
     from openvse.serving.service import Service
-
-TOKEN_CHARACTERS = 16
-"""The shortest token that is accepted."""
 
 _NEEDED = {
     "fastapi": "fastapi",
@@ -37,106 +34,6 @@ _KEEP_ALIVE_S = 5
 
 # These loggers warn of single sentences, which would fill the log of a server.
 _TALKATIVE = ("openvse.model.two_tower", "openvse.vqa.answerer", "openvse.search.rerank")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much a server accepts; what goes beyond a limit is refused with a status of 4xx, or of 503 if it is busy.
-
-    Attributes:
-        upload_bytes: the largest body of a request.
-        bodies: the bodies of all requests in progress have at most the size of so many of the largest.
-        upload_pixels: the largest width x height of an uploaded image, which is checked before it is decoded.
-        uploads: uploaded images that are in memory at the same time; others wait.
-        upload_s: seconds in which the whole body of a request has to arrive.
-        answer_s: seconds after which a question without an answer is given up.
-        stall_s: seconds after which a connection is closed whose client reads nothing of a reply (Linux only).
-        stop_s: seconds that requests in progress have to end when the server stops.
-        connections: open connections from which on requests are refused.
-        waiting: questions that wait for the model; further ones are refused.
-        together: maximum queries per model call; 1 disables batching.
-        characters: the longest sentence.
-        thumbnail_bytes: memory for small images.
-        reranked_bytes: memory for embeddings of images by the second model.
-        sentences: embedded sentences that are kept, so that the next page of hits costs no call of the text encoder.
-    """
-
-    upload_bytes: int = 20_000_000
-    bodies: int = 10
-    upload_pixels: int = 40_000_000
-    uploads: int = 8
-    upload_s: float = 30.0
-    answer_s: float = 30.0
-    stall_s: float = 30.0
-    stop_s: float = 20.0
-    connections: int = 4000
-    waiting: int = 512
-    together: int = 64
-    characters: int = 1000
-    thumbnail_bytes: int = 64_000_000
-    reranked_bytes: int = 128_000_000
-    sentences: int = 2048
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where a server listens, and what it is called.
-
-    Attributes:
-        host: the address to listen on.
-        port: the port; 0 takes a free one.
-        token: the secret that every request has to show; "" lets everybody ask.
-        allow_public: whether an address that other machines reach is accepted without a token.
-        names: further names of this machine by which clients may address the server; "*" accepts any.
-        title: the heading of the page.
-        examples: sentences that the page suggests.
-        rerank_top: hits of each query that the second model ranks again.
-        reload_s: seconds between two looks at the index.
-        limits: how much is accepted.
-
-    Raises:
-        OpenVSEError: other machines could reach the server without a token, or the token is too short.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str = ""
-    allow_public: bool = False
-    names: tuple[str, ...] = ()
-    title: str = "openvse"
-    examples: tuple[str, ...] = ()
-    rerank_top: int = 20
-    reload_s: float = 2.0
-    limits: Limits = field(default_factory=Limits)
-
-    def __post_init__(self) -> None:
-        if self.token and (len(self.token) < TOKEN_CHARACTERS or not self.token.isascii()):
-            raise OpenVSEError(
-                f"the token has {len(self.token)} characters: give at least {TOKEN_CHARACTERS} plain ones, such as "
-                f"the output of 'openssl rand -hex 16'"
-            )
-        if not self.is_local and not self.token and not self.allow_public:
-            raise OpenVSEError(
-                f"{self.host} can be reached from other machines, and anybody there could see the images: give "
-                f"--token, or allow it with --allow-public"
-            )
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine, or a proxy on it, reaches the server."""
-        return is_loopback(self.host)
-
-    @property
-    def shown_host(self) -> str:
-        """The host as it is written in an address."""
-        return f"[{self.host}]" if ":" in self.host else self.host
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself; other names than ``localhost`` are not looked up."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def require_packages() -> None:

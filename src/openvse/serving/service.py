@@ -30,7 +30,7 @@ from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingM
 from openvse.serving.layers import Metrics
 from openvse.serving.schemas import LARGEST_PAGE
 from openvse.serving.served import Served, Source, readable
-from openvse.serving.server import Settings
+from openvse.serving.settings import Settings
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
     from openvse.model import TwoTower

@@ -19,7 +19,7 @@ from openvse.files import locked, replacing
 from openvse.index.database import Database
 from openvse.index.index import Index
 from openvse.index.manifest import MANIFEST, read_manifest
-from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_store
+from openvse.stores import CatalogueStore, ItemFacts, Note, Store, kind_of, open_store
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
 
@@ -149,7 +149,8 @@ def plan_engine(
         model: the model that is to be served.
 
     Raises:
-        EngineError: there is no such engine, it needs another URL, or it cannot serve the model.
+        EngineError: there is no such engine, it needs another URL, its server does not answer, or it cannot serve the
+            model.
     """
     before = EngineChoice()
     if (Path(path) / MANIFEST).is_file():
@@ -164,6 +165,8 @@ def plan_engine(
             wanted = before
     if wanted.name != "exact":
         check_served(wanted.name, model)
+    if wanted.url and wanted != before and issubclass(store := kind_of(wanted.name).store, CatalogueStore):
+        store.places(wanted.address(Path(path), url).url)  # the server answers
     return EngineChange(before, wanted, url)
 
 

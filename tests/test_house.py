@@ -1,0 +1,109 @@
+"""The size of the house: one name means one thing, files import in one direction, the command line stays small."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from openvse.cli.commands import search  # noqa: F401 - registers the commands
+from openvse.cli.runtime import app
+
+SOURCE = Path(__file__).parent.parent / "src"
+MOST_LINES, MOST_FILES, MOST_PARAMETERS, MOST_OF_SEARCH = 62_000, 450, 340, 20
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return every module of the package by its name, without the front doors of the rooms."""
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text())
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.name != "__init__.py"
+    }
+
+
+def front_doors() -> dict[str, dict[str, str]]:
+    """Return the names that each room hands out, and the modules where they are."""
+    doors: dict[str, dict[str, str]] = {}
+    for path in sorted(SOURCE.rglob("__init__.py")):
+        room = ".".join(path.relative_to(SOURCE).parent.parts)
+        doors[room] = {
+            alias.asname or alias.name: node.module
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module is not None
+            for alias in node.names
+        }
+    return doors
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each import that runs, wherever it stands; those for types alone do not run."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from ((node.module, alias.name) for alias in node.names)
+        yield from imports(node)
+
+
+def circles(needed: dict[str, set[str]]) -> list[str]:
+    """Return the modules of a circle of imports, if there is one."""
+    try:
+        TopologicalSorter(needed).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert list(imports(ast.parse("def late():\n    from openvse.x import y"))) == [("openvse.x", "y")]
+    assert list(imports(ast.parse("if TYPE_CHECKING:\n    from openvse.x import y"))) == []
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    trees, doors = modules(), front_doors()
+
+    def place(module: str, name: str) -> str:
+        seen: set[str] = set()
+        while name in doors.get(module, {}) and module not in seen:
+            seen.add(module)
+            module = doors[module][name]
+        return f"{module}.{name}" if f"{module}.{name}" in trees else module
+
+    needed = {
+        own: {place(*each) for each in imports(tree)} & trees.keys() - {own} for own, tree in trees.items()
+    }
+    assert circles(needed) == []
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for module, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(module)
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_the_source_has_a_bounded_size() -> None:
+    files = list(SOURCE.rglob("*.py"))
+    assert len(files) <= MOST_FILES
+    assert sum(len(path.read_text().splitlines()) for path in files) <= MOST_LINES
+
+
+@pytest.mark.parametrize(("name", "most"), [("", MOST_PARAMETERS), ("search", MOST_OF_SEARCH)])
+def test_the_command_line_has_a_bounded_number_of_parameters(name: str, most: int) -> None:
+    def count(command: object) -> int:
+        return len(command.params) + sum(map(count, getattr(command, "commands", {}).values()))  # type: ignore[attr-defined]
+
+    whole = get_command(app)
+    assert count(whole.commands[name] if name else whole) <= most  # type: ignore[attr-defined]
