@@ -41,11 +41,3 @@ def test_import_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> Non
     line = refused("data", "import", table, tmp_path / "out", "--kind", "lmdb")
     assert line.startswith("unknown kind of feature files 'lmdb' (allowed: hdf5, npy, npz, tsv); ")
     assert "leave --ids out" in refused("data", "import", table, tmp_path / "out", "--ids", table)
-
-
-def test_the_former_name_works_and_is_not_listed(table: Path, tmp_path: Path, invoke) -> None:
-    result = invoke("data", "convert", table, tmp_path / "regions")
-    assert result.exit_code == 0, result.output
-    assert FeatureStore.open(tmp_path / "regions").fingerprint == "imported:regions"
-    commands = invoke("data", "--help").stdout
-    assert "import" in commands and "convert" not in commands
