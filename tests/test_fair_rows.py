@@ -58,6 +58,7 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.medium
 def test_the_best_setting_gets_the_other_seeds(
     script: ModuleType,
     plan: Path,

@@ -38,12 +38,14 @@ def test_editors_see_what_the_prompt_sees() -> None:
     assert typed | {"__version__"} == {*dir(openvse)}
 
 
+@pytest.mark.medium
 def test_a_room_needs_no_import_of_its_own_and_costs_nothing_before() -> None:
     code = "import sys, openvse; dir(openvse); before = 'torch' in sys.modules\n"
     code += "print(before, openvse.losses.__name__, openvse.aggregators.GPO.__name__)"
     assert in_a_fresh_process(code) == "False openvse.losses GPO"
 
 
+@pytest.mark.medium
 def test_the_prompt_completes_names() -> None:
     code = "import openvse, rlcompleter\ncompleter = rlcompleter.Completer({'openvse': openvse})\n"
     code += "print(completer.complete('openvse.los', 0), completer.complete('openvse.pool', 0))"

@@ -114,6 +114,10 @@ def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PLUGIN = """
+import os
+import signal
+from pathlib import Path
+
 from openvse.aggregators import AGGREGATORS
 from openvse.aggregators.mean import Mean
 
@@ -122,28 +126,46 @@ class MyMean(Mean):
 
 AGGREGATORS.add("my_mean", MyMean)
 
+def work(shard):
+    died = Path("died")
+    if 2 in shard.items and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [AGGREGATORS.get("my_mean").__name__, *shard.items]
+
 def task():
-    return lambda shard: [AGGREGATORS.get("my_mean").__name__, *shard.items]
+    return work
+"""
+
+SHARING = """
+import signal
+from pathlib import Path
+from openvse.registry import load_plugin
+from openvse.pipeline import Workers, cut, results_of, start_workers
+
+load_plugin(Path("my_parts.py"))
+import my_parts
+
+before = signal.getsignal(signal.SIGTERM)
+start_workers(2)
+assert signal.getsignal(signal.SIGTERM) == before, "Ray has set its own"
+print([result for _, result in results_of(cut([1, 2, 3], 1, "", str), my_parts.task, Workers(2))])
 """
 
 
 @pytest.mark.slow
-def test_workers_have_the_parts_of_plugins(tmp_path: Path) -> None:
-    """Work that is defined in the plug-in cannot even be unpickled without it."""
+def test_workers_know_plugins_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+    """The one test with processes of Ray; work that a plug-in defines cannot even be unpickled without it."""
     (tmp_path / "my_parts.py").write_text(PLUGIN)
-    code = (
-        "from pathlib import Path\n"
-        "from openvse.registry import load_plugin\n"
-        "from openvse.pipeline import Workers, cut, results_of\n"
-        "load_plugin(Path('my_parts.py'))\n"
-        "import my_parts\n"
-        "print([result for _, result in results_of(cut([1, 2], 1, '', str), my_parts.task, Workers(1))])\n"
-    )
-    (tmp_path / "elsewhere.py").write_text(code)
+    (tmp_path / "elsewhere.py").write_text(SHARING)
     done = subprocess.run(
         [sys.executable, "-P", "elsewhere.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.stdout.strip() == "[['MyMean', 1], ['MyMean', 2]]", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.splitlines()[-1] == "[['MyMean', 1], ['MyMean', 2], ['MyMean', 3]]"
+    )  # below Ray's words
+    assert (tmp_path / "died").exists()
 
 
 def test_a_worker_loads_each_plugin_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

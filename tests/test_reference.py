@@ -6,8 +6,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 import openvse
 
 PAGES = sorted((Path(__file__).parent.parent / "docs" / "reference").glob("*.md"))
@@ -15,17 +13,17 @@ SHOWN = [name for page in PAGES for name in re.findall(r"^::: ([\w.]+)$", page.r
 
 
 def found(name: str) -> object:
-    """Return the module, class or function of a dotted name."""
+    """Return the module, class or function of a dotted name; None where there is none."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         room, _, own = name.rpartition(".")
-        return getattr(importlib.import_module(room), own)
+        return getattr(importlib.import_module(room), own, None)
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_what_the_reference_names_is_there(name: str) -> None:
-    assert (found(name).__doc__ or "").strip()
+def test_what_the_reference_names_is_there_and_documented() -> None:
+    assert SHOWN
+    assert [name for name in SHOWN if not (found(name).__doc__ or "").strip()] == []
 
 
 def test_everything_that_openvse_offers_is_in_the_reference() -> None:

@@ -170,6 +170,7 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     assert "full" in (tmp_path / "points" / "sweep.svg").read_text()
 
 
+@pytest.mark.medium
 def test_views_that_are_the_same_look_so() -> None:
     views = sweep_of(f"{VIEWS}=1,2,3")
     found = swept(views, 100.0, 100.0, 100.0, views=0.9995)

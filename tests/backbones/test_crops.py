@@ -103,6 +103,7 @@ def test_a_box_covers_what_its_feature_saw() -> None:
         assert 2 <= int(changed.sum()) < 10
 
 
+@pytest.mark.medium
 def test_large_images_keep_their_detail() -> None:
     """Windows come from the image itself: from a thumbnail of it a stripe of one pixel would be gone."""
     fine = np.zeros((1600, 1600, 3), np.uint8)

@@ -54,16 +54,6 @@ def test_the_default_folder_names_recipe_and_seed(recipe: Path, tmp_path: Path, 
     assert (tmp_path / "runs" / "tiny-s3" / "best" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
-def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
-    plateau = "training.plateau={patience: 1, metric: t2i_r10}"
-    words = ["train", recipe, plateau, "--out", tmp_path / "run", "--processes", 2]
-    command = [sys.executable, "-m", "openvse.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{tmp_path / 'run' / 'best'}\n"  # not one line a process
-
-
 def test_processes_end_with_the_code_of_the_one_that_failed(
     recipe: Path, tmp_path: Path, invoke, monkeypatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,12 @@ from PIL import Image
 
 from openvse.errors import ModelError
 from openvse.model import TwoTower
-from openvse.pipeline import start_workers
 from openvse.retrieval.build import build_model
 from openvse.runtime import OnnxModel
 from openvse.search import Index
 from openvse.tasks.load import load_same
 from openvse.tasks.recipes import parse_recipe
+from tests.pickled_work import pickled_work
 from tests.tiny import tiny_tree
 
 
@@ -43,10 +42,10 @@ def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
         load_same(folder, "another", "cpu")
 
 
-@pytest.mark.slow
-def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, invoke) -> None:
-    import ray
-
+def test_workers_make_the_index_of_one_process(
+    model: TwoTower, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = pickled_work(monkeypatch)
     folder = model.save(tmp_path / "model")
     (tmp_path / "photos").mkdir()
     for number in range(9):
@@ -54,17 +53,12 @@ def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, 
             tmp_path / "photos" / f"{number}.png"
         )
     (tmp_path / "photos" / "5 broken.jpg").write_text("no image")
-    before = signal.getsignal(signal.SIGTERM)
-    start_workers(4)
-    assert signal.getsignal(signal.SIGTERM) == before  # Ray would set its own
-    try:
-        for name, words in (("alone", ()), ("shared", ("--processes", "2"))):
-            asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)
-            done = invoke("index", *asked)
-            assert done.exit_code == 0, done.output
-            assert "9 images (0 unchanged, 1 unreadable)" in done.output
-    finally:
-        ray.shutdown()
+    for name, words in (("alone", ()), ("shared", ("--processes", "2"))):
+        asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)
+        done = invoke("index", *asked)
+        assert done.exit_code == 0, done.output
+        assert "9 images (0 unchanged, 1 unreadable)" in done.output
+        assert bool(work.taken) == bool(words)
     alone, shared = (Index.open(tmp_path / name) for name in ("alone", "shared"))
     assert alone.items == shared.items
     np.testing.assert_array_equal(alone.vectors, shared.vectors)

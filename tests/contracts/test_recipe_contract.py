@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from contracts.conftest import Checkpoints, needs_no_start
 from openvse.functional import pad
@@ -63,10 +65,10 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
 
 
 def make_images(model: TwoTower) -> Inputs:
-    """Pixels for a backbone that trains, else ragged local features of the width that the encoder stores."""
+    """Pixels for a backbone that trains, of fewer pairs; else ragged local features as wide as the encoder stores."""
     generator = torch.Generator().manual_seed(0)
     if model.image.encoder.fine_tune:
-        noise = torch.randint(0, 256, (PAIRS, 64, 64, 3), dtype=torch.uint8, generator=generator).numpy()
+        noise = torch.randint(0, 256, (PAIRS // 4, 64, 64, 3), dtype=torch.uint8, generator=generator).numpy()
         return Inputs(
             torch.stack([model.image.encoder.backbone.preprocess(Image.fromarray(each)) for each in noise]),
             None,
@@ -77,19 +79,29 @@ def make_images(model: TwoTower) -> Inputs:
 
 
 def score(model: TwoTower, images: Inputs) -> ScoredBatch:
-    embedded = model(images, pad(model.text.encoder.tokenize(CAPTIONS)))
-    return ScoredBatch(model.similarity(*embedded), torch.eye(PAIRS, dtype=torch.bool), *embedded)
+    pairs = len(images.values)
+    embedded = model(images, pad(model.text.encoder.tokenize(CAPTIONS[:pairs])))
+    return ScoredBatch(model.similarity(*embedded), torch.eye(pairs, dtype=torch.bool), *embedded)
 
 
 def fit(
-    model: TwoTower, objective: Objective, images: Inputs, steps: int, learning_rate: float = 1e-3
+    model: TwoTower,
+    objective: Objective,
+    images: Inputs,
+    steps: int,
+    learning_rate: float = 1e-3,
+    enough: Callable[[Tensor], bool] = lambda _: False,
 ) -> list[float]:
+    """Train for some steps, or until scores are good enough; return the losses."""
     optimizer = torch.optim.AdamW(
         [p for p in (*model.parameters(), *objective.parameters()) if p.requires_grad], lr=learning_rate
     )
     losses = []
     for _ in range(steps):
-        loss = objective(score(model, images))["loss"]
+        scored = score(model, images)
+        if enough(scored.scores):
+            break
+        loss = objective(scored)["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -112,12 +124,19 @@ def test_recipe_builds_learns_saves_and_reloads(name: str, checkpoints: Checkpoi
     images = make_images(model)
     model.eval()  # no augmentation, so that two losses of the same batch can be compared
     objective = build_objective(recipe, recipe.training.phases[0], model=model)
-    losses = fit(model, objective, images, steps=2, learning_rate=1e-4)
+    rate = 1e-5 if model.image.encoder.fine_tune else 1e-4  # a whole backbone moves more
+    losses = fit(model, objective, images, steps=2, learning_rate=rate)
     assert losses[1] < losses[0]
     with torch.inference_mode():  # a caller may load a model in any mode
         scores = score(model, images).scores
         again = score(load_as(TwoTower, model.save(tmp_path)), images).scores
     assert torch.equal(scores, again)
+
+
+def each_finds_its_own(scores: Tensor) -> bool:
+    """Return whether R@1 is 100 in both directions, with no other score as high as a pair's own."""
+    own = scores.diagonal()
+    return int((scores >= own.unsqueeze(1)).sum()) == int((scores >= own.unsqueeze(0)).sum()) == PAIRS
 
 
 @pytest.mark.slow
@@ -127,10 +146,7 @@ def test_method_overfits_32_pairs(name: str, checkpoints: Checkpoints) -> None:
     model = build_model(recipe, captions=CAPTIONS).eval()
     images = make_images(model)
     for phase, steps in ((recipe.training.phases[0], 30), (recipe.training.phases[-1], 120)):
-        fit(model, build_objective(recipe, phase), images, steps)
+        fit(model, build_objective(recipe, phase), images, steps, enough=each_finds_its_own)
     with torch.no_grad():
         scores = score(model, images).scores
-    own = scores.diagonal()
-    assert (scores.argmax(dim=1) == torch.arange(PAIRS)).all(), "image to text R@1 is below 100"
-    assert (scores.argmax(dim=0) == torch.arange(PAIRS)).all(), "text to image R@1 is below 100"
-    assert int((scores >= own.unsqueeze(1)).sum()) == PAIRS
+    assert each_finds_its_own(scores)

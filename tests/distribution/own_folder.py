@@ -1,7 +1,8 @@
 """The README's commands for images of one's own, run by the openvse that the running Python has installed.
 
 ``python -I tests/distribution/own_folder.py FOLDER`` draws captioned images into the empty folder, runs the commands
-there with a shorter training, and fails unless openvse and its recipes come from that Python's own environment.
+there with a shorter training, and fails unless openvse and its recipes come from that Python's own environment, which
+is all that it looks at without a FOLDER.
 """
 
 from __future__ import annotations
@@ -79,13 +80,12 @@ def check_origin() -> None:
     assert [Path(place) for place in openvse.__path__] == [package]
     assert (package / "recipes" / "vse_infinity" / "folder_cpu.yaml").is_file(), "the wheel lacks its recipes"
     assert (package / "py.typed").is_file()
+    assert "gpo_adopt/folder_cpu" in run("openvse recipes", Path.cwd()).split()
 
 
 def main(folder: Path) -> None:
-    """Check where openvse comes from, then take the README's way in an empty folder."""
-    check_origin()
+    """Take the README's way in an empty folder."""
     assert not any(folder.iterdir()), f"{folder} is not empty"
-    assert "gpo_adopt/folder_cpu" in run("openvse recipes", folder).split()
     draw_album(folder / "photos")
     trained, evaluated, found = (run(command, folder) for command in readme_commands())
     assert trained.strip() == "runs/mine/best" and (folder / "runs/mine/best/model.safetensors").is_file()
@@ -95,4 +95,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    check_origin()
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]).resolve())

@@ -91,9 +91,12 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_licences(wheel: Path) -
     assert licences == {"LICENSE", *(f"src/{notice}" for notice in notices)}
 
 
-def test_the_wheel_alone_takes_the_way_of_the_readme(wheel: Path, tmp_path: Path) -> None:
-    """In an environment that sees the dependencies installed here, but not this checkout."""
-    environment, folder = tmp_path / "environment", tmp_path / "empty"
+def test_the_wheel_alone_is_enough(wheel: Path, tmp_path: Path) -> None:
+    """In an environment that sees the dependencies installed here, but not this checkout.
+
+    ``make wheel-check`` takes the whole way of the README in one that sees nothing.
+    """
+    environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
     pip = [
@@ -111,6 +114,5 @@ def test_the_wheel_alone_takes_the_way_of_the_readme(wheel: Path, tmp_path: Path
     # What .pth files here add to the path, such as the checkout's src, does not come along.
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    folder.mkdir()
     script = Path(__file__).with_name("own_folder.py")
-    subprocess.run([python, "-I", str(script), str(folder)], check=True)
+    subprocess.run([python, "-I", str(script)], cwd=tmp_path, check=True)

@@ -17,8 +17,9 @@ from pyarrow import parquet
 from openvse.encoding import encode, list_records
 from openvse.errors import DataError, DiskError, ModelError, OpenVSEError
 from openvse.model import TwoTower
-from openvse.pipeline import Workers, start_workers
+from openvse.pipeline import Workers
 from tests.full_disk import full_disk
+from tests.pickled_work import pickled_work
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -200,20 +201,13 @@ def test_ray_is_asked_for_where_it_is_missing(
         encode(folder, photos, tmp_path / "x.npy", workers=Workers(2))
 
 
-@pytest.mark.slow
-def test_workers_write_the_same_files(model: TwoTower, photos: Path, tmp_path: Path) -> None:
-    import ray
-
+def test_workers_write_the_same_files(
+    model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = pickled_work(monkeypatch)
     folder = model.save(tmp_path / "model")
     encode(folder, photos, tmp_path / "here", shard_size=2, batch_size=2)
     expected = content(tmp_path / "here")
-    start_workers(4)
-    try:
-        for count in (1, 3):
-            report = encode(
-                folder, photos, tmp_path / str(count), shard_size=2, batch_size=2, workers=Workers(count)
-            )
-            assert (report.count, len(report.failed)) == (11, 1)
-            assert content(tmp_path / str(count)) == expected
-    finally:
-        ray.shutdown()
+    report = encode(folder, photos, tmp_path / "shared", shard_size=2, batch_size=2, workers=Workers(3))
+    assert (report.count, len(report.failed), len(work.taken)) == (11, 1, 6)
+    assert content(tmp_path / "shared") == expected

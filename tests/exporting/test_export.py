@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from openvse import export
 from openvse.conversion import convert
 from openvse.errors import ModelError
+from openvse.exporting.checking import judge
 from openvse.exporting.programs import quantize
 from openvse.functional import pad
 from openvse.model import Calibration, CalibrationData, TwoTower
@@ -137,9 +139,7 @@ def test_programs_of_torch_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_export_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openvse.exporting import checking
-
-    monkeypatch.setattr(checking, "TOLERANCE", -1.0)
+    monkeypatch.setattr("openvse.exporting.checking.judge", partial(judge, tolerance=-1.0))
     with pytest.raises(ModelError, match="differ from those of the model"):
         export(with_gpo(), tmp_path / "wrong", format="torch_export", longest=4)
     assert not (tmp_path / "wrong").exists()

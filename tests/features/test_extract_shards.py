@@ -1,10 +1,7 @@
-"""Extraction by several processes: the same store, bit for bit, whatever their number and whatever is interrupted."""
+"""Extraction by several processes: the same store, bit for bit, whoever is first and whatever is interrupted."""
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,8 @@ from openvse.encoders import TransformersText
 from openvse.errors import OpenVSEError
 from openvse.features import FeatureStore, extract_features, extract_text_features
 from openvse.features.extract import SHARDS
-from openvse.pipeline import Workers, WorkProgress, start_workers
+from openvse.pipeline import Workers, WorkProgress
+from tests.pickled_work import PickledWork, pickled_work
 
 BATCH = 2
 TEXTS = [f"{'a very ' * (number % 5)}red dog number {number}" for number in range(9)]
@@ -48,13 +46,9 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.features.extract.ITEMS_IN_SHARD", 5)  # two batches
 
 
-@pytest.fixture(scope="module")
-def ray_workers() -> Iterator[None]:
-    import ray
-
-    start_workers(4)
-    yield
-    ray.shutdown()
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> PickledWork:
+    return pickled_work(monkeypatch)
 
 
 def content(store: Path) -> dict[str, bytes]:
@@ -62,41 +56,15 @@ def content(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.iterdir() if path.name != "writer.lock"}
 
 
-def worker_ids() -> list[int]:
-    """Return the process ids of Ray's workers that hold a backbone."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            name = (place / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if name.startswith(b"ray::") and b"Worker" in name:
-            found.append(int(place.name))
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_shards", "ray_workers")
-def test_any_number_of_processes_makes_the_same_store(
-    backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
+@pytest.mark.usefixtures("small_shards")
+def test_processes_make_the_same_store(
+    backbone: EfficientNetLite0, images: list[tuple[str, Path]], work: PickledWork, tmp_path: Path
 ) -> None:
     here = extract_features(backbone, images, tmp_path / "here", batch_size=BATCH)
     expected = content(tmp_path / "here")
-    report = extract_features(backbone, images, tmp_path / "four", batch_size=BATCH, workers=Workers(4))
-    assert content(tmp_path / "four") == expected
+    report = extract_features(backbone, images, tmp_path / "shared", batch_size=BATCH, workers=Workers(4))
+    assert content(tmp_path / "shared") == expected and len(work.taken) == 5
     assert (report.done, sorted(report.failed)) == (here.done, sorted(here.failed))
-
-    killed: list[int] = []
-
-    def kill_one(state: WorkProgress) -> None:
-        if not killed:
-            killed.append(worker_ids()[0])
-            os.kill(killed[0], signal.SIGKILL)
-
-    extract_features(
-        backbone, images, tmp_path / "killed", batch_size=BATCH, workers=Workers(2), progress=kill_one
-    )
-    assert killed and content(tmp_path / "killed") == expected
 
     def stop(state: WorkProgress) -> None:
         raise KeyboardInterrupt
@@ -112,13 +80,12 @@ def test_any_number_of_processes_makes_the_same_store(
     assert not (tmp_path / "stopped" / SHARDS).exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_shards", "ray_workers")
-def test_texts_too(bert_checkpoint: str, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.usefixtures("small_shards")
+def test_texts_too(bert_checkpoint: str, work: PickledWork, tmp_path: Path) -> None:  # noqa: F811
     encoder = TransformersText(embed_dim=8, model=bert_checkpoint, fine_tune=False)
     extract_text_features(encoder, TEXTS, tmp_path / "here", batch_size=BATCH)
     extract_text_features(encoder, TEXTS, tmp_path / "shared", batch_size=BATCH, workers=Workers(1))
-    assert content(tmp_path / "shared") == content(tmp_path / "here")
+    assert content(tmp_path / "shared") == content(tmp_path / "here") and work.taken
 
 
 def test_one_process_clears_up_behind_several(

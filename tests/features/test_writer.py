@@ -252,7 +252,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path: Path, monkeypatch: 
 
 def write_without_end(path: Path) -> None:
     with open_writer(path) as writer:
-        for number, (item, local) in enumerate(make_items(100_000).items()):
+        for number, (item, local) in enumerate(make_items(5_000).items()):
             if item not in writer:
                 writer.add(item, local)
                 if number % 10 == 9:

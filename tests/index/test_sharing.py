@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,30 +15,14 @@ from openvse.errors import DataError
 from openvse.index.embedding import BATCHES_IN_SHARD, Sharing, cut_candidates
 from openvse.index.manifest import Item
 from openvse.index.scanning import Candidate
-from openvse.pipeline import Shard, Workers, WorkProgress
+from openvse.pipeline import Workers, WorkProgress
 from openvse.search import Index, build_index
-
-
-class Backwards:
-    """Workers that finish in the wrong order; what is sent is pickled, as to real ones."""
-
-    def __init__(self) -> None:
-        self.taken: list[Shard[Candidate]] = []
-
-    def __call__(
-        self, prepare: Callable[[], Callable], shards: Sequence[Shard], workers: Workers
-    ) -> Iterator:
-        self.taken.extend(shards)
-        make = pickle.loads(pickle.dumps(prepare))()
-        for shard in reversed(shards):
-            yield pickle.loads(pickle.dumps(make(pickle.loads(pickle.dumps(shard)))))
+from tests.pickled_work import PickledWork, pickled_work
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Backwards:
-    workers = Backwards()
-    monkeypatch.setattr("openvse.pipeline.share_work", workers)
-    return workers
+def workers(monkeypatch: pytest.MonkeyPatch) -> PickledWork:
+    return pickled_work(monkeypatch)
 
 
 def sharing(load: Callable[[], ColourModel] = ColourModel) -> Sharing:
@@ -53,7 +36,7 @@ def content(folder: Path) -> list[tuple[object, list[float]]]:
     ]
 
 
-def test_the_index_is_that_of_one_process(model: ColourModel, workers: Backwards, tmp_path: Path) -> None:
+def test_the_index_is_that_of_one_process(model: ColourModel, workers: PickledWork, tmp_path: Path) -> None:
     for number in range(23):
         paint(tmp_path / "photos" / f"{number:02d}.png", [*COLOURS][number % len(COLOURS)])
     (tmp_path / "photos" / "05 broken.png").write_text("no image")
@@ -74,7 +57,7 @@ def test_the_index_is_that_of_one_process(model: ColourModel, workers: Backwards
 
 
 def test_only_what_is_new_is_shared(
-    model: ColourModel, workers: Backwards, photos: Path, tmp_path: Path
+    model: ColourModel, workers: PickledWork, photos: Path, tmp_path: Path
 ) -> None:
     build_index(model, photos, tmp_path / "index")
     paint(photos / "a.png", "white")

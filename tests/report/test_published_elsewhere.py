@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from openvse.evaluation.findings import Findings
 from openvse.model.folder import ModelConfig
 from openvse.report.page import published_elsewhere
@@ -19,6 +21,7 @@ def report(data: str, num_images: int, folds: int = 1) -> MeasuredReport:
     )
 
 
+@pytest.mark.medium
 def test_figures_of_the_same_data_and_protocol() -> None:
     found = published_elsewhere([report("flickr30k/test", 1000)])
     source = "MV-VSE, Table 1: Flickr30K, 1K test"

@@ -102,6 +102,7 @@ def test_it_finds_what_the_index_finds(
     engine.close()
 
 
+@pytest.mark.medium
 def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "index"
     address = filled(folder, "qdrant", request)
@@ -114,6 +115,7 @@ def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureReques
         SearchEngine(Words(), unknown)
 
 
+@pytest.mark.medium
 def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "index"
     address = filled(folder, "qdrant_edge", request)

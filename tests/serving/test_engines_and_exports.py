@@ -18,12 +18,14 @@ from openvse.index.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.search import Index, SearchEngine, build_index, choose_engine, update_engine
-from openvse.search.catalogue import StoreCatalogue
+from openvse.search.catalogue import IndexCatalogue, StoreCatalogue
+from openvse.search.proposing import StoreSearch
 from openvse.serving import Settings
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.stores import StoreAddress
 from openvse.stores.choice import read_address
+from tests.conftest import draw_photo
 from tests.runtime.colour_export import COLOURS, write_export
 from tests.serving.conftest import Place, client_of, png
 
@@ -71,6 +73,35 @@ def test_an_engine_is_served_like_its_index(
         assert client.get("/api/items/999").status_code == 404
         assert client.get("/api/items/999/thumbnail").status_code == 404
         assert client.get("/api/items", params={"id": "nothing"}).status_code == 404
+
+
+def test_a_server_follows_an_index_and_then_its_engine(own_place: Place, model: TwoTower) -> None:
+    """The engine follows after the index, and until then what it lacks is searched exactly."""
+    filled(own_place, "int8")
+    service = Service(own_place.index, model, Settings(reload_s=0.02))
+
+    def missing() -> int:
+        catalogue = service.served.engine.catalogue
+        assert isinstance(catalogue, IndexCatalogue) and isinstance(catalogue.searcher, StoreSearch)
+        return catalogue.searcher.num_missing
+
+    with client_of(service) as client:
+
+        def wait_for(items: int, lacking: int) -> None:
+            until = time.monotonic() + 20
+            while (client.get("/api/info").json()["items"], missing()) != (items, lacking):
+                assert time.monotonic() < until, f"{len(service.served)} items, {missing()} missing"
+                time.sleep(0.02)
+            found = client.get("/api/search", params={"q": "grass", "top_k": items}).json()["hits"]
+            assert len({hit["id"] for hit in found}) == items
+
+        wait_for(8, 0)
+        for number in range(100, 103):
+            draw_photo(number).save(own_place.photos / f"{number}.jpg")
+        build_index(model, own_place.photos, own_place.index)
+        wait_for(11, 3)
+        update_engine(own_place.index)
+        wait_for(11, 0)
 
 
 def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: TwoTower) -> None:
@@ -187,6 +218,19 @@ def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -
             looked.status_code == 422
             and "serve the model that it was exported from" in looked.json()["error"]
         )
+
+
+def test_the_engine_of_an_index_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
+    export, index = painted
+    filled(Place(index, index), "int8")
+    for engine, told in (("int8", "int8"), ("exact", "exact"), (None, "int8")):
+        source, named = source_of(str(index), str(export), None, engine)
+        assert named == str(export)
+        service = Service(source, OnnxModel(export), Settings())
+        catalogue = service.served.engine.catalogue
+        assert isinstance(catalogue, IndexCatalogue) and catalogue.searcher.name == told
+        with client_of(service) as client:
+            assert client.get("/api/search", params={"q": "blue"}).json()["hits"][0]["id"] == "blue.png"
 
 
 def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:

@@ -114,11 +114,19 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 WHOLE = [name for name in list_recipes() if "text" in (tree := read_recipe(name)) and "start" not in tree]
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name(name: str) -> None:
-    assert shown_recipe(name)["name"] == name
-    if name in WHOLE:
-        assert shown_recipe(name) == load_recipe(name).to_dict()
+def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name() -> None:
+    assert list_recipes()
+    wrong = {}
+    for name in list_recipes():
+        try:
+            shown = shown_recipe(name)
+            if shown["name"] != name:
+                wrong[name] = f"it calls itself {shown['name']}"
+            if name in WHOLE and shown != load_recipe(name).to_dict():
+                wrong[name] = "it is shown other than it is loaded"
+        except RecipeError as error:
+            wrong[name] = str(error)
+    assert wrong == {}
 
 
 def test_a_recipe_is_shown_without_the_model_that_it_begins_from() -> None:
@@ -159,12 +167,16 @@ def test_provenance_of_another_form_has_no_figures(published: Any) -> None:
     assert published_for({"published": published}, {"num_images": 1, "folds": 1}) == {}
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_published_recalls_add_up(name: str) -> None:
-    for told in load_recipe(name).published:
-        if len(told.metrics) == 7 and "add up to" not in told.source:
-            recalls = sum(value for key, value in told.metrics.items() if key != "rsum")
-            assert recalls == pytest.approx(told.metrics["rsum"], abs=0.35), told.source
+def test_published_recalls_add_up() -> None:
+    off = {
+        name: (told.source, told.metrics)
+        for name in WHOLE
+        for told in load_recipe(name).published
+        if len(told.metrics) == 7
+        and "add up to" not in told.source
+        and sum(told.metrics.values()) != pytest.approx(2 * told.metrics["rsum"], abs=0.35)
+    }
+    assert off == {}
 
 
 def test_a_model_saved_without_figures_still_loads() -> None:

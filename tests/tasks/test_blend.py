@@ -71,6 +71,7 @@ def _vector(model: TwoTower, word: str) -> torch.Tensor:
     return model.text.encoder.words.weight[model.text.encoder.vocabulary.id_of(word)].detach()
 
 
+@pytest.mark.medium
 def test_a_gated_pooling_is_blended_with_the_model_below_it(corpus: Path) -> None:
     first, _ = models(corpus)
     tree = tiny_tree(corpus, phases=ONE)
@@ -93,6 +94,7 @@ def test_a_gated_pooling_is_blended_with_the_model_below_it(corpus: Path) -> Non
     assert [score for _, score in back.scores] == pytest.approx(ends[::-1])
 
 
+@pytest.mark.medium
 def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: Path) -> None:
     first, _ = models(corpus)
     tree = tiny_tree(corpus, phases=ONE)

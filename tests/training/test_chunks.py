@@ -85,6 +85,7 @@ def test_each_chunk_is_embedded_twice_with_the_same_random_numbers() -> None:
     assert not all(bool(each.all()) for each in seen)
 
 
+@pytest.mark.medium
 def test_a_run_in_chunks_and_its_refusals(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path)
     tree = tiny_tree(corpus, phases=[{"epochs": 2}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,9 +52,8 @@ def positives_of(images: Tensor, texts: Tensor) -> Tensor:
     return images.unsqueeze(1) == TEXT_IMAGES[texts].unsqueeze(0)
 
 
-def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+def ranked_work(rank: int) -> dict[str, Any]:
+    """Rank the share of a process; return its loss and the gradient."""
     images, texts, weight = data()
     own_images, own_texts = SHARES[rank]
     weight.requires_grad_()
@@ -64,13 +63,28 @@ def work(rank: int, folder: str) -> None:
     loss.backward()
     assert weight.grad is not None
     dist.all_reduce(weight.grad)  # data parallelism takes the mean over the processes
-    torch.save({"loss": loss.detach(), "gradient": weight.grad / 2}, f"{folder}/{rank}.pt")
+    return {"loss": loss.detach(), "gradient": weight.grad / 2}
+
+
+def work(rank: int, folder: str) -> None:
+    """Do all that the tests look at, so that two processes are started once."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    found = {"ranked": ranked_work(rank), "fused": fused_work(rank), "shared": shared_work(rank)}
+    torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes found."""
+    folder = tmp_path_factory.mktemp("two")
+    mp.spawn(work, args=(str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path: Path) -> None:
-    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+def test_two_processes_equal_one(two: list[dict[str, Any]]) -> None:
     images, texts, weight = data()
     weight.requires_grad_()
     loss = loss_of(
@@ -81,8 +95,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         torch.arange(IMAGES),
     )
     loss.backward()
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+    for found in (each["ranked"] for each in two):
         torch.testing.assert_close(found["loss"], loss.detach(), rtol=0, atol=1e-10)
         torch.testing.assert_close(found["gradient"], weight.grad, rtol=0, atol=1e-10)
 
@@ -107,9 +120,8 @@ def fused() -> Fused:
     return Fused(embed_dim=4, fusion=partial(ScoreAttentionFusion, num_heads=2)).double().eval()
 
 
-def fused_work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+def fused_work(rank: int) -> dict[str, Any]:
+    """Score the share of a process with a fusion; return its loss and gradients."""
     images, texts, _ = data()
     own_images, own_texts = SHARES[rank]
     similarity = fused()
@@ -124,20 +136,17 @@ def fused_work(rank: int, folder: str) -> None:
     gradients = [p.grad for p in similarity.parameters()]
     for gradient in gradients:
         dist.all_reduce(gradient)  # data parallelism takes the mean over the processes
-    torch.save({"loss": loss.detach(), "gradients": [g / 2 for g in gradients]}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return {"loss": loss.detach(), "gradients": [gradient / 2 for gradient in gradients]}
 
 
 @pytest.mark.slow
-def test_a_similarity_with_weights_learns_the_same_from_two_processes(tmp_path: Path) -> None:
-    mp.spawn(fused_work, args=(str(tmp_path),), nprocs=2)
+def test_a_similarity_with_weights_learns_the_same_from_two_processes(two: list[dict[str, Any]]) -> None:
     images, texts, _ = data()
     similarity = fused()
     everything = torch.arange(IMAGES), torch.arange(len(TEXT_IMAGES))
     loss = fused_loss(images, texts, similarity, positives_of(*everything), everything[0])
     loss.backward()
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+    for found in (each["fused"] for each in two):
         torch.testing.assert_close(found["loss"], loss.detach(), rtol=0, atol=1e-10)
         for gradient, parameter in zip(found["gradients"], similarity.parameters(), strict=True):
             torch.testing.assert_close(gradient, parameter.grad, rtol=0, atol=1e-10)
@@ -149,10 +158,8 @@ def test_one_process_gathers_nothing() -> None:
     assert gathered.images is vectors and gathered.texts is vectors
 
 
-def shared_work(rank: int, folder: str) -> None:
+def shared_work(rank: int) -> tuple[list[int], list[int], Tensor]:
     """Draw pairs of which texts 1 and 2 belong to images of both processes, and only text 1 was drawn with both."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     corpus = make_corpus([(0, 0), (1, 1), (2, 1), (3, 2), (0, 2)], 4, 3)
     batch = dataset_of(corpus)[BatchKey(np.arange(4), rank=rank, num_processes=2)]
 
@@ -161,15 +168,12 @@ def shared_work(rank: int, folder: str) -> None:
 
     embedded = vectors(len(batch.images)), vectors(len(batch.texts))
     gathered = gather_batch(*embedded, batch.positives, batch.image_keys, batch.partners)
-    told = batch.image_keys.tolist(), texts_of(batch), gathered.positives
-    torch.save(told, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return batch.image_keys.tolist(), texts_of(batch), gathered.positives
 
 
 @pytest.mark.slow
-def test_a_text_is_positive_to_its_images_on_all_processes(tmp_path: Path) -> None:
-    mp.spawn(shared_work, args=(str(tmp_path),), nprocs=2)
-    told = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+def test_a_text_is_positive_to_its_images_on_all_processes(two: list[dict[str, Any]]) -> None:
+    told = [each["shared"] for each in two]
     images, texts = ([item for each in told for item in each[part]] for part in (0, 1))
     assert images == [0, 2, 1, 3] and texts == [0, 1, 1, 2]
     relevant = {(0, 0), (1, 1), (2, 1), (3, 2), (0, 2)}

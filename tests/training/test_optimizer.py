@@ -90,6 +90,7 @@ def test_the_mean_is_that_of_a_slow_loop() -> None:
     assert torch.equal(weight, before)
 
 
+@pytest.mark.medium
 def test_best_holds_the_mean_and_the_checkpoint_both(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def start_of(corpus: Path, name: str) -> torch.Tensor:
     return build_model(tiny_recipe(corpus), captions=captions).state_dict()[name]
 
 
+@pytest.mark.medium
 def test_a_run_with_a_mean_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, **AVERAGE)
     train(recipe, tmp_path / "whole")

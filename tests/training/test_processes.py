@@ -12,13 +12,13 @@ import pytest
 
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
-from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
+from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def run(num_processes: int, *arguments: str | Path) -> str:
-    """Train in processes of their own, as torchrun starts them; return what they print."""
+def run(num_processes: int, *arguments: str | Path) -> list[str]:
+    """Train in processes of their own, as torchrun starts them; return what each prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -29,14 +29,14 @@ def run(num_processes: int, *arguments: str | Path) -> str:
             | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_processes)}
             | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(num_processes)
     ]
-    told = [process.communicate(timeout=300)[0] for process in started]
-    assert all(process.returncode == 0 for process in started), "\n".join(told)
-    return told[0]
+    told = [process.communicate(timeout=300) for process in started]
+    assert all(process.returncode == 0 for process in started), told
+    return [stdout for stdout, _ in told]
 
 
 def losses(folder: Path) -> list[float]:
@@ -46,15 +46,20 @@ def losses(folder: Path) -> list[float]:
 @pytest.mark.slow
 def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "corpus", train=64)
-    tree = tiny_tree(corpus, phases=[{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 7}])
+    phases = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 7}]
+    tree = tiny_tree(corpus, phases=phases, plateau={"patience": 6, "metric": "t2i_r10"})
     tree["image"]["encoder"]["augmentation"] = tree["text"]["encoder"]["size_augmentation"] = "none"
     train(parse_recipe(tree), tmp_path / "one")
     recipe = tmp_path / "one" / "recipe.yaml"
-    run(2, recipe, "training.phases.1.epochs=6", "--out", tmp_path / "two")
+    printed = run(2, recipe, "training.phases.1.epochs=6", "--out", tmp_path / "two")
+    assert printed == [f"{tmp_path / 'two' / 'best'}\n", ""]  # not one line a process
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert (len(one), len(two)) == (64, 56) and two[:50] == pytest.approx(one[:50], rel=1e-5)
     (tmp_path / "two" / "recipe.yaml").write_text(recipe.read_text())
-    told = run(1, recipe, "--out", tmp_path / "two", "--resume")
-    assert "the run had 2 process(es) and goes on with 1" in told
+    watcher = Recorder()
+    train(parse_recipe(tree), tmp_path / "two", resume=True, watcher=watcher)
+    assert any(
+        "the run had 2 process(es) and goes on with 1" in told for told in watcher.warnings + watcher.notes
+    )
     resumed = losses(tmp_path / "two")
     assert resumed[:56] == two and len(resumed) == 64 and all(loss < two[0] for loss in resumed[56:])

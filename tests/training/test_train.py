@@ -240,9 +240,9 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    each_step = partial(CollapseDetector, every=1)
+    each_step = partial(CollapseDetector, every=1, window=20)
     monkeypatch.setattr("openvse.training.trainer.CollapseDetector", each_step)
-    tree = tiny_tree(corpus, phases=[{"epochs": 40}])
+    tree = tiny_tree(corpus, phases=[{"epochs": 6}])
     tree["optimizer"]["learning_rate"] = 1e-12
     tree["objective"]["ranking"]["criterion"] = {
         "name": "hinge",
