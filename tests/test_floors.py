@@ -133,7 +133,7 @@ def test_the_checker_sees_every_kind_of_import(room: str, source: str, expected:
 
 
 def test_relative_imports_are_refused() -> None:
-    with pytest.raises(AssertionError, match="relative imports"):
+    with pytest.raises(AssertionError, match="relative"):
         list(imported_rooms("from .base import Pooling"))
 
 

@@ -57,7 +57,7 @@ def test_clips_name_the_order_of_two_photos(photos: Path, tmp_path: Path, capsys
     assert len(open_corpus(out).split("train")) == 4
     with pytest.raises(SystemExit):
         make.main([str(photos), "--out", str(out)])  # it is not empty
-    with pytest.raises(SystemExit, match="lower --count"):
+    with pytest.raises(SystemExit, match="--count"):
         make.main([str(photos), "--out", str(tmp_path / "more"), "--count", "400"])
 
 

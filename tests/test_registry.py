@@ -12,7 +12,7 @@ def test_names_are_sorted_and_unknown_ones_are_explained() -> None:
     registry: Registry[int] = Registry("thing", {"bee": int, "ant": int})
     assert list(registry) == ["ant", "bee"]
     assert "ant" in registry
-    with pytest.raises(RecipeError, match="unknown thing 'beee'; did you mean 'bee'.*allowed: ant, bee"):
+    with pytest.raises(RecipeError, match="'beee'.*'bee'"):
         registry.get("beee")
 
 
@@ -21,7 +21,7 @@ def test_a_part_of_ones_own_joins_and_cannot_displace_another() -> None:
     registry.add("mine", str)
     registry.add("mine", str)  # importing a plug-in twice is harmless
     assert registry.get("mine") is str
-    with pytest.raises(RecipeError, match="exists already"):
+    with pytest.raises(RecipeError, match="already"):
         registry.add("ant", str)
 
 
@@ -30,7 +30,7 @@ def test_an_alias_stands_for_a_part_and_some_options() -> None:
     assert "hex" in registry and registry.names() == ["int"]
     assert registry.get("hex")("ff") == 255
     assert registry.resolve("hex") == (int, {"base": 16})
-    with pytest.raises(RecipeError, match="'hex' exists already"):
+    with pytest.raises(RecipeError, match="'hex'"):
         registry.add("hex", int)
-    with pytest.raises(RecipeError, match=r"unknown thing 'hexx' \(allowed: int\);"):
+    with pytest.raises(RecipeError, match="'hexx'"):
         registry.get("hexx")

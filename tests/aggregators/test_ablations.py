@@ -53,11 +53,11 @@ def test_joined_embeddings_are_one() -> None:
 
 def test_combinations_that_cannot_work_are_refused() -> None:
     for options in ({"combine": "concatenate"}, {"num_embeddings": 0}):
-        with pytest.raises(RecipeError, match="needs the global vector"):
+        with pytest.raises(RecipeError, match="global"):
             pie_net(with_global=False, **options)
-    with pytest.raises(RecipeError, match="at least 0"):
+    with pytest.raises(RecipeError, match="least 0"):
         pie_net(num_embeddings=-1)
-    with pytest.raises(ModelError, match=r"needs Features\.pooled"):
+    with pytest.raises(ModelError, match=r"Features\.pooled"):
         pie_net(num_embeddings=0)(Features(LOCAL, FEATURES.mask))
 
 
@@ -84,7 +84,7 @@ def test_a_random_balance_is_drawn_once() -> None:
     torch.testing.assert_close(made(FEATURES).vectors, made(FEATURES).vectors)
     other.load_state_dict(made.state_dict())
     torch.testing.assert_close(other(FEATURES).vectors, made(FEATURES).vectors)
-    with pytest.raises(RecipeError, match="from 0 to 1"):
+    with pytest.raises(RecipeError, match="0.*1"):
         ad_pool(balance=1.5)
 
 

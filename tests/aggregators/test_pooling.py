@@ -156,7 +156,7 @@ def test_gpo_works_under_bf16_autocast() -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(RecipeError, match="projection: linear"):
+    with pytest.raises(RecipeError, match="projection"):
         Mean(input_dim=4, embed_dim=8)
-    with pytest.raises(RecipeError, match="at least 1"):
+    with pytest.raises(RecipeError, match="least 1"):
         KMax(input_dim=4, embed_dim=4, k=0)

@@ -89,8 +89,8 @@ def test_residuals_follow_their_views() -> None:
 
 
 def test_useless_views_are_refused() -> None:
-    with pytest.raises(RecipeError, match="at least 1"):
+    with pytest.raises(RecipeError, match="least 1"):
         MultiView(input_dim=4, embed_dim=4, num_views=0)
-    with pytest.raises(RecipeError, match="share_projection: false"):
+    with pytest.raises(RecipeError, match="share_projection"):
         MultiView(input_dim=4, embed_dim=4, aggregator=partial(KMax, k=2))
     MultiView(input_dim=4, embed_dim=4, aggregator=Mean, num_views=1)

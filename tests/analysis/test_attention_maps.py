@@ -130,7 +130,7 @@ def test_boxes_come_from_the_store(album: Path, tmp_path: Path) -> None:
     with FeatureStoreWriter(tmp_path / "t", fingerprint="x", dim=12, dtype="float32") as writer:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12))
-    with pytest.raises(OpenVSEError, match="places of its local features are not known"):
+    with pytest.raises(OpenVSEError, match="features"):
         look({"m": model}, Request(str(album), "all", (tmp_path / "t",)), Subjects(count=1))
 
 
@@ -155,14 +155,14 @@ def test_answers_have_maps(album: Path) -> None:
     assert wrong[0].caption.endswith(", truth: other") and "truth" not in right[0].caption
     asked = Subjects(images=(album / "01.png",), captions=("what colour is the cat",))
     assert look({"m": model}, Request(""), asked)[0].image_id == "01.png"
-    with pytest.raises(OpenVSEError, match="give --caption"):
+    with pytest.raises(OpenVSEError, match="--caption"):
         look({"m": model}, Request(""), Subjects(images=(album / "01.png",)))
 
 
 def test_widths_that_differ_are_refused(album: Path) -> None:
     views = {"name": "multi_view", "aggregator": "mean", "num_views": 2, "share_projection": False}
     model = small_model(image={"encoder": {**ENCODER, "projection": "none"}, "aggregator": views})
-    with pytest.raises(OpenVSEError, match="local features are 1280 wide and its embeddings 16"):
+    with pytest.raises(OpenVSEError, match="1280 wide.*16"):
         maps_of(model, album, Gallery(CAPTIONS))
 
 

@@ -43,7 +43,7 @@ def test_k_max_lies_between_max_and_mean() -> None:
 
 
 def test_models_without_coefficients_are_refused() -> None:
-    with pytest.raises(OpenVSEError, match=r"no learned coefficients \(its aggregators: Mean, Max\)"):
+    with pytest.raises(OpenVSEError, match="coefficients"):
         analyze_coefficients(named(small_model("mean", "max")))
 
 
@@ -65,9 +65,7 @@ def test_figures_and_numbers_are_written(tmp_path: Path) -> None:
     assert "images, 7 elements" in svg and "2-max" in svg
     again = found.write(tmp_path / "again")[2].read_text()
     assert again == svg  # equal numbers give equal files
-    with pytest.raises(
-        OpenVSEError, match=r"already holds coefficients.csv, coefficients.png, coefficients.svg: cho"
-    ):
+    with pytest.raises(OpenVSEError, match="coefficients.csv.*coefficients.png.*coefficients.svg"):
         found.write(tmp_path / "out")
     found.write(tmp_path / "out", overwrite=True)
 

@@ -114,7 +114,7 @@ def test_views_that_tie_share_a_pair(album: Path) -> None:
     same = embedded.images.vectors[:, :1].expand(-1, 2, -1).contiguous()
     equal = replace(embedded, images=EmbeddingSet(same, embedded.images.mask))
     assert measure_views(equal)[0].shares.tolist() == [0.5, 0.5]
-    with pytest.raises(OpenVSEError, match="one embedding of each item, so no views"):
+    with pytest.raises(OpenVSEError, match="embedding"):
         measure_views(made(album))
 
 
@@ -134,7 +134,7 @@ def test_captions_of_one_image(album: Path) -> None:
         float((texts.vectors[a] @ texts.vectors[b].T).max()) for a, b in zip(first, second, strict=True)
     ]
     assert cosines(texts, first, second) == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(OpenVSEError, match="no image has two captions"):
+    with pytest.raises(OpenVSEError, match="captions"):
         pairs_of_images(replace(corpus, relevance=_one_each(corpus.relevance)))
 
 

@@ -85,7 +85,7 @@ def test_the_shown_code_runs(
 def test_what_mteb_cannot_score_is_refused() -> None:
     tokens = {"name": "tokens"}
     model = small_model(tokens, tokens, similarity={"name": "fused", "fusion": {"name": "score_attention"}})
-    with pytest.raises(OpenVSEError, match="scores pairs of items"):
+    with pytest.raises(OpenVSEError, match="scores"):
         MTEBModel(model, "me/mine")
-    with pytest.raises(OpenVSEError, match="a batch has nothing"):
+    with pytest.raises(OpenVSEError, match="nothing"):
         MTEBModel(plain()).encode([{}])

@@ -78,7 +78,7 @@ def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("model.safetensors")}
     assert run_sweep(sweep) == found
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    with pytest.raises(OpenVSEError, match=rf"{VIEWS}-1_s0 .* training: .* --out"):
+    with pytest.raises(OpenVSEError, match=f"{VIEWS}-1_s0.*--out"):
         run_sweep(replace(sweep, overrides=("training.batch_size=16",)))
     with pytest.raises(OpenVSEError, match="num_view"):  # before anything is trained
         run_sweep(replace(sweep, axes=(Axis("x", ("1",), (("image.aggregator.num_view=1",),)),)))
@@ -116,7 +116,7 @@ def test_words_become_axes() -> None:
             parse_seeds(text)
     with pytest.raises(OpenVSEError, match="--setting"):
         sweep_of("a=[1],{1}").settings()  # both folders would be a-1
-    with pytest.raises(OpenVSEError, match="rsun.*rsum"):
+    with pytest.raises(OpenVSEError, match="rsun"):
         check_metrics(["rsun"])
     assert check_metrics([]) == ("rsum",)
 

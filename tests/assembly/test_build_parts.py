@@ -54,9 +54,9 @@ def test_a_wrong_option_names_its_place(options: dict[str, Any], message: str) -
 
 def test_types_of_the_signature_are_checked() -> None:
     assert build_part(CHOOSY, Part(name="choosy", size="3", scale=None), "x").given == (3, "a", None)
-    with pytest.raises(RecipeError, match=r"x\.size: field required"):
+    with pytest.raises(RecipeError, match=r"x\.size"):
         build_part(CHOOSY, Part(name="choosy"), "x")
-    with pytest.raises(RecipeError, match=r"x\.mode: .*'a' or 'b'.*got 'c'"):
+    with pytest.raises(RecipeError, match=r"x\.mode.*'a'.*'b'.*'c'"):
         build_part(CHOOSY, Part(name="choosy", size=1, mode="c"), "x")
 
 

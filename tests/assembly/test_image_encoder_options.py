@@ -114,9 +114,7 @@ def test_a_fault_is_where_the_recipe_has_it(options: dict[str, Any], message: st
 
 
 def test_an_unknown_backbone_names_the_nearest() -> None:
-    with pytest.raises(
-        RecipeError, match=r"^image\.encoder: unknown backbone 'resnett'; did you mean 'resnet'"
-    ):
+    with pytest.raises(RecipeError, match=r"image\.encoder.*'resnett'.*'resnet'"):
         image_encoder("resnett")
 
 

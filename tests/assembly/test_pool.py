@@ -92,9 +92,9 @@ def test_wrong_tensors_are_refused_in_one_line(tensors: tuple[torch.Tensor, ...]
 
 def test_a_global_vector_is_asked_for_and_checked() -> None:
     pool = openvse.Pool(PIENet(input_dim=8, embed_dim=6))
-    with pytest.raises(DataError, match=r"PIENet needs a global vector.*third argument, float \[2, 6\]"):
+    with pytest.raises(DataError, match="PIENet.*2.*6"):
         pool(local(), MASK)
-    with pytest.raises(DataError, match=r"global vector is torch.float32 \[2, 8\]: give float \[2, 6\]"):
+    with pytest.raises(DataError, match="torch.float32.*2.*8.*2.*6"):
         pool(local(), MASK, torch.randn(2, 8))
     assert pool(local(), MASK, torch.randn(2, 6)).shape == (2, 2, 6)
 

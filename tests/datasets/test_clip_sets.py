@@ -94,19 +94,19 @@ def test_msr_vtt_in_the_split_1k_a(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_msr_vtt(tmp_path: Path) -> None:
     root = write_msr_vtt(tmp_path / "m")
-    with pytest.raises(DataError, match=r"no MSRVTT_JSFUSION_test.csv"):
+    with pytest.raises(DataError, match="MSRVTT_JSFUSION_test.csv"):
         open_corpus(f"msr_vtt_1k_a:{root}")
     (root / "MSRVTT_JSFUSION_test.csv").write_text("video_id,sentence\nvideo99,a dog\n")
-    with pytest.raises(DataError, match="clip video99 is not in MSR-VTT's captions"):
+    with pytest.raises(DataError, match="MSR.*VTT"):
         open_corpus(f"msr_vtt_1k_a:{root}")
     (root / "MSRVTT_JSFUSION_test.csv").write_text("clip,words\nvideo9,a dog\n")
-    with pytest.raises(DataError, match="no column video_id"):
+    with pytest.raises(DataError, match="video_id"):
         open_corpus(f"msr_vtt_1k_a:{root}")
     (root / "test_videodatainfo.json").write_text('{"videos": []}')
-    with pytest.raises(DataError, match=r"test_videodatainfo.json: not in MSR-VTT's format \(KeyError"):
+    with pytest.raises(DataError, match="test_videodatainfo.json.*MSR.*VTT.*KeyError"):
         open_corpus(f"msr_vtt:{root}")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"no MSRVTT_data.json or .* or train_val_videodatainfo.json"):
+    with pytest.raises(DataError, match="MSRVTT_data.json.*train_val_videodatainfo.json"):
         open_corpus(f"msr_vtt:{tmp_path / 'empty'}")
 
 
@@ -119,9 +119,7 @@ def test_a_clip_that_vanished_is_skipped_and_stored_features_need_none(tmp_path:
     for folder in ("TrainValVideo", "TestVideo"):
         for path in (root / folder).iterdir():
             path.unlink()
-    with pytest.raises(
-        DataError, match=r"no clips in videos/ or .*; put them there, or train on stored features"
-    ):
+    with pytest.raises(DataError, match="videos"):
         open_corpus(f"msr_vtt:{root}")
     assert len(open_corpus(f"msr_vtt:{root}", require_images=False)) == 12
 
@@ -153,7 +151,7 @@ def test_vatex_cuts_its_validation_clips_in_halves(tmp_path: Path) -> None:
     assert listed.problems == () and len(split_ids(listed)["test"]) == 2
     assert len(split_ids(listed)[""]) == 7, "a clip that no list names is in no split"
     (root / "vatex_training_v1.0.json").write_text('[{"videoID": "x"}]')
-    with pytest.raises(DataError, match=r"not in VATEX's format \(KeyError\('enCap'\)\)"):
+    with pytest.raises(DataError, match="VATEX.*KeyError.*'enCap'"):
         open_corpus(f"vatex:{root}")
 
 
@@ -180,7 +178,7 @@ def test_animations_by_their_addresses(tmp_path: Path, name: str, below: str) ->
     assert captions_of(corpus, "tumblr_a_500") == ["a man nods", "he nods"]
     assert corpus.image_paths[1].name == "tumblr_b_500.mp4"
     table.write_text("no tab here\n")
-    with pytest.raises(DataError, match=r"v1.0.tsv, line 1: write the clip's address, a tab"):
+    with pytest.raises(DataError, match="v1.0.tsv.*1"):
         open_corpus(f"{name}:{tmp_path}")
 
 
@@ -211,7 +209,7 @@ def test_msvd(tmp_path: Path) -> None:
     assert captions_of(corpus, "-4wsuPCjDBc_5_15") == ["a squirrel is eating", "it eats"]
     with (tmp_path / "AllVideoDescriptions.txt").open("a") as file:
         file.write("what is this\n")
-    with pytest.raises(DataError, match=r"AllVideoDescriptions.txt, line 7: write the clip's name"):
+    with pytest.raises(DataError, match="AllVideoDescriptions.txt.*7"):
         open_corpus(f"msvd:{tmp_path}")
 
 

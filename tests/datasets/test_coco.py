@@ -95,7 +95,7 @@ def test_the_owners_files(tmp_path):
     assert corpus.splits == ("train", "validation", "validation", "validation")
     (note,) = corpus.problems
     assert note.startswith("the owners' split of COCO") and "dataset_coco.json" in note
-    with pytest.raises(DataError, match=r"no image is in split 'test' .train: 1, validation: 3"):
+    with pytest.raises(DataError, match="'test'.*1.*3"):
         corpus.split("test")
 
 
@@ -128,9 +128,9 @@ def test_an_image_without_captions_is_reported(tmp_path):
 
 
 def test_what_is_missing(tmp_path):
-    with pytest.raises(DataError, match="no image folder train2014/ or val2014/; see openvse data coco"):
+    with pytest.raises(DataError, match="folder"):
         open_coco(tmp_path)
-    with pytest.raises(DataError, match="neither dataset_coco.json nor annotations/captions_train2014.json"):
+    with pytest.raises(DataError, match="dataset_coco.json.*annotations/captions_train2014.json"):
         open_coco(tmp_path, require_images=False)
     write_official(tmp_path / "annotations")
     (tmp_path / "annotations" / "captions_val2014.json").unlink()
@@ -144,9 +144,9 @@ def test_what_is_missing(tmp_path):
 def test_damaged_files_are_named(tmp_path, content):
     write_official(tmp_path)
     (tmp_path / "captions_val2014.json").write_text(content)
-    with pytest.raises(DataError, match=r"captions_val2014\.json: not in COCO's format") as caught:
+    with pytest.raises(DataError, match=r"captions_val2014\.json.*COCO") as caught:
         open_coco(tmp_path, require_images=False)
     assert "\n" not in str(caught.value)
     (tmp_path / "dataset_coco.json").write_text(content.replace('"images": []', '"images": [{}]'))
-    with pytest.raises(DataError, match="not in Karpathy's format"):
+    with pytest.raises(DataError, match="Karpathy"):
         open_coco(tmp_path, require_images=False)

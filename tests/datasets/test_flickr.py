@@ -124,9 +124,7 @@ def test_features_without_pictures(tmp_path):
     (tmp_path / "images").rmdir()
     assert fitting(tmp_path) is None
     assert len(FLICKR8K_LAYOUT.open(tmp_path, require_images=False)) == 4
-    with pytest.raises(
-        DataError, match=r"no image folder Flicker8k_Dataset/ or .*; see openvse data flickr8k"
-    ):
+    with pytest.raises(DataError, match="Flicker8k_Dataset"):
         FLICKR8K_LAYOUT.open(tmp_path)
 
 
@@ -146,14 +144,14 @@ def test_an_image_in_two_lists(tmp_path):
 
 def test_what_is_missing_or_damaged(tmp_path):
     pictures(tmp_path / "images")
-    with pytest.raises(DataError, match=r"no caption file dataset_flickr8k.json or .*captions\.txt"):
+    with pytest.raises(DataError, match=r"dataset_flickr8k.json.*captions\.txt"):
         FLICKR8K_LAYOUT.open(tmp_path)
     (tmp_path / "captions.txt").write_text("a.jpg#0\tfine\na.jpg#1 no tab\n")
-    with pytest.raises(DataError, match=r"line 2: write name\.jpg#0, a tab and the sentence"):
+    with pytest.raises(DataError, match=r"2.*name\.jpg.*0"):
         FLICKR8K_LAYOUT.open(tmp_path)
     for content in ('{"images": [{"filename": "a.jpg"}]}', "not json", "[]"):
         (tmp_path / "dataset_flickr8k.json").write_text(content)
-        with pytest.raises(DataError, match="not in Karpathy's format"):
+        with pytest.raises(DataError, match="Karpathy"):
             FLICKR8K_LAYOUT.open(tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_pictures_without_captions_are_reported(tmp_path):
 
 def test_captions_without_pictures_are_reported(tmp_path):
     root = write(tmp_path, {"file_name": "gone.jpg", "text": "a ghost"}, pictures=False)
-    with pytest.raises(DataError, match=r"no image with a caption is left .skipped 1 captioned image"):
+    with pytest.raises(DataError, match="1 captioned"):
         open_folder(root)
     assert open_folder(root, require_images=False).image_ids == ("gone.jpg",)
 
@@ -119,11 +119,11 @@ def test_a_malformed_line_is_named_by_its_number(tmp_path, line, message):
 
 def test_an_image_listed_twice(tmp_path):
     entry = {"file_name": "a.jpg", "text": "once"}
-    with pytest.raises(DataError, match=r"'a\.jpg' is listed twice"):
+    with pytest.raises(DataError, match=r"'a\.jpg'"):
         open_folder(write(tmp_path, entry, entry))
 
 
 def test_no_metadata(tmp_path):
     assert metadata_files(tmp_path) == []
-    with pytest.raises(DataError, match=r"no metadata.jsonl or metadata.csv there"):
+    with pytest.raises(DataError, match="metadata.jsonl.*metadata.csv"):
         open_folder(tmp_path)

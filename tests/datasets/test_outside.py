@@ -41,9 +41,7 @@ def test_images_outside_are_refused_unless_allowed(pets, kind):
             name = "linked/secret.png"
             (pets / "linked").symlink_to(secret.parent)
     list_image(pets, name)
-    with pytest.raises(
-        DataError, match=r"is outside the folder, at .*secret\.png; .*--allow-outside"
-    ) as error:
+    with pytest.raises(DataError, match=r"secret\.png.*--allow-outside") as error:
         open_corpus(pets)
     assert name in str(error.value) and "\n" not in str(error.value)
     assert len(open_corpus(pets, allow_outside=True)) == 2
@@ -67,12 +65,12 @@ def test_a_data_set_may_itself_be_a_link(pets):
 
 def test_tables_and_questions_too(pets):
     (pets / "x.csv").write_text("image,text\n../elsewhere/secret.png,x\n")
-    with pytest.raises(DataError, match="is outside"):
+    with pytest.raises(DataError, match="outside"):
         open_corpus(pets / "x.csv")
     (pets / "metadata.jsonl").write_text(
         '{"file_name": "../elsewhere/secret.png", "question": "?", "answer": "1"}'
     )
-    with pytest.raises(DataError, match="is outside"):
+    with pytest.raises(DataError, match="outside"):
         open_questions(pets)
     assert len(open_questions(pets, allow_outside=True)) == 1
 

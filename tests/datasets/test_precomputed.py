@@ -150,7 +150,7 @@ def test_faults_end_in_one_line(tmp_path, spoil, message):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(DataError, match=r"no train_ims\.npy .*; see openvse data precomputed"):
+    with pytest.raises(DataError, match=r"train_ims\.npy"):
         open_precomputed(tmp_path)
 
 

@@ -30,14 +30,14 @@ def test_kinds_are_detected(tmp_path):
 def test_a_kind_can_be_named(tmp_path):
     assert open_questions(f"question_folder:{own(tmp_path / 'my:own')}").image_ids == ("a.jpg",)
     assert open_questions(f"vqa2:{make_vqa(tmp_path / 'v')}").name == "vqa2"
-    with pytest.raises(RecipeError, match="unknown data set 'vqa'; did you mean 'vqa2'"):
+    with pytest.raises(RecipeError, match="'vqa'.*'vqa2'"):
         open_questions(f"vqa:{tmp_path}")
 
 
 def test_options_are_passed_on(tmp_path):
     root = own(tmp_path)
     (root / "a.jpg").unlink()
-    with pytest.raises(DataError, match=r"no question is left .skipped 1 question"):
+    with pytest.raises(DataError, match="1 question"):
         open_questions(root)
     assert len(open_questions(root, require_images=False)) == 1
 
@@ -68,9 +68,7 @@ def test_a_question_set_is_a_corpus_to_extraction_and_checks(tmp_path):
     (tmp_path / "mine" / "q.csv").write_text("image,Question,answer\na.jpg,you?,me\n")
     assert open_corpus(tmp_path / "mine" / "q.csv").captions == ("you?",)
     assert open_corpus(make_vqa(tmp_path / "v")).name == "vqa2"
-    with pytest.raises(
-        RecipeError, match=r"unknown data set 'daqar'; did you mean 'daquar'. .'openvse data' lists all 2"
-    ):
+    with pytest.raises(RecipeError, match="'daqar'.*'daquar'.*'openvse data'.*2"):
         open_corpus(f"daqar:{root}")
 
 

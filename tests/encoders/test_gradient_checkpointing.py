@@ -119,7 +119,5 @@ def test_only_the_outermost_blocks_are_checkpointed() -> None:
 
 
 def test_a_network_without_blocks_is_refused() -> None:
-    with pytest.raises(
-        ModelError, match="no list of blocks to checkpoint: set gradient_checkpointing: false"
-    ):
+    with pytest.raises(ModelError, match="gradient_checkpointing"):
         checkpoint_blocks(nn.Sequential(nn.Linear(2, 2)))

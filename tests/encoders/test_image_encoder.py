@@ -107,21 +107,19 @@ def test_without_projection_the_raw_width_stays() -> None:
 
 
 def test_stored_features_of_another_width_are_refused() -> None:
-    with pytest.raises(
-        ModelError, match="stored features are 7 wide, this encoder expects 5: extract them again"
-    ):
+    with pytest.raises(ModelError, match="7 wide.*5"):
         encoder_of_cells()(stored(width=7))
 
 
 def test_fine_tuning_on_stored_features_is_refused_but_evaluation_is_not() -> None:
     encoder = encoder_of_cells(fine_tune=True)
-    with pytest.raises(ModelError, match="fine_tune needs images"):
+    with pytest.raises(ModelError, match="fine_tune"):
         encoder(stored())
     assert encoder.eval()(stored()).local.shape == (2, 3, 6)
 
 
 def test_an_unknown_projection_is_refused() -> None:
-    with pytest.raises(RecipeError, match="unknown projection 'mlp'"):
+    with pytest.raises(RecipeError, match="'mlp'"):
         image_encoder("precomputed", feature_dim=5, projection="mlp")
 
 
@@ -137,7 +135,7 @@ def test_precomputed_cannot_read_images(make_photos) -> None:
     from PIL import Image
 
     encoder = image_encoder("precomputed", embed_dim=6, feature_dim=5)
-    with pytest.raises(ModelError, match="cannot read images: give stored features"):
+    with pytest.raises(ModelError, match="images"):
         encoder(Inputs(torch.zeros(1, 3, 8, 8), None))
-    with pytest.raises(ModelError, match="cannot read images"):
+    with pytest.raises(ModelError, match="images"):
         encoder.backbone.preprocess(Image.open(make_photos(1)[0]))

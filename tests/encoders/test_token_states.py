@@ -122,17 +122,17 @@ def test_what_stored_states_cannot_do_is_refused_in_training(
 
 def test_a_state_behind_the_text_is_not_stored(two_tower_checkpoint) -> None:
     encoder = frozen(model=two_tower_checkpoint("siglip"), pooled="last").eval()
-    with pytest.raises(ModelError, match="state of a padding position"):
+    with pytest.raises(ModelError, match="position"):
         encoder(stored(encoder, ["a dog"]))
     assert encoder.why_not_stored() is not None
 
 
 def test_states_of_another_width_or_without_a_mask_are_refused(bert_checkpoint: str) -> None:
     encoder = frozen(model=bert_checkpoint)
-    with pytest.raises(ModelError, match="width 12, but those of this text model 16: extract them again"):
+    with pytest.raises(ModelError, match="12.*16"):
         encoder(pad([torch.zeros(3, 12)]))
     for read in (encoder, encoder.token_states):
-        with pytest.raises(ModelError, match="need a mask"):
+        with pytest.raises(ModelError, match="mask"):
             read(Inputs(torch.zeros(1, 3, dtype=torch.int64), None))
 
 

@@ -140,13 +140,13 @@ def test_hidden_tokens_are_not_read_by_the_last_blocks(bert_checkpoint: str) -> 
 
 
 def test_what_cannot_be_is_refused(bert_checkpoint: str, two_tower_checkpoint) -> None:
-    with pytest.raises(RecipeError, match="train_blocks is 3: give 1 to 2"):
+    with pytest.raises(RecipeError, match="train_blocks.*3.*1.*2"):
         last(model=bert_checkpoint, train_blocks=3)
-    with pytest.raises(RecipeError, match="train_blocks is 1, and fine_tune is false"):
+    with pytest.raises(RecipeError, match="train_blocks.*1.*fine_tune"):
         last(model=bert_checkpoint, fine_tune=False)
     padded = last(model=two_tower_checkpoint("siglip"))
     assert "attends to padding" in (padded.why_not_stored() or "")
-    with pytest.raises(ModelError, match="attends to padding"):
+    with pytest.raises(ModelError, match="attends"):
         padded.token_states(pad(padded.tokenize(CAPTIONS)))
     assert "train_blocks" in (TransformersText(embed_dim=8, model=bert_checkpoint).why_not_stored() or "")
 
@@ -162,7 +162,7 @@ def test_the_last_block_of_a_vision_transformer(vision_checkpoint) -> None:
     assert own <= {id(p) for p in backbone.parameters() if p.grad is not None}
     assert not any("embeddings" in name for name in trained) and not blocks[0].training
     assert all(parameter.grad is None for parameter in blocks[0].parameters())
-    with pytest.raises(RecipeError, match="fine_tune is false"):
+    with pytest.raises(RecipeError, match="fine_tune"):
         TransformersVision(model=vision_checkpoint("vit"), train_blocks=1)
 
 

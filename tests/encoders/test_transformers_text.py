@@ -113,9 +113,7 @@ def test_words_lose_their_pieces_together(bert_checkpoint) -> None:
 
 
 def test_words_need_a_tokenizer_that_marks_them(gpt2_checkpoint: str) -> None:
-    with pytest.raises(
-        RecipeError, match="does not mark the pieces that continue a word with '##': set augment: pieces"
-    ):
+    with pytest.raises(RecipeError, match="'##'"):
         TransformersText(embed_dim=8, model=gpt2_checkpoint, size_augmentation="drop", augment="words")
 
 
@@ -149,7 +147,7 @@ def gpt2_checkpoint(tmp_path) -> str:
 
 
 def test_bert_style_needs_a_mask_token(gpt2_checkpoint: str) -> None:
-    with pytest.raises(RecipeError, match="mask token: use 'drop'"):
+    with pytest.raises(RecipeError, match="'drop'"):
         TransformersText(embed_dim=8, model=gpt2_checkpoint)
     encoder = TransformersText(embed_dim=8, model=gpt2_checkpoint, size_augmentation="drop").eval()
     assert [row.tolist() for row in encoder.tokenize(["dog dog", ""])] == [[1, 1], [0]]
@@ -157,14 +155,12 @@ def test_bert_style_needs_a_mask_token(gpt2_checkpoint: str) -> None:
 
 
 def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
-    with pytest.raises(
-        ModelError, match=r"cannot load the tokenizer of .*give a hub id or a folder"
-    ) as caught:
+    with pytest.raises(ModelError, match="tokenizer") as caught:
         TransformersText(embed_dim=8, model=str(tmp_path / "missing"))
     assert "\n" not in str(caught.value)
 
 
 def test_token_ids_need_a_mask(bert_checkpoint) -> None:
     encoder = TransformersText(embed_dim=8, model=bert_checkpoint)
-    with pytest.raises(ModelError, match="need a mask"):
+    with pytest.raises(ModelError, match="mask"):
         encoder(Inputs(torch.zeros(1, 2, dtype=torch.int64), None))

@@ -54,7 +54,7 @@ def test_clips_class_token_comes_first_and_siglip_has_none(two_tower_checkpoint)
         first = backbone.net.post_layernorm(local[:, 0])
     assert local.shape == (2, 17, 16)
     torch.testing.assert_close(first, state.pooler_output)
-    with pytest.raises(ModelError, match="^this backbone has no class token: set class_token: false"):
+    with pytest.raises(ModelError, match="class_token"):
         TransformersVision(model=two_tower_checkpoint("siglip"), class_token=True)
 
 
@@ -145,7 +145,7 @@ def test_the_global_vector_is_the_state_that_was_asked_for(bert_checkpoint) -> N
 
 
 def test_clip_has_no_mask_token(two_tower_checkpoint) -> None:
-    with pytest.raises(RecipeError, match="mask token: use 'drop'"):
+    with pytest.raises(RecipeError, match="'drop'"):
         text(two_tower_checkpoint("clip"), size_augmentation="bert_style")
 
 
@@ -159,7 +159,7 @@ def test_dropped_words_leave_the_end_of_text(two_tower_checkpoint) -> None:
 
 
 def test_only_a_model_that_reads_its_padding_has_a_last_position(two_tower_checkpoint) -> None:
-    with pytest.raises(RecipeError, match="last_position is for text models that attend to the padding"):
+    with pytest.raises(RecipeError, match="last_position"):
         text(two_tower_checkpoint("clip"), last_position=True)
 
 

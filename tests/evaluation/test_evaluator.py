@@ -198,12 +198,12 @@ def test_a_broken_model_is_an_error() -> None:
 
 @pytest.mark.parametrize("folds", [0, 41])
 def test_impossible_folds_are_refused(folds: int) -> None:
-    with pytest.raises(DataError, match="give a number from 1 to 40"):
+    with pytest.raises(DataError, match="1.*40"):
         evaluate(*corpus(), set_max_scores, folds=folds)
 
 
 def test_missing_embeddings_are_refused() -> None:
     images, texts, relevance = corpus()
-    with pytest.raises(DataError, match="39 images and 200 texts are embedded") as error:
+    with pytest.raises(DataError, match="39 images.*200 texts") as error:
         evaluate(images[:39], texts, relevance, set_max_scores)
     assert "\n" not in str(error.value)

@@ -176,11 +176,11 @@ def test_a_report_of_all_relevant_candidates_has_intervals_and_chance() -> None:
 
 def test_places_refuse_a_pair_twice_and_a_gain_of_nothing() -> None:
     twice = Relevance(np.array([0, 0]), np.array([1, 1]), 2, 2)
-    with pytest.raises(DataError, match="image 0 and text 1 are paired twice: list each pair once"):
+    with pytest.raises(DataError, match="0 and.*1 are"):
         rank_by_counting(lambda rows, columns: torch.eye(2)[rows, columns], twice, every=True)
     once = Relevance(np.array([0]), np.array([1]), 2, 2)
     for gain in (0.0, -1.0, np.nan):
-        with pytest.raises(DataError, match="a gain that is not above 0"):
+        with pytest.raises(DataError, match="above 0"):
             rank_by_counting(
                 lambda rows, columns: torch.eye(2)[rows, columns], once, every=True, gains=np.array([gain])
             )

@@ -158,9 +158,7 @@ def test_ranks_do_not_depend_on_the_block() -> None:
 def test_scores_that_are_no_numbers_are_refused(value: float, cell: tuple[int, int]) -> None:
     scores = torch.zeros(4, 4)
     scores[cell] = value
-    with pytest.raises(
-        ModelError, match=f"score of image {cell[0]} and text {cell[1]} .* is NaN or infinite"
-    ):
+    with pytest.raises(ModelError, match=f"{cell[0]}.*{cell[1]}.*NaN"):
         rank_by_counting(blocks_of(scores), Relevance(np.arange(4), np.arange(4), 4, 4), block_size=2)
 
 

@@ -117,12 +117,12 @@ def test_the_report_says_so() -> None:
 
 def test_other_items_are_refused() -> None:
     fewer = Member(STRONG.images[:4], STRONG.texts, SetMax())
-    with pytest.raises(DataError, match="4 images and 27 texts are embedded"):
+    with pytest.raises(DataError, match="4 images.*27 texts"):
         run(Reranker(fewer, 3))
 
 
 def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
-    with pytest.raises(ModelError, match="fused or set_max"):
+    with pytest.raises(ModelError, match="set_max"):
         run(Reranker(Member(STRONG.images, STRONG.texts, set_max_scores), 3))
 
 

@@ -48,7 +48,7 @@ def test_a_duplicated_image_cannot_be_told_from_its_copy() -> None:
 def test_nan_is_refused_by_name() -> None:
     images = np.eye(4)
     images[2, 1] = np.nan
-    with pytest.raises(DataError, match="row 2 of the images holds NaN or infinity"):
+    with pytest.raises(DataError, match="2.*NaN"):
         evaluate(images, np.eye(4))
 
 

@@ -85,11 +85,11 @@ def test_sets_of_every_size_give_the_embeddings_of_the_model(several: tuple[TwoT
 
 def test_what_does_not_fit_the_export_is_refused(several: tuple[TwoTower, Path]) -> None:
     runtime = OnnxModel(several[1])
-    with pytest.raises(ModelError, match="exported for stored features"):
+    with pytest.raises(ModelError, match="exported"):
         runtime.encode_image([Image.new("RGB", (8, 8))])
-    with pytest.raises(Exception, match="at most 60: export the model with --longest 61"):
+    with pytest.raises(Exception, match="60.*--longest.*61"):
         runtime.encode_features([np.zeros((61, 10), np.float32)])
-    with pytest.raises(Exception, match=r"give \[1 to 60, 10\]"):
+    with pytest.raises(Exception, match="1.*60.*10"):
         runtime.encode_features([np.zeros((3, 9), np.float32)])
 
 
@@ -134,13 +134,13 @@ def test_programs_of_torch_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     names = {"tokens": tokens.values, "mask": tokens.mask}
     exec(shown, names)
     assert torch.equal(names["embeddings"], program(tokens.values, tokens.mask))
-    with pytest.raises(ModelError, match="--format onnx"):
+    with pytest.raises(ModelError, match="--format"):
         OnnxModel(folder)
 
 
 def test_an_export_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.exporting.checking.judge", partial(judge, tolerance=-1.0))
-    with pytest.raises(ModelError, match="differ from those of the model"):
+    with pytest.raises(ModelError, match="differ"):
         export(with_gpo(), tmp_path / "wrong", format="torch_export", longest=4)
     assert not (tmp_path / "wrong").exists()
 
@@ -163,10 +163,10 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path, image: object, more: di
 
 def test_folders_of_other_things_stay(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("")
-    with pytest.raises(ModelError, match="holds files that are no export"):
+    with pytest.raises(ModelError, match="export"):
         export(with_gpo(), tmp_path)
     assert files_in(tmp_path) == ["photo.jpg"]
-    with pytest.raises(ModelError, match="int8 is only for the format onnx"):
+    with pytest.raises(ModelError, match="format"):
         export(with_gpo(), tmp_path / "out", format="torch_export", int8=True)
 
 
@@ -190,10 +190,10 @@ def test_a_damaged_program_is_one_line(several: tuple[TwoTower, Path], tmp_path:
     folder = tmp_path / "damaged"
     shutil.copytree(several[1], folder)
     (folder / "text.onnx").write_bytes(b"not a program")
-    with pytest.raises(ModelError, match="export the model again"):
+    with pytest.raises(ModelError, match="export"):
         OnnxModel(folder).encode_text(["a dog"])
     said = json.loads((folder / "export.json").read_text())
     said["text"]["reading"]["kind"] = "other"
     (folder / "export.json").write_text(json.dumps(said))
-    with pytest.raises(ModelError, match="a tokenizer of the kind 'other'"):
+    with pytest.raises(ModelError, match="'other'"):
         OnnxModel(folder).encode_text(["a dog"])

@@ -66,7 +66,7 @@ def test_repeats_that_stop_are_refused(tmp_path):
         ArrayRows(tmp_path / "a.npy").repeats()
     array[17] += 1
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="but rows 15 to 19 differ; download the file again"):
+    with pytest.raises(DataError, match="15.*19 differ"):
         ArrayRows(tmp_path / "a.npy").repeats()
 
 
@@ -106,18 +106,18 @@ def test_a_file_that_was_cut_off(tmp_path):
     whole = path.read_bytes()
     rows = ArrayRows(path)
     path.write_bytes(whole[:-100])
-    with pytest.raises(DataError, match="it became shorter"):
+    with pytest.raises(DataError, match="shorter"):
         rows.read(49)
-    with pytest.raises(DataError, match="not a complete .npy file"):
+    with pytest.raises(DataError, match="complete"):
         ArrayRows(path)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="read"):
         ArrayRows(tmp_path / "none.npy")
 
 
 def test_whole_numbers_are_read_where_they_are_asked_for(tmp_path):
     array = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="uint8 .* where floating-point numbers"):
+    with pytest.raises(DataError, match="floating"):
         ArrayRows(tmp_path / "a.npy")
     rows = pickle.loads(pickle.dumps(ArrayRows(tmp_path / "a.npy", integers=True)))
     np.testing.assert_array_equal(rows.read(1, 3), array[1:])
@@ -165,9 +165,9 @@ def test_an_image_in_two_files_is_taken_from_the_last(tmp_path):
 
 def test_unknown_items_and_widths_are_refused(tmp_path):
     train = part(tmp_path, "train", random_features(2), "ab")
-    with pytest.raises(StoreError, match=r"no features of 2 of 3 items: 'x', 'y'"):
+    with pytest.raises(StoreError, match="2.*3 items.*'x'.*'y'"):
         ArrayFeatures([train]).positions(["a", "x", "y"])
-    with pytest.raises(DataError, match="is 4 wide and .*is 6 wide: give all splits features of one"):
+    with pytest.raises(DataError, match="4 wide.*6 wide"):
         ArrayFeatures([train, part(tmp_path, "test", random_features(1, dim=6), "c")])
 
 

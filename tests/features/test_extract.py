@@ -236,13 +236,13 @@ def test_decoding_runs_ahead_but_not_away(tmp_path: Path, make_photos: PhotoMake
 def test_an_encoder_that_makes_nan_is_named_with_its_picture(tmp_path: Path, make_photos: PhotoMaker) -> None:
     encoder = TinyBackbone()
     encoder.spoilt = True
-    with pytest.raises(StoreError, match=r"'photo_0\.jpg' hold NaN"):
+    with pytest.raises(StoreError, match=r"'photo_0\.jpg'.*NaN"):
         extract_features(encoder, named(make_photos(2)), tmp_path / "store")
 
 
 def test_one_id_for_two_pictures_is_refused(tmp_path: Path, make_photos: PhotoMaker) -> None:
     first, second = make_photos(2)
-    with pytest.raises(DataError, match=r"id 'x' is used for .*photo_0\.jpg and for .*photo_1\.jpg"):
+    with pytest.raises(DataError, match=r"'x'.*photo_0\.jpg.*photo_1\.jpg"):
         extract_features(TinyBackbone(), [("x", first), ("x", second)], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -250,13 +250,13 @@ def test_one_id_for_two_pictures_is_refused(tmp_path: Path, make_photos: PhotoMa
 def test_a_store_of_another_encoder_is_refused(tmp_path: Path, make_photos: PhotoMaker) -> None:
     images = named(make_photos(1))
     extract_features(TinyBackbone(), images, tmp_path / "store")
-    with pytest.raises(StoreError, match="made by encoder 'tiny', not by 'huge'"):
+    with pytest.raises(StoreError, match="'tiny'.*'huge'"):
         extract_features(TinyBackbone("huge"), images, tmp_path / "store")
-    with pytest.raises(StoreError, match="holds float16 of width 3, not float32"):
+    with pytest.raises(StoreError, match="width 3"):
         extract_features(TinyBackbone(), images, tmp_path / "store", dtype="float32")
 
 
 def test_an_encoder_without_a_backbone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="only reads stored features"):
+    with pytest.raises(ModelError, match="features"):
         extract_features(TinyBackbone(fingerprint=None), [], tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -159,7 +159,7 @@ def test_another_length_and_whole_clips(model: ClipColours, clips: Path, tmp_pat
     assert build_index(model, clips, out).reused == 3 and not model.batches
     assert build_index(model, clips, out, segment_seconds=1.0).segments == 5
     assert ids(out) == CUT
-    with pytest.raises(DataError, match=r"allowed are 0\.1 to 86400, and 0"):
+    with pytest.raises(DataError, match=r"0\.1.*86400.*0"):
         build_index(model, clips, out, segment_seconds=-1.0)
 
 
@@ -192,7 +192,7 @@ def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
     assert find_duplicates(tmp_path / "index") == ([], [])
     engine = SearchEngine(model, index)
     assert len(engine.answer(Query("red"), Page(where=("camera = X100",)))[0].hits) == 2
-    with pytest.raises(DataError, match="give one of them, such as deeper/b.mp4#t=0,1"):
+    with pytest.raises(DataError, match="deeper/b.mp4.*0,1"):
         engine.search(Query(like="deeper/b.mp4"))
 
 

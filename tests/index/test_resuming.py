@@ -158,9 +158,7 @@ def test_an_index_of_something_else_is_replaced_on_request_alone(
     maker = ColourModel("colours-2") if other == "model" else ColourModel()
     folder = tmp_path / "more" if other == "folder" else photos
     expected = "was made by model colours-1, not by colours-2" if other == "model" else f"not of {folder}"
-    with pytest.raises(
-        IndexFormatError, match=f"{expected}: .*choose another --out, or replace it with --overwrite"
-    ):
+    with pytest.raises(IndexFormatError, match=f"{expected}.*--out.*--overwrite"):
         build_index(maker, folder, out)
     assert content(out) == before
     assert build_index(maker, folder, out, overwrite=True).reused == 0
@@ -174,7 +172,7 @@ def test_an_index_of_a_later_format_is_replaced_on_request_alone(
     build_index(model, photos, tmp_path / "index")
     manifest = tmp_path / "index" / MANIFEST
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 4, "more": 1}))
-    with pytest.raises(IndexFormatError, match="has format openvse-index 4, .*--overwrite"):
+    with pytest.raises(IndexFormatError, match="4.*--overwrite"):
         build_index(model, photos, tmp_path / "index")
     build_index(model, photos, tmp_path / "index", overwrite=True)
 

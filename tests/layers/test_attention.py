@@ -81,12 +81,12 @@ def test_both_ways_of_attending_are_one(queries: int, keys: int) -> None:
 
 @pytest.mark.parametrize("num_heads", [0, 4])
 def test_heads_that_do_not_divide_the_width_are_refused(num_heads: int) -> None:
-    with pytest.raises(RecipeError, match=f"num_heads is {num_heads}, and the width is 6"):
+    with pytest.raises(RecipeError, match=f"num_heads.*{num_heads}.*6"):
         Attention(WIDTH, num_heads)
-    with pytest.raises(RecipeError, match="a number of heads that divides it"):
+    with pytest.raises(RecipeError, match="divides"):
         AttentionScores(WIDTH, num_heads, 1)
 
 
 def test_no_reduction_at_all_is_refused() -> None:
-    with pytest.raises(RecipeError, match="num_vectors is 0: give 1 or more"):
+    with pytest.raises(RecipeError, match="num_vectors.*0.*1"):
         AttentionScores(WIDTH, 2, 0)

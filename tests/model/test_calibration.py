@@ -76,13 +76,13 @@ def test_a_threshold_is_the_score_of_a_probability() -> None:
 
 @pytest.mark.parametrize("precision", [0.0, 1.1, float("nan")])
 def test_an_impossible_precision_is_refused(precision: float) -> None:
-    with pytest.raises(DataError, match="allowed are numbers above 0 and at most 1"):
+    with pytest.raises(DataError, match="0 and.*1"):
         CURVE.threshold(precision)
 
 
 @pytest.mark.parametrize("given", [(0, 1.0), (10, 0.0), (10, float("inf"))])
 def test_an_impossible_prior_is_refused(given: tuple[int, float]) -> None:
-    with pytest.raises(DataError, match="are searched"):
+    with pytest.raises(DataError, match="searched"):
         CURVE.probabilities(np.array(0.0), *given)
 
 
@@ -98,7 +98,7 @@ def test_an_impossible_prior_is_refused(given: tuple[int, float]) -> None:
     ],
 )
 def test_knots_that_are_no_curve_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="curve must"):
+    with pytest.raises(DataError, match="curve"):
         replace(CURVE, **changes)
 
 

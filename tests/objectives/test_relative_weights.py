@@ -52,9 +52,7 @@ def test_a_recipe_names_the_other_term() -> None:
     made = build_objective(load_recipe("pvse/flickr8k_grids_cpu", changed))
     assert made.relative_to == {"diversity": "ranking"}
     for wrong in ("rankin", "diversity"):
-        with pytest.raises(
-            RecipeError, match=r"objective\.diversity is relative to .*name another term \(ranking"
-        ):
+        with pytest.raises(RecipeError, match=r"objective\.diversity"):
             build_objective(
                 load_recipe("pvse/flickr8k_grids_cpu", [f"objective.diversity.relative_to={wrong}"])
             )

@@ -89,7 +89,7 @@ def test_the_correlation_draws_one_pair_of_half_the_queries() -> None:
     assert (perfect.pairs, perfect.queries) == (120, 40)
     noisy = bootstrap_correlation(queries, ratings, np.random.default_rng(1).normal(size=120), samples=200)
     assert abs(noisy.mean) < 15 < noisy.spread + 10
-    with pytest.raises(DataError, match="3 queries have ratings"):
+    with pytest.raises(DataError, match="3 queries"):
         bootstrap_correlation(np.arange(3), np.arange(3.0), np.arange(3.0))
 
 
@@ -105,7 +105,7 @@ def test_eccv_caption_on_its_tiny_files(items: NumberedItems, tmp_path: Path) ->
     assert whole.retrieval["image to text"].gallery == 9
     assert any("which lists 25,000, is not there" in note for note in whole.notes)
     (tmp_path / "eccv_image_to_caption.json").write_text('{"1": [2]}')
-    with pytest.raises(DataError, match="names none of the images and captions of this data set"):
+    with pytest.raises(DataError, match="captions"):
         judge_eccv_caption(items, SetMax(), read_eccv_caption(tmp_path))
 
 
@@ -158,7 +158,7 @@ def test_protocols_say_what_is_not_theirs() -> None:
     )
     assert under_protocol(Request("x", protocol="vqa2"), "vqa")[0].split == "validation"
     assert under_protocol(Request("x", protocol="eccv_caption"), "retrieval")[0].every
-    with pytest.raises(DataError, match="unknown protocol 'coco_k1'.*coco_1k"):
+    with pytest.raises(DataError, match="'coco_k1'.*coco_1k"):
         protocol_named("coco_k1")
     for request, problem in (
         (Request("x", protocol="vqa2"), "protocol vqa2 is for vqa, and the model is for retrieval"),

@@ -83,15 +83,15 @@ def test_the_page_of_exports_searches(
 
 
 def test_nothing_to_embed(model: OnnxModel) -> None:
-    with pytest.raises(DataError, match="at least one item"):
+    with pytest.raises(DataError, match="least"):
         model.encode_text([])
-    with pytest.raises(ModelError, match="give images to encode_image"):
+    with pytest.raises(ModelError, match="encode_image"):
         model.encode_features([np.zeros((1, 3), np.float32)])
 
 
 def test_a_folder_without_an_export(tmp_path: Path) -> None:
     assert not is_export(tmp_path) and not is_export("x" * 5000)
-    with pytest.raises(ModelError, match="openvse export MODEL"):
+    with pytest.raises(ModelError, match="MODEL"):
         OnnxModel(tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_a_preprocessing_comes_back_from_json() -> None:
 
     assert Preprocessing.from_json(json.loads(json.dumps(asdict(given)))) == given
     assert given(Image.new("RGB", (30, 20))).shape == (5, 3, 3, 3)
-    with pytest.raises(ModelError, match="export again"):
+    with pytest.raises(ModelError, match="export"):
         Preprocessing.from_json({"blur": 3})
 
 

@@ -62,7 +62,7 @@ def test_an_item_finds_others_like_it(engine: SearchEngine) -> None:
     hits = find(engine, Query(like="red.png"), top_k=2)[0]
     assert (hits[0].rank, hits[0].id) == (1, "big.png")
     assert "red.png" not in ids(engine, Query(like="red.png"), top_k=9)
-    with pytest.raises(DataError, match="holds no item gone.png"):
+    with pytest.raises(DataError, match="gone.png"):
         find(engine, Query(like="gone.png"))
 
 
@@ -140,9 +140,9 @@ def test_what_is_no_condition_is_refused(text: str, message: str) -> None:
 
 
 def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="looks for nothing"):
+    with pytest.raises(DataError, match="nothing"):
         Query(" ", avoid=("red",))
-    with pytest.raises(DataError, match="image_weight is 2.0"):
+    with pytest.raises(DataError, match="image_weight.*2.0"):
         Query("red", image_weight=2.0)
     with pytest.raises(DataError, match="skip -1"):
         find(engine, Query("red"), skip=-1)

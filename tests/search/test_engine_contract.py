@@ -244,7 +244,7 @@ def test_a_place_that_is_gone_is_said_and_made_again(engine: tuple[str, str | No
         return
     found._store.drop()
     found._store.close()
-    with pytest.raises(EngineError, match="run 'openvse index' again"):
+    with pytest.raises(EngineError, match="'openvse index'"):
         opened(folder, url)
     assert update_engine(folder, url=url).put == 30
 
@@ -288,5 +288,5 @@ def test_a_query_that_is_not_finite_is_refused(engine: tuple[str, str | None], f
     write(folder, range(10), unit(10))
     found, _ = engine_of(folder, *engine)
     bad = ArraySet.full(np.full((1, 1, DIM), np.nan, np.float32))
-    with pytest.raises(ModelError, match="NaN or infinite"):
+    with pytest.raises(ModelError, match="NaN"):
         found.search(EmbeddedQueries(bad, None), 3)

@@ -77,18 +77,18 @@ def test_without_a_curve_there_is_no_probability(model: ColourModel, photos: Pat
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
     assert engine.calibration is None
     assert {hit.probability for hit in engine.search("red")[0]} == {None}
-    with pytest.raises(ModelError, match="openvse calibrate MODEL --on DATA"):
+    with pytest.raises(ModelError, match="MODEL.*--on.*DATA"):
         find(engine, "red", min_precision=0.8)
 
 
 @pytest.mark.parametrize("wanted", [0.0, -1.0, 1.5])
 def test_an_impossible_precision_is_refused(engine: SearchEngine, wanted: float) -> None:
-    with pytest.raises(DataError, match="above 0 and at most 1"):
+    with pytest.raises(DataError, match="0 and.*1"):
         find(engine, "red", min_precision=wanted)
 
 
 def test_an_impossible_expectation_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="expected to be relevant"):
+    with pytest.raises(DataError, match="expected"):
         find(engine, "red", expected=0.0)
 
 
@@ -114,7 +114,7 @@ def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photo
     found = find(engine, compound)
     assert [hits[0].probability is None for hits in found] == [True, True, True, False]
     for query in compound[:3]:
-        with pytest.raises(DataError, match="just a sentence"):
+        with pytest.raises(DataError, match="sentence"):
             find(engine, [query, Query("red")], min_precision=0.5)
 
 

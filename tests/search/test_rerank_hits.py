@@ -169,7 +169,7 @@ def test_nothing_found_and_nothing_readable(
 
 @pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
 def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
-    with pytest.raises(DataError, match=f"top is {top} and weight is {weight}"):
+    with pytest.raises(DataError, match=f"{top}.*{weight}"):
         HitReranker(fused, top=top, weight=weight)
 
 
@@ -177,7 +177,7 @@ def test_scores_that_are_no_numbers_are_refused(
     fused: TwoTower, hits: list[list[Hit]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused.similarity, "pairs", lambda images, texts, i, t: torch.full(i.shape, torch.nan))
-    with pytest.raises(ModelError, match=rf"scores {hits[0][0].id} as NaN or infinite"):
+    with pytest.raises(ModelError, match=f"{hits[0][0].id}.*NaN"):
         ranked(HitReranker(fused), hits)
 
 
@@ -202,10 +202,10 @@ def test_probabilities_are_those_of_the_model_that_ranks_again(
     for found in ranked(HitReranker(fused, top=3), known, min_precision=0.25):
         assert len(found) <= 3 and all((hit.probability or 0) >= 0.25 for hit in found)
     assert {hit.probability for hit in ranked(HitReranker(fused, top=3, weight=0.5), known)[0][:3]} == {None}
-    with pytest.raises(DataError, match="weight is 0.5"):
+    with pytest.raises(DataError, match="0.5"):
         ranked(HitReranker(fused, weight=0.5), known, min_precision=0.25)
     fused.calibration = None
-    with pytest.raises(ModelError, match="openvse calibrate"):
+    with pytest.raises(ModelError, match="calibrate"):
         ranked(HitReranker(fused), known, min_precision=0.25)
 
 
@@ -219,5 +219,5 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
         [Query(text) for text in QUERIES], [Answer(found, 4) for found in hits], [Page(top_k=1)] * 2
     )
     assert first.more and first.before == {"red.png": 1, "green.png": 2}
-    with pytest.raises(DataError, match="just a sentence"):
+    with pytest.raises(DataError, match="sentence"):
         HitReranker(fused).again([Query(like="red.png")], [Answer(hits[0])], [Page()])

@@ -177,13 +177,13 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     word = str(address.path)
     source, _ = source_of(word, folder, own_place.photos, None)
     assert isinstance(source.place, StoreAddress) and source.images == own_place.photos
-    with pytest.raises(OpenVSEError, match="does not know where its model is: name it with --model"):
+    with pytest.raises(OpenVSEError, match="--model"):
         source_of(word, None, None, None)
-    with pytest.raises(OpenVSEError, match="is an engine itself: leave out --engine"):
+    with pytest.raises(OpenVSEError, match="--engine"):
         source_of(word, folder, None, "exact")
-    with pytest.raises(OpenVSEError, match="--images is for an engine"):
+    with pytest.raises(OpenVSEError, match="--images"):
         source_of(str(own_place.index), folder, own_place.photos, None)
-    with pytest.raises(IndexFormatError, match="is not an index"):
+    with pytest.raises(IndexFormatError, match="index"):
         source_of(str(tmp_path), folder, None, None)
 
 
@@ -245,9 +245,9 @@ def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) 
 
 def test_what_needs_pytorch_is_refused_for_an_export(painted: tuple[Path, Path]) -> None:
     export, _ = painted
-    with pytest.raises(OpenVSEError, match="--rerank needs a model of PyTorch, and .* is an exported one"):
+    with pytest.raises(OpenVSEError, match="--rerank.*PyTorch"):
         load_second(Reranking(str(export)), "cpu")
-    with pytest.raises(OpenVSEError, match="--answer needs a model of PyTorch"):
+    with pytest.raises(OpenVSEError, match="--answer.*PyTorch"):
         load_answerer(str(export), "cpu")
 
 

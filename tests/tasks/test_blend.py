@@ -100,7 +100,7 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
     tree = tiny_tree(corpus, phases=ONE)
     tree["text"]["aggregator"] = "mean"
     train(parse_recipe(tree), tmp_path / "mean")
-    with pytest.raises(ModelError, match=r"text\.aggregator differs \(.* in place of"):
+    with pytest.raises(ModelError, match=r"text\.aggregator"):
         blend(first, load_as(TwoTower, tmp_path / "mean" / "best"), request(corpus))
     tree = tiny_tree(corpus, phases=ONE)
     tree["data"]["source"] = str(corpus / "other.csv")
@@ -112,7 +112,7 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
     questions = write_tiny_questions(tmp_path / "questions")
     train(answering_recipe(questions, phases=ONE), tmp_path / "answers")
     answerer = load(tmp_path / "answers" / "best")
-    with pytest.raises(ModelError, match="answers questions about images"):
+    with pytest.raises(ModelError, match="questions"):
         blend(first, answerer, request(corpus))
     done = blend(
         answerer, answerer, Request(f"question_folder:{questions}", "validation", (questions / "features",))

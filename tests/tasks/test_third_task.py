@@ -191,9 +191,7 @@ def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -
     kind = kind_of(model.task)
     counted = kind.evaluate([model], Request(str(corpus / "tiny.csv"), "validation"))
     assert counted.to_markdown().startswith("mean error")
-    with pytest.raises(
-        ModelError, match=r"counts words, and this needs a model that compares images and sentences"
-    ):
+    with pytest.raises(ModelError, match="sentences"):
         load_as(TwoTower, best)
 
 
@@ -203,9 +201,7 @@ def test_without_its_plugin_the_task_is_named(
     corpus = write_tiny_corpus(tmp_path / "data")
     best = train(parse_recipe(recipe_of(corpus)), tmp_path / "run").best
     monkeypatch.setattr(TASKS, "_parts", {name: TASKS.get(name) for name in ("retrieval", "vqa")})
-    with pytest.raises(
-        ModelError, match="for the task 'counting', which this openvse does not know.*--plugin"
-    ):
+    with pytest.raises(ModelError, match="'counting'.*--plugin"):
         openvse.load(best)
-    with pytest.raises(RecipeError, match="task is 'counting'"):
+    with pytest.raises(RecipeError, match="'counting'"):
         parse_recipe(recipe_of(corpus))

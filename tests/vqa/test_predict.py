@@ -71,7 +71,7 @@ def test_what_a_store_lacks_is_left_out(
     found = predict(model, some, store)
     assert len(found) == 26 * 2 < len(some)  # the store has 26 images
     gone = some.about({f"{number:03d}.jpg" for number in range(27, 30)})
-    with pytest.raises(StoreError, match="none of the 3 images"):
+    with pytest.raises(StoreError, match="3 images"):
         predict(model, gone, store)
 
 
@@ -85,7 +85,7 @@ def test_not_one_image(questions: QuestionSet, make_photos, caplog: pytest.LogCa
     tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
     answers = AnswerVocabulary(COLOURS, votes=False)
     model = build_answerer(parse_recipe(tree), questions=["what is it"], answers=answers).eval()
-    with pytest.raises(DataError, match="no question can be answered, as not one image can be used"):
+    with pytest.raises(DataError, match="question"):
         predict(model, questions)  # the files are not there
     assert "000.jpg" in caplog.text
 
@@ -133,8 +133,8 @@ def test_files_that_do_not_fit(tmp_path, asked, content, message):
 
 
 def test_a_missing_file_and_a_wrong_number(tmp_path, asked):
-    with pytest.raises(DataError, match="it cannot be read"):
+    with pytest.raises(DataError, match="read"):
         read_results(tmp_path / "none.json", asked)
-    with pytest.raises(DataError, match="quiz: 1 predictions for 3 questions"):
+    with pytest.raises(DataError, match="1 predictions.*3 questions"):
         write_results(tmp_path / "x.json", asked, ["yes"])
     assert list(tmp_path.iterdir()) == []
