@@ -75,13 +75,10 @@ def evaluate(
     units = _units(images, "images"), _units(texts, "texts")
     require_one_space(*units)
     pairs = _relevance(relevance, len(units[0]), len(units[1]))
-    if units[0].vectors.dtype != units[1].vectors.dtype:  # one of them has double precision
-        units = (
-            replace(units[0], vectors=units[0].vectors.double()),
-            replace(units[1], vectors=units[1].vectors.double()),
-        )
+    mixed = units[0].vectors.dtype != units[1].vectors.dtype  # one of them has double precision
+    one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in units)
     return evaluate_sets(
-        *units, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
+        one, other, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
     )
 
 

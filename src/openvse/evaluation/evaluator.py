@@ -121,16 +121,11 @@ def rank_fold(
     """
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
-        raise DataError(
-            "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
-        )
+        raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
     shape = relevance.shape
     top = again.top if again else keep
     proposals = Proposals(*shape, top, device) if top else None
     scored = 0
-
-    def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
-        return mean_scores(part.members, rows, columns, device)
 
     def see(rows: slice, columns: slice, scores: Float[Tensor, "I T"]) -> None:
         nonlocal scored
@@ -143,7 +138,7 @@ def rank_fold(
             progress("scoring pairs", scored, math.prod(shape))
 
     ranks = rank_by_counting(
-        score_block,
+        partial(mean_scores, part.members, device=device),
         relevance,
         block_size=block_size,
         device=device,
@@ -234,20 +229,22 @@ def evaluate(
         progress: a function that is called after every block of scores.
 
     Raises:
-        DataError: embeddings and relevance disagree, nothing is relevant, there are too many folds, or ``every`` is
-            given with a reranker.
+        DataError: embeddings and relevance disagree, nothing is relevant, too many folds, or ``every`` with a reranker.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
-    # Sets of embeddings have K_images x K_texts comparisons per pair of items, and get smaller blocks.
-    most = max(member.products for member in members)
-    size = block_size or max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(most, 1)))
+    size = block_size or _block_size(members)
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_folds(members, relevance, reranker, folds))
     rank = partial(rank_fold, processes=processes, every=every, keep=keep, also=see, progress=progress)
     ranked = [rank(part, size, device or images.vectors.device) for part in parts]
     found = _report(parts, ranked, protocol, _remarks(ranked, relevance))
     return replace(found, model=model, published=dict(published or {}), problems=tuple(problems))
+
+
+def _block_size(members: Sequence[Member]) -> int:
+    """Return the side of a block; sets of embeddings have K x K comparisons of two items, and get smaller blocks."""
+    return max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(1, *(member.products for member in members))))
 
 
 def _report(
