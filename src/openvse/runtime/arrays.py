@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -68,12 +69,26 @@ def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float
         texts.vectors.reshape(-1, texts.vectors.shape[2]),
     )
     with np.errstate(invalid="ignore", over="ignore"):  # whoever ranks the scores looks for NaN
-        scores = flat[0] @ flat[1].T if kind == "inner" else -_violations(*flat)
+        scores = _product(*flat) if kind == "inner" else -_violations(*flat)
     if images.mask.shape[1] == texts.mask.shape[1] == 1:
         return scores
     exists = images.mask.reshape(-1, 1) & texts.mask.reshape(1, -1)
     best = np.where(exists, scores, -np.inf).reshape(*images.mask.shape, *texts.mask.shape).max(axis=(1, 3))
     return np.asarray(best)
+
+
+def loaded_torch() -> Any:
+    """Return PyTorch if this process has loaded it, and otherwise None."""
+    return sys.modules.get("torch")
+
+
+def _product(images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]) -> Float[np.ndarray, "A C"]:
+    """Return all inner products, by PyTorch if it is loaded: the threads of two libraries would wait for each other."""
+    torch = loaded_torch()
+    if torch is None:
+        return np.asarray(images @ texts.T)
+    wanted, others = (torch.from_numpy(np.ascontiguousarray(each)) for each in (images, texts))
+    return np.asarray(torch.mm(wanted, others.T).numpy())
 
 
 def _violations(

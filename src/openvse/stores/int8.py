@@ -23,8 +23,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
+from openvse.runtime.arrays import loaded_torch
 from openvse.stores.base import ItemFacts, Store, StoreAddress, Within
-from openvse.stores.ranking import loaded_torch, promising
+from openvse.stores.ranking import promising
 
 _BLOCK = 1 << 16  # points scored at once
 _NAME = re.compile(r"keys-(\d+)\.i64")

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from openvse.runtime.arrays import loaded_torch
 
 MARGIN = 2e-5
 """By how much a product in single precision may differ from the exact one, of embeddings of unit length."""
@@ -29,11 +29,6 @@ _CACHE_VALUES = 1 << 21  # numbers in single precision that fit into the cache o
 _FEW_ROWS = 2048  # not worth a second thread
 _LOW = 0xFFFFFFFF
 _GROUP = 64
-
-
-def loaded_torch() -> Any:
-    """Return PyTorch if this process has loaded it, and otherwise None."""
-    return sys.modules.get("torch")
 
 
 def inner_products(
