@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 from openvse.errors import DataError
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
 
@@ -244,6 +242,8 @@ def _rule(line: str) -> tuple[Callable[[str], object], bool]:
     The rules of pathspec match all that is inside a folder, too. As folders that are skipped are not entered, a rule
     must match a path itself, and in full; so a last ``*`` becomes ``?*``, which pathspec has no short form for.
     """
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # most folders have no rules
+
     full = _LAST_STARS.sub(lambda stars: f"{stars[1]}{'**/' if stars[2] == '**' else ''}?*", line)
     try:
         rule = GitIgnoreSpecPattern(full)
