@@ -21,6 +21,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("caption_questions")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("caption", "expected"),
     [

@@ -80,6 +80,7 @@ def test_own_loop(run: Run) -> None:
     assert "circle" in printed.splitlines()[-3]
 
 
+@pytest.mark.medium
 def test_evaluate_arrays(run: Run, tmp_path: Path) -> None:
     printed = run("evaluate_arrays")
     assert number(printed, "RSUM ") == number(printed, "the same in another order:")
@@ -91,6 +92,7 @@ def test_plugin_dataset(run: Run) -> None:
     assert run("plugin_dataset").startswith("48 images, 38 of them for training")
 
 
+@pytest.mark.medium
 def test_plugin_gpo_start(run: Run) -> None:
     theta = [float(value) for value in run("plugin_gpo_start").strip(" []\n").split(",")]
     assert len(theta) == 10

@@ -29,6 +29,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("fair_rows")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
 def test_every_setting_of_a_plan_is_a_recipe(script: ModuleType, plan: Path, tmp_path: Path) -> None:
     tree = yaml.safe_load(plan.read_text())

@@ -118,6 +118,7 @@ def _hold(folder: Path, started: object) -> None:
         time.sleep(20)
 
 
+@pytest.mark.medium
 def test_a_kill_lets_go_although_a_forked_worker_lives_on(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     started = context.Event()

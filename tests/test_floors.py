@@ -89,6 +89,7 @@ def test_every_room_has_a_floor() -> None:
     )
 
 
+@pytest.mark.medium
 def test_imports_go_down() -> None:
     up = {
         str(path.relative_to(PACKAGE)): rooms

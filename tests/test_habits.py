@@ -7,6 +7,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -59,6 +60,7 @@ def test_the_makefile_selects_by_markers_that_exist() -> None:
     assert {word for words in chosen for word in words.split()} - {"not", "and"} == markers
 
 
+@pytest.mark.medium
 def test_all_that_is_installed_has_its_version_in_constraints() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}

@@ -69,6 +69,7 @@ def test_a_circle_is_seen() -> None:
     assert list(imports(ast.parse("if TYPE_CHECKING:\n    from openvse.x import y"))) == []
 
 
+@pytest.mark.medium
 def test_no_file_imports_itself_by_way_of_others() -> None:
     trees, doors = modules(), front_doors()
 
@@ -85,6 +86,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert circles(needed) == []
 
 
+@pytest.mark.medium
 def test_a_public_class_has_a_name_of_its_own() -> None:
     found: dict[str, list[str]] = defaultdict(list)
     for module, tree in modules().items():

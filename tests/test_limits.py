@@ -125,10 +125,12 @@ def test_no_file_is_long() -> None:
     assert long == {}
 
 
+@pytest.mark.medium
 def test_no_function_is_long() -> None:
     assert {f.where: f.lines for f in functions("src", "benchmarks") if f.lines > FUNCTION_LINES} == {}
 
 
+@pytest.mark.medium
 def test_most_functions_are_short() -> None:
     lengths = [found.lines for found in functions("src")]
     share = sum(length <= USUAL_FUNCTION_LINES for length in lengths) / len(lengths)
@@ -142,6 +144,7 @@ def test_no_function_swallows_keywords() -> None:
     assert taking == HAND_KEYWORDS_ON
 
 
+@pytest.mark.medium
 def test_public_names_are_documented() -> None:
     assert [
         str(path.relative_to(ROOT)) for path in files("src") if not documented(ast.parse(path.read_text()))
@@ -185,6 +188,7 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+@pytest.mark.medium
 def test_no_path_of_a_machine_is_tracked() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
@@ -209,6 +213,7 @@ def test_registries_are_found() -> None:
     assert {"aggregator", "similarity", "miner", "criterion"} <= kinds
 
 
+@pytest.mark.medium
 def test_parts_are_where_their_names_say() -> None:
     misplaced = {}
     for registry in registries():
@@ -222,6 +227,7 @@ def test_parts_are_where_their_names_say() -> None:
     assert misplaced == {}
 
 
+@pytest.mark.medium
 def test_examples_in_docstrings_are_true() -> None:
     """What was expected and what was printed instead is in the output that pytest captured."""
     with_examples = [path for path in files("src") if ">>>" in path.read_text()]

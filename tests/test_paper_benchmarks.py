@@ -78,6 +78,7 @@ def test_the_tables_put_ours_beside_the_published(synthetic: ModuleType, tmp_pat
     assert is_png(tmp_path / "figure.png")
 
 
+@pytest.mark.medium
 def test_times_grow_with_the_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
     times = script("retrieval_time", monkeypatch)
     calls: list[int] = []

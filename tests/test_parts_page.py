@@ -17,6 +17,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 OWN_LOOP = next(block for block in BLOCKS if "from shapes import" in block)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block != OWN_LOOP])
 def test_a_block_runs_as_it_stands(block: str) -> None:
     scope: dict[str, object] = {}

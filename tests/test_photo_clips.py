@@ -42,6 +42,7 @@ def frames(path: Path) -> list[bytes]:
         return [frame.convert("RGB").tobytes() for frame in ImageSequence.Iterator(clip)]
 
 
+@pytest.mark.medium
 def test_clips_name_the_order_of_two_photos(photos: Path, tmp_path: Path, capsys: Any) -> None:
     make, out = script(), tmp_path / "clips"
     make.main([str(photos), "--out", str(out), "--count", "4"])
@@ -61,6 +62,7 @@ def test_clips_name_the_order_of_two_photos(photos: Path, tmp_path: Path, capsys
         make.main([str(photos), "--out", str(tmp_path / "more"), "--count", "400"])
 
 
+@pytest.mark.medium
 def test_the_control_has_the_same_frames_in_another_order(photos: Path) -> None:
     make, corpus = script(), open_corpus(photos).split("test")
     kept = {}

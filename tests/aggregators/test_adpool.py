@@ -35,6 +35,7 @@ def slow_adpool(pool: AdPool, local: Tensor) -> Tensor:
     return torch.stack([w1 * t + w2 * e for t, e in zip(token, embedding, strict=True)]).unsqueeze(0)
 
 
+@pytest.mark.medium
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.integers(1, 7), min_size=1, max_size=4),

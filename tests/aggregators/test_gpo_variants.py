@@ -114,6 +114,7 @@ def slow_data_dependent(gpo: GPODataDependent, local: Tensor, pooled: Tensor) ->
     return weigh([linear(gpo.score.weight, state) for state in states], vectors)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize(
     ("generator", "positions"),

@@ -33,6 +33,7 @@ def slow_pie_net(net: PIENet, local: Tensor, pooled: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.medium
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=4),

@@ -53,6 +53,7 @@ def seen(model: TwoTower, path: Path) -> Features:
     return features
 
 
+@pytest.mark.medium
 def test_a_single_embedding_has_cosines(album: Path) -> None:
     model = plain()
     first, second = maps_of(model, album)
@@ -66,6 +67,7 @@ def test_a_single_embedding_has_cosines(album: Path) -> None:
     assert second.image_id == "01.png"
 
 
+@pytest.mark.medium
 def test_each_view_has_a_map_and_a_caption(album: Path) -> None:
     model = small_model({"name": "multi_view", "num_views": 2})
     maps = maps_of(model, album)[:2]
@@ -77,6 +79,7 @@ def test_each_view_has_a_map_and_a_caption(album: Path) -> None:
     assert maps[1].caption == open_corpus(album).captions[int((texts @ vectors[1]).argmax())]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["pie_net", "score_attention"])
 def test_heads_attend(album: Path, name: str) -> None:
     if name == "pie_net":
@@ -103,6 +106,7 @@ def test_heads_attend(album: Path, name: str) -> None:
             torch.testing.assert_close(aggregator(features).vectors, expected)
 
 
+@pytest.mark.medium
 def test_pairs_weigh_image_and_words(album: Path) -> None:
     tokens = {"name": "tokens"}
     fused = {"name": "fused", "fusion": {"name": "score_attention", "num_heads": 2, "num_vectors": 2}}
@@ -115,6 +119,7 @@ def test_pairs_weigh_image_and_words(album: Path) -> None:
     assert maps[0].words[1][0] in ("red", "<red>", "a")
 
 
+@pytest.mark.medium
 def test_boxes_come_from_the_store(album: Path, tmp_path: Path) -> None:
     corpus = open_corpus(album)
     encoder = {"name": "precomputed", "feature_dim": 12, "projection": "linear"}
@@ -140,6 +145,7 @@ def answerer() -> Answerer:
     return build_answerer(parse_recipe(tree), questions=["what colour is the dog"], answers=answers).eval()
 
 
+@pytest.mark.medium
 def test_answers_have_maps(album: Path) -> None:
     model = answerer()
     maps = map_answers("m", model, ("00.png", album / "00.png"), ["what colour is the dog"])

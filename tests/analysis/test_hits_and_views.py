@@ -171,6 +171,7 @@ def test_uniformity_and_skewness_from_their_formulas() -> None:
     assert skewness(counts) == pytest.approx(expected) and skewness(np.ones(4, dtype=int)) == 0
 
 
+@pytest.mark.medium
 def test_rare_words_and_groups(album: Path) -> None:
     assert words_of("A dog's 2 red-ish Bälle.") == ["a", "dog's", "red", "ish", "bälle"]
     assert rarest_counts(["red dog", "red cat", ""], ["red dog", "red red"]).tolist() == [1, 0, 0]
@@ -201,6 +202,7 @@ def test_the_space_is_measured(album: Path, tmp_path: Path) -> None:
     assert {"embeddings.png", "embeddings_map.svg", "embeddings_hubs.csv", "embeddings_recall.csv"} <= written
 
 
+@pytest.mark.medium
 def test_embeddings_of_a_model_are_read(album: Path) -> None:
     from openvse.analysis.opening import embed_all
     from openvse.training.kind import Request

@@ -46,6 +46,7 @@ def test_recall_agrees_with_mteb(tmp_path: Path, views: int) -> None:
     assert 0 < metrics["t2i_r5"] < 100
 
 
+@pytest.mark.medium
 def test_scores_are_the_models(tmp_path: Path) -> None:
     album = write_album(tmp_path / "album", 4)
     model = small_model({"name": "multi_view", "num_views": 3})

@@ -66,6 +66,7 @@ def spread(size: int, count: int, share: float) -> list[tuple[int, int]]:
     return [(round(begin), round(begin) + length) for begin in np.linspace(0, size - length, count)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("make", [Small, partial(EfficientNetLite0, **TINY)])
 def test_each_feature_is_the_inner_backbones_mean_over_a_window(make, make_photos) -> None:
     photo = make_photos(1, size=(120, 72))[0]
@@ -134,6 +135,7 @@ def test_images_smaller_than_the_windows(size: tuple[int, int]) -> None:
     torch.testing.assert_close(found.local[0, 1:], found.local[0, :1].expand(25, -1))
 
 
+@pytest.mark.medium
 def test_any_number_passes_through_the_inner_backbone_in_parts(make_photos) -> None:
     backbone, photos = crops(), make_photos(11)
     sizes: list[int] = []
@@ -165,6 +167,7 @@ def test_the_store_knows_inner_backbone_and_windows() -> None:
     assert crops(partial(Small, fine_tune=True)).fingerprint.endswith("fine_tuned")
 
 
+@pytest.mark.medium
 def test_the_size_of_a_window_is_the_inner_backbones() -> None:
     def side(**options) -> int:
         return image_encoder("crops", **options).backbone.inner.image_size
@@ -184,6 +187,7 @@ def test_what_follows_it_and_how_much_an_item_weighs() -> None:
     assert backbone.stored_images == 26 and crops(windows=((2, 0.6),)).stored_images == 4
 
 
+@pytest.mark.medium
 def test_fine_tuning_reaches_the_inner_backbone() -> None:
     encoder = image_encoder("crops", backbone=TINY | {"fine_tune": True}, windows=[[2, 0.6]])
     assert encoder.fine_tune and not image_encoder("crops", backbone=TINY).fine_tune

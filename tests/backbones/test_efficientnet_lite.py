@@ -102,6 +102,7 @@ def test_parts_of_a_batch_add_up(monkeypatch) -> None:
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.medium
 def test_half_precision_trains_in_it_and_keeps_single_precision_gradients() -> None:
     torch.manual_seed(1)
     backbone = EfficientNetLite0(fine_tune=True, image_size=64).train()
@@ -145,6 +146,7 @@ def test_weights_keep_the_names_they_had() -> None:
     assert "network._blocks.15._project_conv.weight" in names and "network._bn1.running_var" in names
 
 
+@pytest.mark.medium
 def test_a_drawn_scene_is_recognised_after_preprocessing() -> None:
     """A white disc on green under a blue sky: the network thinks of a golf ball."""
     backbone = EfficientNetLite0()
@@ -159,6 +161,7 @@ def test_a_drawn_scene_is_recognised_after_preprocessing() -> None:
     assert probabilities[golf_ball] > 0.02
 
 
+@pytest.mark.medium
 def test_chunks_change_nothing(small, monkeypatch) -> None:
     monkeypatch.setattr("openvse.backbones.efficientnet_lite.CPU_PIXELS", 4 * 64 * 64)
     pixels = torch.randn(9, 3, 64, 64)
@@ -201,6 +204,7 @@ def test_the_classifier_is_not_part_of_the_model(small) -> None:
     assert not any("_fc" in name for name in small.state_dict())
 
 
+@pytest.mark.medium
 def test_fine_tuning_reaches_every_parameter_and_no_statistics() -> None:
     backbone = EfficientNetLite0(image_size=64, pretrained=False, fine_tune=True)
     before = backbone.net.network._bn0.running_mean.clone()

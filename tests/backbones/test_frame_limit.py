@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from openvse.backbones.base import FrameLimit
@@ -30,6 +31,7 @@ def seen(limit: FrameLimit, *, random: bool) -> list[list[int]]:
     return [row[real][:, 1].int().tolist() for row, real in zip(values, mask, strict=True)]
 
 
+@pytest.mark.medium
 def test_training_sees_a_run_of_consecutive_frames_from_everywhere() -> None:
     torch.manual_seed(0)
     limit = FrameLimit(8)

@@ -91,6 +91,7 @@ def test_an_image_is_a_clip_of_one_frame(make_photos) -> None:
     torch.testing.assert_close(alone, backbone(backbone.collate([backbone.read(photo)])).local)
 
 
+@pytest.mark.medium
 def test_training_draws_frames_and_one_view_for_all_of_a_clip(make_photos) -> None:
     still = np.stack([np.asarray(Image.open(make_photos(1)[0]))] * 5)
     backbone = frames()

@@ -80,6 +80,7 @@ def test_a_damaged_config_is_no_model(packages: Path) -> None:
         model_source("package:vse_pack_bad")
 
 
+@pytest.mark.medium
 def test_text_and_vision_models_load_from_a_package(
     packages: Path, bert_checkpoint: str, vision_checkpoint
 ) -> None:
@@ -97,6 +98,7 @@ def test_text_and_vision_models_load_from_a_package(
     assert identify("package:vse_pack_vision", seen.net.config) == seen.checkpoint
 
 
+@pytest.mark.medium
 def test_a_saved_model_needs_the_package_no_more(
     packages: Path, bert_checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

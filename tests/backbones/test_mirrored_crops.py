@@ -17,6 +17,7 @@ SMALL = partial(EfficientNetLite0, pretrained=False, image_size=32)
 TEN = ((1, 0.875), (2, 0.875))
 
 
+@pytest.mark.medium
 def test_the_second_half_is_mirrored() -> None:
     torch.manual_seed(0)
     ten, five = (Crops(backbone=SMALL, windows=TEN, mirrored=mirrored).eval() for mirrored in (True, False))

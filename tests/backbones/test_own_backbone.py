@@ -79,6 +79,7 @@ def test_it_trains_frozen_from_its_store_and_is_loaded_again(
     assert torch.equal(again.encode_image(photos).vectors, model.encode_image(photos).vectors)
 
 
+@pytest.mark.medium
 def test_it_trains_with_the_model(shown: str, recipe: dict[str, Any], tmp_path: Path) -> None:
     recipe["image"]["encoder"]["fine_tune"] = True
     recipe["optimizer"] = {"multipliers": {"image.encoder.backbone": 0.5}}

@@ -14,6 +14,7 @@ from openvse.types import Inputs
 from tests.seeing import image_encoder
 
 
+@pytest.mark.medium
 def test_each_map_is_that_of_its_own_size(make_photos) -> None:
     photos = make_photos(2)
     both = EfficientNetLite0(scales=(64, 128)).eval()
@@ -34,6 +35,7 @@ def test_boxes_are_the_cells() -> None:
     assert boxes[0, 9].tolist() == [0, 0, 1, 1]
 
 
+@pytest.mark.medium
 def test_the_store_knows_the_scales_and_holds_boxes(tmp_path: Path, make_photos) -> None:
     backbone = image_encoder("efficientnet_lite0", scales=[32, 64], pretrained=False).eval().backbone
     assert backbone.fingerprint == "efficientnet_lite0:random:32+64:1x1+2x2"
@@ -43,6 +45,7 @@ def test_the_store_knows_the_scales_and_holds_boxes(tmp_path: Path, make_photos)
     assert store.has_boxes and store.boxes(store.positions(["photo_0.jpg"])).shape == (1, 5, 4)
 
 
+@pytest.mark.medium
 def test_it_trains_at_all_scales() -> None:
     backbone = EfficientNetLite0(scales=(32, 64), pretrained=False, fine_tune=True).train()
     backbone(Inputs(torch.randn(1, 3, 96, 64), None)).local.pow(2).sum().backward()

@@ -53,6 +53,7 @@ def test_a_window_is_the_mean_of_the_cells_under_it(crops: Crops, make_photos) -
     torch.testing.assert_close(found.local[:, 0], cells.mean(dim=1))
 
 
+@pytest.mark.medium
 def test_boxes_are_those_of_windows_that_share_nothing(crops: Crops) -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     alone = Crops(backbone=partial(EfficientNetLite0, **TINY), windows=WINDOWS).eval()
@@ -80,6 +81,7 @@ def test_a_resnet_may_be_shared_too() -> None:
     )
 
 
+@pytest.mark.medium
 def test_it_trains_and_keeps_the_names_of_weights() -> None:
     plain = image_encoder("crops", backbone=TINY)
     encoder = image_encoder("crops", backbone=TINY | {"fine_tune": True}, shared=True, windows=[[2, 0.5]])
@@ -88,6 +90,7 @@ def test_it_trains_and_keeps_the_names_of_weights() -> None:
     assert [name for name, weight in encoder.named_parameters() if weight.grad is None] == []
 
 
+@pytest.mark.medium
 def test_frames_of_a_clip_may_share_windows() -> None:
     make = partial(Crops, backbone=partial(EfficientNetLite0, **TINY), windows=((2, 0.5),), shared=True)
     frames = Frames(backbone=make, stored_frames=9).eval()

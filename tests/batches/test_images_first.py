@@ -105,6 +105,7 @@ def opened(folder: Path, captions, size: int) -> RetrievalTask:
     return open_retrieval(parse_recipe(tree), RunInputs(folder, Accelerator(cpu=True), Silent()))
 
 
+@pytest.mark.medium
 def test_a_recipe_asks_for_it(make_photos) -> None:
     paths = make_photos(5)
     lines = [

@@ -10,6 +10,7 @@ from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_images_come_in_order(num_workers):
     loader = FeatureImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])

@@ -165,6 +165,7 @@ def test_with_features_leaves_out_what_a_store_lacks():
 SENTENCES = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=7), min_size=1, max_size=8)
 
 
+@pytest.mark.medium
 @given(SENTENCES, st.data())
 def test_take_equals_padding_a_list(sentences, data):
     tokens = [torch.tensor(ids) for ids in sentences]

@@ -168,6 +168,7 @@ def test_parts_of_different_corpora_are_refused():
         PairDataset(corpus, images, TokenTable(make_tokens(59)))
 
 
+@pytest.mark.medium
 def test_workers_change_nothing(tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(12)]
     for number, path in enumerate(paths):

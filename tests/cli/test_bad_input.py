@@ -24,6 +24,7 @@ def copy(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(source, target))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -59,6 +60,7 @@ def test_no_data_source(recipe: Path, refused, tmp_path: Path) -> None:
     assert "data.source is not set: add data.source=FOLDER" in line
 
 
+@pytest.mark.medium
 def test_missing_feature_store(recipe: Path, trained: Path, album: Path, tmp_path: Path, refused) -> None:
     before = digest(album)
     line = refused("train", recipe, f"data.features={tmp_path / 'none'}", "--out", tmp_path / "run")
@@ -91,6 +93,7 @@ def test_store_that_lost_a_file(name: str, recipe: Path, trained: Path, tmp_path
     assert digest(store) == before
 
 
+@pytest.mark.medium
 def test_store_of_another_encoder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
     store = copy(trained / "run" / "features", tmp_path / "store")
     before = digest(store)
@@ -128,6 +131,7 @@ def test_empty_caption_is_named_and_skipped(recipe: Path, album: Path, tmp_path:
     assert "warning: skipped 20 image(s) with an empty caption (first: 00.png)\n" in result.stderr
 
 
+@pytest.mark.medium
 def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> None:
     edit_captions(album, lambda entry: {**entry, "captions": [""]})
     before = digest(album)
@@ -191,6 +195,7 @@ def test_no_index(trained: Path, tmp_path: Path, refused) -> None:
     assert "make one with 'openvse index'" in line
 
 
+@pytest.mark.medium
 def test_empty_query(trained: Path, refused) -> None:
     assert "all queries are empty" in refused("search", trained / "run" / "best", trained / "index", " ")
 
@@ -207,12 +212,14 @@ def test_half_written_checkpoint(size: float, trained: Path, tmp_path: Path, ref
     assert digest(run) == before
 
 
+@pytest.mark.medium
 def test_checkpoint_that_is_something_else(trained: Path, tmp_path: Path, refused) -> None:
     run = copy(trained / "run", tmp_path / "run")
     torch.save([1, 2, 3], run / "last.pt")
     assert "is damaged" in refused("train", trained / "tiny.yaml", "--out", run, "--resume")
 
 
+@pytest.mark.medium
 def test_a_run_that_is_there_already(trained: Path, refused) -> None:
     recipe = trained / "tiny.yaml"
     before = digest(trained / "run")
@@ -222,6 +229,7 @@ def test_a_run_that_is_there_already(trained: Path, refused) -> None:
     assert digest(trained / "run") == before
 
 
+@pytest.mark.medium
 def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "check the path or the id" in refused("evaluate", tmp_path / "none", trained / "album")
@@ -256,6 +264,7 @@ def test_unknown_device(trained: Path, refused) -> None:
     )
 
 
+@pytest.mark.medium
 def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:
     assert "unknown split 'tset'" in refused("evaluate", trained / "run" / "best", album, "--split", "tset")
     store = tmp_path / "store"
@@ -266,6 +275,7 @@ def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: 
     assert not store.exists()
 
 
+@pytest.mark.medium
 def test_a_path_that_cannot_be_written(trained: Path, tmp_path: Path, refused) -> None:
     (tmp_path / "file").write_text("mine")
     line = refused(
@@ -287,6 +297,7 @@ def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
     )
 
 
+@pytest.mark.medium
 def test_a_model_that_the_memory_cannot_hold(recipe: Path, tmp_path: Path, refused) -> None:
     line = refused("train", recipe, "text.encoder.word_dim=1000000000000", "--out", tmp_path / "run")
     assert line.startswith("there is not enough memory (") and line.endswith("or a smaller model")

@@ -90,6 +90,7 @@ def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
     assert "which this model does not keep" in without
 
 
+@pytest.mark.medium
 def test_a_model_without_a_curve_is_refused_a_precision(
     trained: Path, invoke: Invoke, refused: Callable[..., str]
 ) -> None:

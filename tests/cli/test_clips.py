@@ -89,6 +89,7 @@ def test_training_reads_clips_without_a_store(tmp_path: Path, invoke) -> None:
     assert weights[0] == weights[1], "the frames that are drawn follow from the seed"
 
 
+@pytest.mark.medium
 def test_extract_takes_the_options_of_the_backbone(tmp_path: Path, invoke) -> None:
     clips = write_clips(tmp_path / "clips", 3)
     words = ("backbone.pretrained=false", "backbone.image_size=32", "fps=4", "stored_frames=9")

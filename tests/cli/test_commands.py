@@ -40,6 +40,7 @@ def test_train_leaves_a_run(trained: Path) -> None:
     assert [record["epoch"] for record in records if record["kind"] == "validation"] == [1, 2]
 
 
+@pytest.mark.medium
 def test_a_finished_run_resumes_to_its_end(trained: Path, invoke) -> None:
     result = invoke("train", trained / "tiny.yaml", "--out", trained / "run", "--resume")
     assert result.exit_code == 0, result.output
@@ -66,6 +67,7 @@ def test_processes_end_with_the_code_of_the_one_that_failed(
     assert (result.exit_code, result.output) == (2, "")
 
 
+@pytest.mark.medium
 def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: Path, invoke) -> None:
     result = invoke("evaluate", trained / "run" / "best", trained / "album", "--out", tmp_path / "report")
     assert result.exit_code == 0, result.output
@@ -105,6 +107,7 @@ def test_evaluate_other_splits(split: str, num_images: int, num_texts: int, trai
     assert f"- {num_images} images, {num_texts} texts\n" in result.stdout
 
 
+@pytest.mark.medium
 def test_evaluation_from_a_store_needs_no_images(trained: Path, tmp_path: Path, invoke) -> None:
     model, album = trained / "run" / "best", trained / "album"
     (tmp_path / "album").mkdir()
@@ -156,6 +159,7 @@ def table(page: str) -> list[str]:
     return [line for line in page.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.medium
 def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> None:
     def extract() -> str:
         result = invoke(
@@ -185,6 +189,7 @@ def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path,
     assert f"warning: skipped {album / 'bad[red].png'}: it is not an image we read\n" in result.stderr
 
 
+@pytest.mark.medium
 def test_search_says_what_it_does_not_know_and_answers_the_rest(trained: Path, invoke, caplog) -> None:
     words = ("search", trained / "run" / "best", trained / "index")
     result = invoke(*words, "a red elephant", " ", "a zebra under something blue", "-k", 1)
@@ -201,6 +206,7 @@ def test_search_says_what_it_does_not_know_and_answers_the_rest(trained: Path, i
     assert asked["unknown_words"] == [{"word": "elephant", "read_as": None}]
 
 
+@pytest.mark.medium
 def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
     queries = ("red sky above green ground", "a blue field")
     page = tmp_path / "new" / "hits.html"
@@ -216,6 +222,7 @@ def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invok
     assert page.read_text().count("<img ") == 6
 
 
+@pytest.mark.medium
 def test_recipes_and_parts_are_listed(invoke) -> None:
     assert invoke("recipes").stdout.split() == list_recipes()
     parts = invoke("parts").stdout.splitlines()
@@ -231,6 +238,7 @@ def test_terms_of_the_papers_are_listed(invoke) -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("module", ["openvse", "openvse.cli"])
 def test_the_command_runs_as_a_module(module: str) -> None:
     words = [sys.executable, "-m", module, "--version"]
@@ -238,6 +246,7 @@ def test_the_command_runs_as_a_module(module: str) -> None:
     assert done.stdout == f"openvse {__version__}\n"
 
 
+@pytest.mark.medium
 def test_version_and_help(invoke) -> None:
     assert invoke("--version").stdout == f"openvse {__version__}\n"
     for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):
@@ -274,6 +283,7 @@ def test_another_model_ranks_again(trained: Path, tmp_path: Path, invoke) -> Non
     assert invoke("search", first, trained / "index", query, "-k", 2, *stored).stdout.count("\n") == 3
 
 
+@pytest.mark.medium
 def test_no_index_for_a_model_of_pairs(trained: Path, tmp_path: Path, refused) -> None:
     tree = yaml.safe_load((trained / "tiny.yaml").read_text())
     tree["similarity"] = {"name": "fused", "fusion": {"name": "score_attention", "num_heads": 2}}
@@ -293,6 +303,7 @@ def test_the_umask_decides_who_may_read_what_is_written(trained: Path) -> None:
     assert [path for path, mode in modes.items() if mode != 0o666 & ~umask] == []
 
 
+@pytest.mark.medium
 def test_extract_counts_very_long_captions(album: Path, tmp_path: Path, invoke) -> None:
     with (album / "metadata.jsonl").open("a") as lines:
         Image.new("RGB", (64, 64)).save(album / "long.png")

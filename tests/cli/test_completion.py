@@ -30,6 +30,7 @@ def test_the_three_nearest_and_not_all() -> None:
     assert choices(ANIMALS[:3], "zoo list") == " (allowed: ant, bat, bear)"
 
 
+@pytest.mark.medium
 def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
     words = ("train", "vse_infinity/folder_cpu", "data.source=x")
     shown = refused(*words, "training.batchsize=4")
@@ -45,6 +46,7 @@ def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
     assert "  projection: " in invoke("parts", "resnet").stdout
 
 
+@pytest.mark.medium
 def test_every_part_can_be_shown(invoke) -> None:
     for name in sorted(
         {name for registry in registries() if registry.kind != "data set" for name in registry}
@@ -110,6 +112,7 @@ def test_commands_that_compute_take_the_same_options() -> None:
     assert "--json" in {option for each in commands["data"].commands["check"].params for option in each.opts}
 
 
+@pytest.mark.medium
 def test_a_device_of_the_command_line_is_that_of_the_recipe(trained, tmp_path, invoke) -> None:
     words = ("train", trained / "tiny.yaml", "training.device=auto", "training.phases.0.epochs=1")
     result = invoke(*words, "--device", "cpu", "--threads", 1, "--quiet", "--out", tmp_path / "run")
@@ -119,6 +122,7 @@ def test_a_device_of_the_command_line_is_that_of_the_recipe(trained, tmp_path, i
     assert (written["device"], written["threads"]) == ("cpu", 1)
 
 
+@pytest.mark.medium
 def test_the_page_shows_the_document_as_it_is(trained, invoke) -> None:
     page = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
     shown = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])

@@ -32,6 +32,7 @@ def test_a_name_without_facts_says_what_is_read(invoke) -> None:
     assert "metadata.jsonl" in text and "Args:" not in text
 
 
+@pytest.mark.medium
 def test_an_unknown_name(refused) -> None:
     assert "did you mean 'flickr8k'" in refused("data", "flicker8k")
     assert "did you mean 'flickr8k'" in refused("data", "check", "flicker8k", "--root", "x")
@@ -64,6 +65,7 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
     ]
 
 
+@pytest.mark.medium
 def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "album", 12)
     shutil.copy(album / "00.png", album / "09.png")
@@ -75,6 +77,7 @@ def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
     assert quick.exit_code == 1 and "(first: 00.png in train and 09.png in test)" in quick.stdout
 
 
+@pytest.mark.medium
 def test_a_check_of_a_folder_lists_what_is_broken(tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "album", 12)
     for number in range(3):
@@ -90,6 +93,7 @@ def test_a_check_of_a_folder_lists_what_is_broken(tmp_path: Path, invoke) -> Non
     assert invoke("data", "check", album, "--quick").exit_code == 0
 
 
+@pytest.mark.medium
 def test_a_check_of_images_outside(tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "album", 12)
     (album / "00.png").rename(tmp_path / "00.png")

@@ -21,6 +21,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "regions.tsv"
 
 
+@pytest.mark.medium
 def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invoke) -> None:
     result = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert result.exit_code == 0, result.output
@@ -36,6 +37,7 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
     assert ": 0 new, 2 were there, 1 skipped; " in again.stdout
 
 
+@pytest.mark.medium
 def test_import_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
     assert "there is no such file" in refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out")
     line = refused("data", "import", table, tmp_path / "out", "--kind", "lmdb")

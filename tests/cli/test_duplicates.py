@@ -31,6 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return photos
 
 
+@pytest.mark.medium
 def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
     result = invoke("duplicates", folder)
     assert result.exit_code == 0
@@ -47,6 +48,7 @@ def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
     assert "there is no image" in refused("duplicates", tmp_path / "empty")
 
 
+@pytest.mark.medium
 def test_an_index(tmp_path: Path, invoke) -> None:
     angles = np.array([0.0, 0.01, 1.0, 2.0, 2.005, 2.01])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None].astype(np.float32)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 
+@pytest.mark.medium
 def test_what_it_prints(trained: Path, tmp_path: Path, invoke) -> None:
     model = trained / "run" / "best"
     result = invoke("encode", model, trained / "album", "--out", tmp_path / "x.npy", "--shard-size", 8)
@@ -33,6 +35,7 @@ def test_what_it_prints(trained: Path, tmp_path: Path, invoke) -> None:
     assert json.loads(invoke(*words).stdout)["result"]["kept"] == 1
 
 
+@pytest.mark.medium
 def test_what_it_refuses(trained: Path, tmp_path: Path, refused) -> None:
     model = trained / "run" / "best"
     assert "no such file or folder" in refused("encode", model, tmp_path / "gone", "--out", tmp_path / "x")

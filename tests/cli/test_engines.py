@@ -43,6 +43,7 @@ def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, 
     assert not list(out.glob("openvse_*"))
 
 
+@pytest.mark.medium
 def test_an_engine_that_cannot_be_is_refused_before_anything_is_embedded(
     trained: Path, tmp_path: Path, refused
 ) -> None:

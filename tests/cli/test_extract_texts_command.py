@@ -34,6 +34,7 @@ def test_questions_are_texts_too(tmp_path: Path, invoke, bert_checkpoint: str) -
     assert ": 4 new" in done.output, done.output
 
 
+@pytest.mark.medium
 def test_what_has_no_states_and_what_is_missing_is_one_line(tmp_path: Path, invoke) -> None:
     data = write_tiny_corpus(tmp_path) / "tiny.csv"
     for words, message in {

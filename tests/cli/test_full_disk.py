@@ -39,6 +39,7 @@ def refused(invoke: Callable[..., Result]) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.medium
 def test_a_first_run(recipe: Path, tmp_path: Path, refused) -> None:
     with full_disk(LARGE):
         line = refused("train", recipe, "--out", tmp_path / "run")
@@ -46,6 +47,7 @@ def test_a_first_run(recipe: Path, tmp_path: Path, refused) -> None:
     assert not (tmp_path / "run" / "best").exists() and not list((tmp_path / "run").glob("*.partial"))
 
 
+@pytest.mark.medium
 def test_a_model_over_another_model(trained: Path, tmp_path: Path) -> None:
     folder = copy(trained / "run" / "best", tmp_path / "best")
     before = digest(folder)
@@ -80,6 +82,7 @@ def test_the_log_of_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.medium
 def test_a_contact_sheet(trained: Path, tmp_path: Path, refused) -> None:
     sheet = tmp_path / "hits.html"
     sheet.write_text("the one before")
@@ -99,6 +102,7 @@ def test_a_report(trained: Path, album: Path, tmp_path: Path, refused) -> None:
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.medium
 def test_extracted_features(album: Path, tmp_path: Path, refused) -> None:
     words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
     with full_disk(FULL):

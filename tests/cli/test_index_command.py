@@ -35,6 +35,7 @@ def index(place: Path, invoke) -> Path:
     return place / "index"
 
 
+@pytest.mark.medium
 def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> None:
     result = invoke("search", index, "a red sky", "above", "-k", 2)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -82,6 +83,7 @@ def test_a_command_reads_what_it_needs_once(
     assert done["weights"] == done["database"] == done["index.json"] == 1
 
 
+@pytest.mark.medium
 def test_no_index_is_named(place: Path, index: Path, refused) -> None:
     remedy = "give the folder of an index, or make one with 'openvse index'"
     assert refused("search", "gone") == f"gone is not an index: {remedy}"
@@ -151,6 +153,7 @@ def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None
     assert invoke("search", moved / "index", "a red sky").stderr == ""
 
 
+@pytest.mark.medium
 def test_the_index_alone_moves(place: Path, index: Path, invoke) -> None:
     (place / "deeper").mkdir()
     moved = index.rename(place / "deeper" / "index")
@@ -179,6 +182,7 @@ def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, inv
     assert "was made by model" in refused("search", index, "a red sky")
 
 
+@pytest.mark.medium
 def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> None:
     manifest = index / "index.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"model_place": None}))
@@ -186,11 +190,13 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
     assert len(Index.open(index, check=True)) == 20
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
     assert "there is no query" in refused("search", *(place / word for word in words))
 
 
+@pytest.mark.medium
 def test_the_model_folder_says_nothing_of_the_index(place: Path, index: Path) -> None:
     for path in (place / "run" / "best").rglob("*.json"):
         assert "index" not in json.loads(path.read_text()) and str(place) not in path.read_text()
@@ -207,6 +213,7 @@ def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, in
     assert result.stdout == f"{index}: 12 images (0 unchanged, 0 unreadable)\n"
 
 
+@pytest.mark.medium
 def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, invoke) -> None:
     (vectors,) = index.glob("vectors-*")
     vectors.write_bytes(b"")

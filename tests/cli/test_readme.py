@@ -52,6 +52,7 @@ def plugin(page: str, tmp_path: Path, monkeypatch) -> Path:
     return path
 
 
+@pytest.mark.medium
 def test_a_model_in_python(workplace: Path, capsys) -> None:
     scope: dict[str, object] = {}
     exec(block("openvse.load("), scope)
@@ -88,6 +89,7 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
     assert "aggregator: gpo, soft_max\n" in with_plugin("parts")
 
 
+@pytest.mark.medium
 def test_without_its_plugin_a_part_is_unknown(recipe: Path, tmp_path: Path, refused) -> None:
     line = refused("train", recipe, "image.aggregator=soft_max", "--out", tmp_path / "run")
     assert "unknown aggregator 'soft_max'" in line and "--plugin FILE" in line
@@ -117,6 +119,7 @@ def test_the_page_shows_how_to_add_a_part() -> None:
     assert "AGGREGATORS.add(" in TEXTS["docs/add_a_part.md"]
 
 
+@pytest.mark.medium
 def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
     assert "is not a Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
     broken = tmp_path / "broken.py"

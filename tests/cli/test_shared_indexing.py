@@ -35,6 +35,7 @@ def test_an_exported_model_embeds_in_one_process(
     assert line == "an exported model embeds in one process: leave out --processes, or name the model folder"
 
 
+@pytest.mark.medium
 def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
     folder = str(model.save(tmp_path / "model"))
     assert load_same(folder, model.fingerprint, "cpu").fingerprint == model.fingerprint
@@ -42,6 +43,7 @@ def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
         load_same(folder, "another", "cpu")
 
 
+@pytest.mark.medium
 def test_workers_make_the_index_of_one_process(
     model: TwoTower, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

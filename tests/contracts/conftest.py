@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
 from encoders.conftest import bert_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
-from openvse.specs import read_recipe
+from openvse.specs import list_recipes, read_recipe
+from openvse.tasks.recipes import load_recipe
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,15 @@ class Checkpoints:
     vision: Callable[[str], str]
 
 
-def needs_no_start(name: str) -> bool:
-    """Return whether a shipped recipe names its model, and takes it from no other one."""
-    tree = read_recipe(name)
-    return "text" in tree and "start" not in tree
+@cache
+def recipes_without_start() -> dict[str, list[str]]:
+    """Return the shipped recipes that name their model, and take it from no other one, by their task."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in list_recipes():
+        tree = read_recipe(name)
+        if "text" in tree and "start" not in tree:
+            found[load_recipe(name).task].append(name)
+    return found
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ CASES = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("promise", AGGREGATOR_PROMISES)
 @pytest.mark.parametrize("part", CASES)
 def test_the_aggregator_keeps_its_promises(part: Part, promise: str) -> None:

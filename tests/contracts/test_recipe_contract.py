@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from contracts.conftest import Checkpoints, needs_no_start
+from contracts.conftest import Checkpoints, recipes_without_start
 from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.objectives import Objective
@@ -109,9 +109,7 @@ def fit(
     return losses
 
 
-RETRIEVAL = [
-    name for name in list_recipes() if needs_no_start(name) and load_recipe(name).task == "retrieval"
-]
+RETRIEVAL = recipes_without_start()["retrieval"]
 QUICK = "vse_infinity/flickr8k_grids_cpu"  # stands for all of them in `make check`
 
 

@@ -11,6 +11,7 @@ from openvse.testing.similarities import SIMILARITY_PROMISES, made_similarity
 OPTIONS = {"fused": {"fusion": {"name": "score_attention", "num_heads": 2}}}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("promise", SIMILARITY_PROMISES)
 @pytest.mark.parametrize("name", SIMILARITIES)
 def test_the_similarity_keeps_its_promises(name: str, promise: str) -> None:

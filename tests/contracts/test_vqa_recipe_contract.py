@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from contracts.conftest import needs_no_start
+from contracts.conftest import recipes_without_start
 from openvse.functional import pad
-from openvse.specs import list_recipes
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.types import QuestionBatch
@@ -18,7 +17,7 @@ from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
 from openvse.vqa.training import cross_entropy
 
-ANSWERING = [name for name in list_recipes() if needs_no_start(name) and load_recipe(name).task == "vqa"]
+ANSWERING = recipes_without_start()["vqa"]
 QUESTIONS = [
     "what is on the table",
     "how many chairs are there",

@@ -73,6 +73,7 @@ def test_rows_that_overlap_are_refused(tmp_path: Path, zipped: bool) -> None:
     assert "'fc.weight' claim 80 elements, but the file holds 18" in message
 
 
+@pytest.mark.medium
 def test_transposed_and_sliced_weights_are_none_of_this(tmp_path: Path) -> None:
     image = tiny.vse_infinity()["model"][0]
     weight = image["fc.weight"]
@@ -100,6 +101,7 @@ def test_more_layers_than_a_network_has_are_refused() -> None:
         count({f"layer.{number}.weight": weight for number in range(MAX_LAYERS + 1)}, "layer.")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -184,6 +186,7 @@ def test_a_weight_that_is_not_finite_is_refused(
     assert "1 of the" in message and "are NaN or infinite" in message and "take another checkpoint" in message
 
 
+@pytest.mark.medium
 def test_all_nan_is_refused(tmp_path: Path) -> None:
     checkpoint = tiny.pvse()
     checkpoint["model"] = {

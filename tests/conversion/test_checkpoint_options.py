@@ -43,6 +43,7 @@ def test_vse_2ad_has_the_temperature_of_its_command_line(
     assert recipe["objective"]["ranking"]["criterion"]["temperature"] == temperature
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("make", "default"), [(tiny.vse_2ad, 0.2), (tiny.vse_infinity, 0.2), (tiny.pvse, 0.1)]
 )
@@ -54,6 +55,7 @@ def test_margins_are_those_of_the_command_line(
     assert recipe["objective"]["ranking"]["criterion"]["margin"] == (default if margin is None else margin)
 
 
+@pytest.mark.medium
 def test_another_exponent_of_vse_2ad_is_a_note(tmp_path: Path) -> None:
     notes = converted(tiny.vse_2ad(scale=2.0), tmp_path).notes
     assert any(
@@ -70,6 +72,7 @@ def test_vse_infinity_mines_the_hardest_whatever_the_file_of_its_warm_up_says(tm
     assert recipe["objective"]["ranking"]["miner"] == "hardest"
 
 
+@pytest.mark.medium
 def test_pvse_has_the_terms_kernel_and_optimiser_of_its_command_line(tmp_path: Path) -> None:
     recipe = recipe_of(
         tiny.pvse(mmd_weight=0.01, div_weight=0.2, lr=1e-3, weight_decay=0.02, max_violation=False), tmp_path
@@ -81,6 +84,7 @@ def test_pvse_has_the_terms_kernel_and_optimiser_of_its_command_line(tmp_path: P
     assert (recipe["optimizer"]["learning_rate"], recipe["optimizer"]["weight_decay"]) == (1e-3, 0.02)
 
 
+@pytest.mark.medium
 def test_pvse_of_one_embedding_has_the_ranking_term_alone(tmp_path: Path) -> None:
     recipe = recipe_of(tiny.pvse(num_embeddings=1, mmd_weight=0.01, div_weight=0.1), tmp_path)
     assert list(recipe["objective"]) == ["ranking"]

@@ -64,6 +64,7 @@ def test_word_pieces_that_are_no_text_are_refused(tmp_path: Path) -> None:
     assert "vocab.txt is not a list of word pieces" in message
 
 
+@pytest.mark.medium
 def test_a_word_piece_may_be_any_character_but_a_line_feed(tmp_path: Path) -> None:
     pieces = ["\u2028" if piece == "cat" else piece for piece in tiny.PIECES]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")

@@ -138,6 +138,7 @@ def test_word_pieces_of_another_bert_are_refused(tmp_path: Path) -> None:
         convert(path, tmp_path / "out", vocabulary=tmp_path / "gone")
 
 
+@pytest.mark.medium
 def test_a_tokenizer_folder_serves_as_well_as_its_file(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(text="bert"), tmp_path / "model.pth")
     first = convert(path, tmp_path / "a", vocabulary=tiny.write_pieces(tmp_path / "vocab.txt")).model
@@ -153,6 +154,7 @@ def test_a_kind_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         convert(path, tmp_path / "out", repository="pvsee")
 
 
+@pytest.mark.medium
 def test_every_kind_knows_its_own_checkpoints_alone(tmp_path: Path) -> None:
     vocabulary = tiny.write_vocabulary(tmp_path / "vocab.json")
     makers = {"vse_infinity": tiny.vse_infinity, "pvse": tiny.pvse, "vse_2ad": tiny.vse_2ad}
@@ -173,6 +175,7 @@ def test_an_override_that_is_none_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.medium
 def test_the_command_converts_and_says_what_it_took(tmp_path: Path) -> None:
     path = tiny.save(tiny.pvse(legacy=True)["model"], tmp_path / "coco_pvse.pth")
     vocabulary, out = tiny.write_vocabulary(tmp_path / "coco_vocab.pkl"), tmp_path / "model"
@@ -187,6 +190,7 @@ def test_the_command_converts_and_says_what_it_took(tmp_path: Path) -> None:
     assert "exists: choose a new folder" in again.output
 
 
+@pytest.mark.medium
 def test_the_folder_says_where_the_model_came_from(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(), tmp_path / "model_best.pth")
     vocabulary = tiny.write_vocabulary(tmp_path / "vocab.json")

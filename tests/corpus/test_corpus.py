@@ -139,6 +139,7 @@ def cases(draw):
     return pairs, num_images, num_texts, draw(st.lists(st.integers(0, num_images - 1), unique=True))
 
 
+@pytest.mark.medium
 @given(cases())
 def test_select_keeps_exactly_the_pairs_of_the_images(case):
     *drawn, positions = case
@@ -158,6 +159,7 @@ def test_captions_follow_the_images_they_belong_to():
     np.testing.assert_array_equal(corpus.relevance.images, [0, 0, 1, 1])
 
 
+@pytest.mark.medium
 def test_coco_size_is_no_burden():
     num_images = 120_000
     names = tuple(f"{i:012d}.jpg" for i in range(num_images))

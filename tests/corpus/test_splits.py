@@ -46,6 +46,7 @@ def test_unknown_split_names_the_allowed_ones():
         canonical_split("holdout")
 
 
+@pytest.mark.medium
 @given(st.integers(0, 300))
 def test_counts_are_exact_to_one(count):
     counts = Counter(hashed_splits([f"image{i}" for i in range(count)], SHARES))
@@ -53,6 +54,7 @@ def test_counts_are_exact_to_one(count):
         assert abs(counts[split] - share * count) <= 1
 
 
+@pytest.mark.medium
 @given(st.permutations([f"{i}.jpg" for i in range(30)]))
 def test_order_does_not_matter(ids):
     by_id = dict(zip(ids, hashed_splits(ids, SHARES), strict=True))

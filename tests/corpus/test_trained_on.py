@@ -25,6 +25,7 @@ def test_small_training_sets_are_remembered_whole() -> None:
     assert seen_in_training(provenance, corpus(0, 9, word="DOG")).seen == 9
 
 
+@pytest.mark.medium
 def test_a_sample_of_a_large_training_set_tells_the_share() -> None:
     sample = training_sample(corpus(0, 8 * SAMPLE_SIZE))
     assert (sample["images"], len(base64.b64decode(sample["sample"]))) == (8 * SAMPLE_SIZE, 6 * SAMPLE_SIZE)

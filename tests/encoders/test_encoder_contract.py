@@ -77,6 +77,7 @@ def collate(rows: list[torch.Tensor], padding: float = 0.0) -> Inputs:
 ALL = [*BACKBONES, *(name for name in TEXT_ENCODERS if name != "role_graph")]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ALL)
 def test_an_item_does_not_depend_on_its_batch_mates(name: str, make_encoder: Maker) -> None:
     encoder = make_encoder(name).eval()
@@ -89,6 +90,7 @@ def test_an_item_does_not_depend_on_its_batch_mates(name: str, make_encoder: Mak
         torch.testing.assert_close(together.local[index, : len(row)], alone.local[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ALL)
 def test_padding_means_nothing(name: str, make_encoder: Maker) -> None:
     encoder = make_encoder(name).eval()
@@ -124,6 +126,7 @@ def test_every_item_keeps_an_element_in_training(name: str, make_encoder: Maker)
         assert encoder(collate(items(name, encoder))).mask.any(dim=1).all()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ALL)
 def test_assets_and_weights_are_all_that_a_model_needs(
     name: str, make_encoder: Maker, tmp_path: Path
@@ -150,6 +153,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
         ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name != "precomputed"])
 def test_pixels_and_their_stored_features_agree(
     name: str, make_encoder: Maker, make_photos, tmp_path: Path

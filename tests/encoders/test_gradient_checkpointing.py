@@ -77,6 +77,7 @@ def test_equal_gradients_from_less_memory(family: str, make) -> None:
     assert saved_memory < 0.9 * memory
 
 
+@pytest.mark.medium
 def test_running_statistics_stay_through_the_second_pass(make) -> None:
     encoder, batch = make("resnet", gradient_checkpointing=True)
     before = {name: buffer.clone() for name, buffer in encoder.backbone.named_buffers()}
@@ -85,6 +86,7 @@ def test_running_statistics_stay_through_the_second_pass(make) -> None:
     assert all(torch.equal(before[name], buffer) for name, buffer in encoder.backbone.named_buffers())
 
 
+@pytest.mark.medium
 def test_weights_are_those_of_a_model_without_it(make) -> None:
     plain, saving = make("vit")[0], make("vit", gradient_checkpointing=True)[0]
     assert list(plain.state_dict()) == list(saving.state_dict())

@@ -120,6 +120,7 @@ def test_the_pieces_of_a_word_share_its_fate() -> None:
     assert any(len(set(word)) > 1 for word in drawn)  # each piece of a random word is drawn for itself
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("make", "spread"), [(words, 3 * 0.543), (tokens, 0.940)])
 def test_lengths_spread_more_where_words_go_as_a_whole(make, spread: float) -> None:
     """Of 4 words of 3 pieces 8 % are deleted: the deviation is 3 sqrt(4 p q) in place of sqrt(12 p q)."""

@@ -45,6 +45,7 @@ def test_stored_states_give_what_token_ids_give(bert_checkpoint: str, pooled: An
         torch.testing.assert_close(ours.pooled, theirs.pooled)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("family", ["clip", "siglip"])
 def test_text_towers_too(two_tower_checkpoint, family: str) -> None:
     encoder = frozen(model=two_tower_checkpoint(family)).eval()
@@ -62,6 +63,7 @@ def test_the_real_minilm_from_stored_states() -> None:
     assert encoder.feature_dim == 384 and encoder.num_special == (1, 1)
 
 
+@pytest.mark.medium
 def test_drop_hides_states_but_never_those_of_special_tokens(bert_checkpoint: str) -> None:
     torch.manual_seed(0)
     encoder = frozen(model=bert_checkpoint, augmentation_rate=0.5)
@@ -136,6 +138,7 @@ def test_states_of_another_width_or_without_a_mask_are_refused(bert_checkpoint: 
             read(Inputs(torch.zeros(1, 3, dtype=torch.int64), None))
 
 
+@pytest.mark.medium
 def test_the_fingerprint_says_what_made_the_states_and_nothing_else(
     bert_checkpoint: str, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_stored_states_of_the_lower_blocks_give_the_gradients_of_token_ids(bert_
     assert trained == {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
 
 
+@pytest.mark.medium
 def test_a_batch_in_groups_of_similar_length_is_that_of_single_captions(bert_checkpoint: str) -> None:
     encoder = without_dropout(last(model=bert_checkpoint))
     captions = [*CAPTIONS, "a red mat and " * 4] * 10  # three groups
@@ -72,6 +73,7 @@ def test_a_batch_in_groups_of_similar_length_is_that_of_single_captions(bert_che
     torch.testing.assert_close(together.local[together.mask], alone.values[alone.mask])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("family", ["clip"])
 def test_a_text_tower_too(two_tower_checkpoint, family: str) -> None:
     encoder = without_dropout(last(model=two_tower_checkpoint(family)))
@@ -110,6 +112,7 @@ def test_the_lower_blocks_have_no_graph_and_no_dropout(bert_checkpoint: str) -> 
     assert not encoder.eval().backbone.encoder.layer[1].training
 
 
+@pytest.mark.medium
 def test_a_store_knows_the_layer_and_is_right_after_training(bert_checkpoint: str) -> None:
     encoder, frozen = (
         last(model=bert_checkpoint),
@@ -139,6 +142,7 @@ def test_hidden_tokens_are_not_read_by_the_last_blocks(bert_checkpoint: str) -> 
     torch.testing.assert_close(encoder.projection(hidden, one.mask)[one.mask], one.local[one.mask])
 
 
+@pytest.mark.medium
 def test_what_cannot_be_is_refused(bert_checkpoint: str, two_tower_checkpoint) -> None:
     with pytest.raises(RecipeError, match="train_blocks.*3.*1.*2"):
         last(model=bert_checkpoint, train_blocks=3)

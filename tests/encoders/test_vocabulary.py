@@ -50,6 +50,7 @@ def test_a_caption_cannot_write_a_special_token() -> None:
     assert UNKNOWN in Vocabulary.from_captions(CAPTIONS).encode("<mask>").tolist()
 
 
+@pytest.mark.medium
 @given(st.text())
 def test_any_text_gives_valid_ids(caption: str) -> None:
     vocabulary = Vocabulary.from_captions(CAPTIONS)

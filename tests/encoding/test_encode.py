@@ -42,6 +42,7 @@ def interrupted(model: TwoTower, photos: Path, out: Path, after: int) -> None:
         encode(model, photos, out, shard_size=3, batch_size=2, progress=stop)
 
 
+@pytest.mark.medium
 def test_an_array_has_the_embeddings_of_the_model(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     report = encode(model, photos, tmp_path / "x.npy", shard_size=4, batch_size=3)
     ids = (tmp_path / "x_ids.txt").read_text().splitlines()
@@ -59,6 +60,7 @@ def test_an_array_has_the_embeddings_of_the_model(model: TwoTower, photos: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "x.npy", "x.npy.json", "x_ids.txt"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["x.npy", "x.parquet", "folder"])
 def test_interruptions_leave_no_trace(model: TwoTower, photos: Path, tmp_path: Path, name: str) -> None:
     whole, other = tmp_path / "whole", tmp_path / "other"
@@ -97,12 +99,14 @@ def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path
         assert (tmp_path / f"x{name}").read_bytes() == (tmp_path / f"whole{name}").read_bytes()
 
 
+@pytest.mark.medium
 def test_an_image_that_changed_is_encoded_again(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     interrupted(model, photos, tmp_path / "x.npy", 9)
     os.utime(photos / "01 é.png", ns=(1, 1))
     assert encode(model, photos, tmp_path / "x.npy", shard_size=3, batch_size=2).kept == 3
 
 
+@pytest.mark.medium
 def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> None:
     (tmp_path / "captions.csv").write_text('id,caption\na,red dog runs\nb,  \nc,"blue\n bird"\n')
     report = encode(model, tmp_path / "captions.csv", tmp_path / "x.parquet", dtype="float16")
@@ -114,6 +118,7 @@ def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> 
     np.testing.assert_array_equal(np.stack(table.column("vector").to_numpy()), expected)
 
 
+@pytest.mark.medium
 def test_several_embeddings_are_rows_of_parquet_and_an_axis_of_numpy(
     model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +162,7 @@ def test_lists_that_cannot_be_understood(tmp_path: Path, name: str, text: str, m
         list_records(tmp_path / name)
 
 
+@pytest.mark.medium
 def test_nothing_is_overwritten_unasked(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_text("mine")
     with pytest.raises(DataError, match="output"):
@@ -174,6 +180,7 @@ def test_nothing_is_overwritten_unasked(model: TwoTower, photos: Path, tmp_path:
     assert len([*(tmp_path / "folder").glob("embeddings-*")]) == 2
 
 
+@pytest.mark.medium
 def test_a_full_disk_is_one_line(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     with full_disk(300), pytest.raises(DiskError):
         encode(model, photos, tmp_path / "x.npy", shard_size=3)
@@ -192,6 +199,7 @@ def test_what_cannot_be(model: TwoTower, photos: Path, tmp_path: Path) -> None:
         encode(model, photos, tmp_path / "x.npy")
 
 
+@pytest.mark.medium
 def test_ray_is_asked_for_where_it_is_missing(
     model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +209,7 @@ def test_ray_is_asked_for_where_it_is_missing(
         encode(folder, photos, tmp_path / "x.npy", workers=Workers(2))
 
 
+@pytest.mark.medium
 def test_workers_write_the_same_files(
     model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_thresholds_reach_the_wanted_precision_on_new_data() -> None:
         assert curve.found(threshold) == pytest.approx((above & relevant).sum() / relevant.sum(), abs=0.05)
 
 
+@pytest.mark.medium
 def test_a_line_is_fitted_to_few_data_and_any_rising_curve_to_many() -> None:
     assert fitted(*drawn(40, 1)).method == "logistic"
     scores, relevant = drawn(300, 2)

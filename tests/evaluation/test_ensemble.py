@@ -163,6 +163,7 @@ def store_without(folder: Path, missing: str, target: Path) -> FeatureStore:
     return FeatureStore.open(target)
 
 
+@pytest.mark.medium
 def test_each_model_embeds_as_it_does_alone(folder: Path, corpus: Corpus) -> None:
     models = [build(folder, corpus, 16, 0), build(folder, corpus, 8, 1)]
     store = FeatureStore.open(folder / "features")
@@ -197,6 +198,7 @@ def test_stores_without_a_common_image_are_refused(folder: Path, corpus: Corpus,
         embed_ensemble([build(folder, corpus, 8, seed) for seed in (0, 1)], corpus, stores)
 
 
+@pytest.mark.medium
 def test_a_model_that_reads_fewer_images_than_those_before_it(tmp_path: Path, make_photos) -> None:
     paths = make_photos(3)
     lines = ["file_name,caption,split", *(f"{path.name},red dog {path.stem},test" for path in paths)]

@@ -41,6 +41,7 @@ def test_it_is_the_report_of_the_evaluator(k: int | None) -> None:
     assert openvse.evaluate(as_set(images), as_set(texts), name="mine").metrics == expected.metrics
 
 
+@pytest.mark.medium
 def test_relevance_in_every_form_is_the_same() -> None:
     images, texts = vectors(5, 0), vectors(7, 1)
     owners = np.array([4, 0, 1, 2, 3, 0, 2])

@@ -44,6 +44,7 @@ def test_constant_embeddings_are_not_rewarded() -> None:
     assert (report.remarks.tied_i2t, report.remarks.tied_t2i) == (40, 200)
 
 
+@pytest.mark.medium
 def test_order_of_the_texts_does_not_matter() -> None:
     images, texts, relevance = corpus(noise=3.0)
     shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1))
@@ -99,6 +100,7 @@ def fold(number: int, images: EmbeddingSet, texts: EmbeddingSet) -> Report:
     )
 
 
+@pytest.mark.medium
 def test_folds_are_the_mean_of_their_reports() -> None:
     images, texts, relevance = corpus(noise=3.0)
     report = evaluate(images, texts, relevance, set_max_scores, folds=4)

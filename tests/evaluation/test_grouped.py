@@ -8,6 +8,7 @@ import pytest
 from openvse.evaluation.metrics import grouped_intervals
 
 
+@pytest.mark.medium
 def test_intervals_are_those_of_drawing_whole_groups() -> None:
     generator = np.random.default_rng(0)
     groups = np.repeat(np.arange(30), generator.integers(1, 6, 30))

@@ -74,6 +74,7 @@ def test_chance_equals_all_orders_of_four(relevant: set[int]) -> None:
     assert chance["i2t_meanr"] == pytest.approx(np.mean(firsts))
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_chance_is_hypergeometric(candidates: int, data: st.DataObject) -> None:

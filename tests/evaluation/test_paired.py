@@ -18,6 +18,7 @@ def exact(better: int, worse: int) -> float:
     return min(1.0, 2 * tail / 2**count)
 
 
+@pytest.mark.medium
 @given(better=st.integers(0, 60), worse=st.integers(0, 60), equal=st.integers(0, 5))
 def test_the_sign_test_is_exact(better: int, worse: int, equal: int) -> None:
     first = np.zeros(better + worse + equal)

@@ -67,6 +67,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return np.array(scores, dtype=np.float32).reshape(shape), gains.astype(np.float64)
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(table=tables(), block_size=st.integers(1, 20))
 def test_metrics_equal_the_definition(table: tuple[np.ndarray, np.ndarray], block_size: int) -> None:
@@ -139,6 +140,7 @@ def test_missing_items_count_as_in_trec_eval() -> None:
         np.testing.assert_allclose(row, expected, atol=1e-9)
 
 
+@pytest.mark.medium
 def test_chance_is_the_mean_over_all_orders() -> None:
     gains = np.array([[1.0, 2.0, 0.0, 0.0, 3.0]])
     orders = [rank_all(np.array([order], dtype=np.float32), gains) for order in permutations(range(5))]

@@ -49,6 +49,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return np.array(scores, dtype=np.float32).reshape(shape), relevant
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(table=tables(), block_size=st.integers(1, 20))
 def test_ranks_equal_the_definition(table: tuple[np.ndarray, np.ndarray], block_size: int) -> None:

@@ -56,6 +56,7 @@ def test_only_the_best_images_of_a_sentence_count() -> None:
     assert sum(each.hits for each in found.bins) == 800
 
 
+@pytest.mark.medium
 def test_a_curve_holds_on_new_data() -> None:
     scores, relevant = drawn(300, 2)
     items, pairs = member(scores), relevance_of(relevant)
@@ -94,6 +95,7 @@ def test_a_precision_out_of_reach_is_said_to_be() -> None:
     )
 
 
+@pytest.mark.medium
 def test_the_plot_shows_the_bins() -> None:
     scores, relevant = drawn(40, 2)
     found = reliability(LINE, scores, relevant)

@@ -87,6 +87,7 @@ def test_all_proposals_of_a_model_are_that_model() -> None:
     assert again == pytest.approx(alone)
 
 
+@pytest.mark.medium
 def test_one_proposal_and_weight_nought_change_nothing() -> None:
     plain = run(None).metrics
     assert run(Reranker(STRONG, 1)).metrics == pytest.approx(plain)

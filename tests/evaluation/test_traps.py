@@ -26,6 +26,7 @@ def test_constant_embeddings_are_not_better_than_chance() -> None:
     assert (report.remarks.tied_i2t, report.remarks.tied_t2i) == (40, 200)
 
 
+@pytest.mark.medium
 def test_random_embeddings_are_at_chance() -> None:
     generator = np.random.default_rng(0)
     drawn = [evaluate(generator.normal(size=(50, 8)), generator.normal(size=(250, 8))) for _ in range(30)]

@@ -171,6 +171,7 @@ def test_unknown_items_and_widths_are_refused(tmp_path):
         ArrayFeatures([train, part(tmp_path, "test", random_features(1, dim=6), "c")])
 
 
+@pytest.mark.medium
 def test_memory_is_that_of_the_batch(tmp_path):
     """A sparse file of 40 GB is opened and read in the middle."""
     path = tmp_path / "train_ims.npy"

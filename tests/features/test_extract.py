@@ -226,6 +226,7 @@ def test_commits_follow_the_clock(
     assert sizes == [*[2, 4, 6][:commits], 6], "and once at the end"
 
 
+@pytest.mark.medium
 def test_decoding_runs_ahead_but_not_away(tmp_path: Path, make_photos: PhotoMaker) -> None:
     encoder = TinyBackbone(pause_s=0.05)
     extract_features(encoder, named(make_photos(20)), tmp_path / "store", batch_size=2, num_workers=2)

@@ -56,6 +56,7 @@ def content(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.iterdir() if path.name != "writer.lock"}
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("small_shards")
 def test_processes_make_the_same_store(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], work: PickledWork, tmp_path: Path
@@ -80,6 +81,7 @@ def test_processes_make_the_same_store(
     assert not (tmp_path / "stopped" / SHARDS).exists()
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("small_shards")
 def test_texts_too(bert_checkpoint: str, work: PickledWork, tmp_path: Path) -> None:  # noqa: F811
     encoder = TransformersText(embed_dim=8, model=bert_checkpoint, fine_tune=False)
@@ -88,6 +90,7 @@ def test_texts_too(bert_checkpoint: str, work: PickledWork, tmp_path: Path) -> N
     assert content(tmp_path / "shared") == content(tmp_path / "here") and work.taken
 
 
+@pytest.mark.medium
 def test_one_process_clears_up_behind_several(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
@@ -96,6 +99,7 @@ def test_one_process_clears_up_behind_several(
     assert not (tmp_path / "store" / SHARDS).exists()
 
 
+@pytest.mark.medium
 def test_a_backbone_that_cannot_be_sent_is_refused(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
 ) -> None:

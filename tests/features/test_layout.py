@@ -45,6 +45,7 @@ def one_line(error: pytest.ExceptionInfo[StoreError]) -> str:
     return text
 
 
+@pytest.mark.medium
 @given(
     dtype=st.sampled_from(["float16", "float32", "int64"]),
     shape=st.lists(st.integers(0, 10**15), min_size=1, max_size=2).map(tuple),
@@ -87,6 +88,7 @@ def test_only_a_store_with_boxes_has_the_second_version(tmp_path: Path) -> None:
     assert np.lib.format.read_array_header_1_0(file) == ((3, 4), False, np.dtype("float32"))
 
 
+@pytest.mark.medium
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=1)))
 def test_ids_survive_encoding(ids: list[str]) -> None:
     ids += ["caf\udce9.jpg", "a\u2028b", "\r"]  # a name that is no UTF-8, and line ends that are none here

@@ -76,6 +76,7 @@ def assert_equal(batch: Inputs, expected: Inputs) -> None:
     assert torch.equal(batch.mask, expected.mask)
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=8),
@@ -161,6 +162,7 @@ class Rows(Dataset[Tensor]):
         return self.store.gather(np.array([index])).values[0]
 
 
+@pytest.mark.medium
 def test_workers_and_threads_read_the_same(tmp_path: Path) -> None:
     items = make_items([3] * 40)
     store = make_store(tmp_path, items)

@@ -62,6 +62,7 @@ def mean_cosine(x: Tensor, z: Tensor) -> Tensor:
     return sum(cosines) / len(cosines)  # type: ignore[return-value]  # sum starts from 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("num_vectors", [1, 3])
 def test_score_attention_equals_the_loop_values_and_gradients(num_vectors: int) -> None:
     fusion = make("score_attention", num_vectors=num_vectors).eval()
@@ -106,6 +107,7 @@ def test_baselines_aggregate_what_has_read(options: dict[str, Any]) -> None:
             torch.testing.assert_close(scores[i, t], mean_cosine(*vectors), rtol=0, atol=1e-10)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("allowed", [1, 100, 1 << 20])
 def test_tiles_do_not_show(training: bool, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,7 @@ def test_a_segment_has_the_frames_of_its_time(tmp_path: Path) -> None:
     assert numbers(read_frames(ClipSegment(path, 1.04, 1.06), every)) == [10]
 
 
+@pytest.mark.medium
 def test_hits_name_file_and_time(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     report = build_index(model, clips, tmp_path / "index", segment_seconds=1.0)
     assert (report.count, report.segments) == (6, 5)
@@ -107,6 +108,7 @@ def test_hits_name_file_and_time(model: ClipColours, clips: Path, tmp_path: Path
     assert '<span class="span">0:0' in page and "#t=" in page and "data:image" in page
 
 
+@pytest.mark.medium
 def test_one_hit_of_each_file(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     for number in range(4):
         shutil.copy(film(tmp_path / "red.mp4", *["red"] * 6, seconds=0.5), clips / f"more {number}.mp4")
@@ -119,6 +121,7 @@ def test_one_hit_of_each_file(model: ClipColours, clips: Path, tmp_path: Path) -
     assert len(engine.answer("red", Page(top_k=50, one_per_file=True))[0].hits) == 7
 
 
+@pytest.mark.medium
 def test_all_segments_follow_their_file(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     build_index(model, clips, out, segment_seconds=1.0)
@@ -148,6 +151,7 @@ def test_all_segments_follow_their_file(model: ClipColours, clips: Path, tmp_pat
     assert remove_items(out, ["a copy.mp4"]) == 1
 
 
+@pytest.mark.medium
 def test_another_length_and_whole_clips(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     build_index(model, clips, out, segment_seconds=1.0)
@@ -163,6 +167,7 @@ def test_another_length_and_whole_clips(model: ClipColours, clips: Path, tmp_pat
         build_index(model, clips, out, segment_seconds=-1.0)
 
 
+@pytest.mark.medium
 def test_a_stop_leaves_clips_whole(
     model: ClipColours, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +187,7 @@ def test_a_stop_leaves_clips_whole(
     assert ids(tmp_path / "index") == CUT
 
 
+@pytest.mark.medium
 def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
     model: ClipColours, clips: Path, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_file_names_outside_unicode_survive(tmp_path: Path) -> None:
     assert index.position("gone.jpg") is None
 
 
+@pytest.mark.medium
 def test_a_large_count_fits_the_header(tmp_path: Path) -> None:
     """The header is written before the count is known, and again after."""
     many = [Item(f"{number:05d}", 0, 0) for number in range(2_345)]

@@ -80,6 +80,7 @@ def assert_like_a_fresh_one(out: Path, photos: Path, model: ColourModel) -> None
     assert len(vectors) == len(found.segments) and found.is_complete
 
 
+@pytest.mark.medium
 def test_a_killed_indexing_goes_on(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     process = multiprocessing.get_context("fork").Process(
@@ -99,6 +100,7 @@ def test_a_killed_indexing_goes_on(model: ColourModel, photos: Path, tmp_path: P
     assert_like_a_fresh_one(out, photos, model)
 
 
+@pytest.mark.medium
 def test_stopped_twice_nothing_is_embedded_twice(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     """The second time an image at the front has changed, and new ones come before all others."""
     out = tmp_path / "index"
@@ -115,6 +117,7 @@ def test_stopped_twice_nothing_is_embedded_twice(model: ColourModel, photos: Pat
     assert_like_a_fresh_one(out, photos, model)
 
 
+@pytest.mark.medium
 def test_an_update_that_is_stopped_leaves_the_old_index_and_goes_on(
     model: ColourModel, photos: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_an_update_that_is_stopped_leaves_the_old_index_and_goes_on(
     assert_like_a_fresh_one(out, photos, model)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("harm", "resumed"), [("vectors", 9), ("manifest", 0)])
 def test_what_was_kept_and_is_damaged_is_not_used(
     model: ColourModel, photos: Path, tmp_path: Path, harm: str, resumed: int
@@ -177,6 +181,7 @@ def test_an_index_of_a_later_format_is_replaced_on_request_alone(
     build_index(model, photos, tmp_path / "index", overwrite=True)
 
 
+@pytest.mark.medium
 def test_a_disk_that_is_full_leaves_the_old_index(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     build_index(model, photos, out)

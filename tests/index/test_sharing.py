@@ -36,6 +36,7 @@ def content(folder: Path) -> list[tuple[object, list[float]]]:
     ]
 
 
+@pytest.mark.medium
 def test_the_index_is_that_of_one_process(model: ColourModel, workers: PickledWork, tmp_path: Path) -> None:
     for number in range(23):
         paint(tmp_path / "photos" / f"{number:02d}.png", [*COLOURS][number % len(COLOURS)])
@@ -80,6 +81,7 @@ def test_only_what_is_new_is_shared(
     assert not workers.taken
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("workers")
 def test_clips_that_are_cut(tmp_path: Path) -> None:
     film(tmp_path / "photos" / "a.mp4", "red", "green", "blue")
@@ -99,6 +101,7 @@ def test_nothing_that_can_be_used_is_refused_as_by_one_process(model: ColourMode
         build_index(model, tmp_path / "photos", tmp_path / "index", sharing=sharing())
 
 
+@pytest.mark.medium
 def test_shards_are_whole_batches_and_enough_for_all() -> None:
     some = [Candidate(Item(f"{number:05d}", 0, 0), Path("x"), 0, "image") for number in range(10_000)]
     many = cut_candidates(some, 64, 2)

@@ -48,6 +48,7 @@ def store(model: TwoTower, photos: Path, tmp_path: Path) -> Path:
     return tmp_path / "run" / "features"
 
 
+@pytest.mark.medium
 def test_stored_features_give_the_same_index(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_stored_features_give_the_same_index(
     assert build_index(model, photos, tmp_path / "index", stored=stored).reused == 5
 
 
+@pytest.mark.medium
 def test_an_image_that_changed_is_read(model: TwoTower, photos: Path, store: Path, tmp_path: Path) -> None:
     first, second = sorted(photos.iterdir())[:2]
     shutil.copyfile(second, first)
@@ -70,6 +72,7 @@ def test_an_image_that_changed_is_read(model: TwoTower, photos: Path, store: Pat
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
+@pytest.mark.medium
 def test_images_and_store_may_move_together(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_images_and_store_may_move_together(
     assert report.stored == 4
 
 
+@pytest.mark.medium
 def test_a_store_that_says_nothing_of_its_images_stands_for_none(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:

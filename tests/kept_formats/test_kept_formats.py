@@ -89,6 +89,7 @@ def test_a_store() -> None:
     assert_close(torch.as_tensor(first).float(), expected["first"])
 
 
+@pytest.mark.medium
 def test_an_index() -> None:
     """Its images are not there; searching needs none of them."""
     model, expected = openvse.load(KEPT / "resnet"), EXPECTED["index"]

@@ -188,6 +188,7 @@ def test_a_decompression_bomb_is_refused_before_decoding(recwarn):
     assert not recwarn.list
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_damage_lets_another_exception_out(data):

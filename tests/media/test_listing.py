@@ -82,6 +82,7 @@ def test_links_are_listed_if_they_are_files_and_not_followed_into_folders(tmp_pa
     assert names == ["dangling.jpg", "file.jpg", "gone.jpg", "a.jpg"]
 
 
+@pytest.mark.medium
 def test_folders_may_be_deeper_than_python_can_call(tmp_path):
     depth = sys.getrecursionlimit() + 100
     folder = os.open(tmp_path, os.O_RDONLY)

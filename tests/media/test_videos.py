@@ -118,6 +118,7 @@ def test_arrays_of_frames_stand_at_the_rate_asked_for() -> None:
 VIDEOS = [("a.mp4", "libx264"), ("a.webm", "libvpx-vp9"), ("a.avi", "mpeg4"), ("a.mkv", "libx264")]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "codec"), VIDEOS)
 def test_videos(tmp_path: Path, name: str, codec: str) -> None:
     pytest.importorskip("av")
@@ -130,6 +131,7 @@ def test_videos(tmp_path: Path, name: str, codec: str) -> None:
     assert read_frames(path)[0].size == SIZE
 
 
+@pytest.mark.medium
 def test_jumps_to_key_frames_change_nothing(tmp_path: Path) -> None:
     pytest.importorskip("av")
     for keys_every in (1, 5, 250):
@@ -140,6 +142,7 @@ def test_jumps_to_key_frames_change_nothing(tmp_path: Path) -> None:
             assert numbers(read_frames(path, sampling)) == expected
 
 
+@pytest.mark.medium
 def test_a_jump_spares_the_frames_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three frames in a video of many key frames, few others are decoded."""
     av = pytest.importorskip("av")
@@ -232,6 +235,7 @@ def broken(folder: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.medium
 def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path: Path) -> None:
     pytest.importorskip("av")
     for reason, path in broken(tmp_path).items():

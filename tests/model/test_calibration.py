@@ -129,6 +129,7 @@ def test_other_files_are_refused(change: dict[str, Any], message: str) -> None:
         Calibration.from_json(json.dumps({**json.loads(CURVE.to_json()), **change}))
 
 
+@pytest.mark.medium
 def test_a_model_folder_keeps_the_curve(model: TwoTower, tmp_path: Path) -> None:
     model.calibration = replace(CURVE, model=model.fingerprint)
     model.save(tmp_path)
@@ -137,6 +138,7 @@ def test_a_model_folder_keeps_the_curve(model: TwoTower, tmp_path: Path) -> None
     assert loaded.calibration == model.calibration
 
 
+@pytest.mark.medium
 def test_a_folder_without_a_curve_loads_as_before(model: TwoTower, tmp_path: Path) -> None:
     model.calibration = None
     model.save(tmp_path)
@@ -145,6 +147,7 @@ def test_a_folder_without_a_curve_loads_as_before(model: TwoTower, tmp_path: Pat
     assert isinstance(loaded, TwoTower) and loaded.calibration is None
 
 
+@pytest.mark.medium
 def test_a_changed_model_loses_the_curve(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     changed = built()
     changed.calibration = replace(CURVE, model=changed.fingerprint)
@@ -157,6 +160,7 @@ def test_a_changed_model_loses_the_curve(tmp_path: Path, caplog: pytest.LogCaptu
     assert not (tmp_path / CALIBRATION).exists()
 
 
+@pytest.mark.medium
 def test_a_curve_of_other_weights_in_the_folder_is_not_used(
     model: TwoTower, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_score_is_the_weighted_mean_also_after_loading(
     torch.testing.assert_close(scores(again, photos), 0.875 * first + 0.125 * second, rtol=0, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_neither_padding_nor_the_batch_changes_a_vector(
     members: list[TwoTower], make_photos: PhotoMaker
 ) -> None:
@@ -72,6 +73,7 @@ def test_neither_padding_nor_the_batch_changes_a_vector(
     torch.testing.assert_close(alone, joined.encode_image(photos).vectors)
 
 
+@pytest.mark.medium
 def test_words_are_unknown_where_no_member_knows_them(members: list[TwoTower]) -> None:
     joined = join(members[::-1])
     assert [each.word for each in joined.unknown_words("a blue zebra")[0]] == ["zebra"]
@@ -116,6 +118,7 @@ def test_other_models_are_refused(members: list[TwoTower], other: dict[str, Any]
         join([members[0], made(encoder, CAPTIONS, **other)])
 
 
+@pytest.mark.medium
 def test_one_model_is_refused_and_a_recipe_cannot_name_it(members: list[TwoTower]) -> None:
     with pytest.raises(ModelError, match="least"):
         join(members[:1])

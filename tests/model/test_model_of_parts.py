@@ -40,6 +40,7 @@ def image_tower(aggregator: Aggregator | None = None) -> Tower[ImageEncoder]:
     return Tower(encoder, aggregator or MultiView(input_dim=8, embed_dim=8, aggregator=GPO, num_views=2))
 
 
+@pytest.mark.medium
 def test_it_saves_loads_indexes_and_searches(make_photos: PhotoMaker, tmp_path: Path) -> None:
     model = TwoTower(image_tower(), text_tower(), SetMax()).eval()
     loaded = openvse.load(model.save(tmp_path / "model"))

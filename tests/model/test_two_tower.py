@@ -34,6 +34,7 @@ def model() -> TwoTower:
     return build_model(parse_recipe(tree), captions=CAPTIONS).eval()
 
 
+@pytest.mark.medium
 def test_images_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos: PhotoMaker) -> None:
     path = make_photos(1)[0]
     image = Image.open(path).convert("RGB")
@@ -50,6 +51,7 @@ def test_sentences_keep_their_order_whatever_their_length(model: TwoTower) -> No
         torch.testing.assert_close(together.vectors[position], alone.vectors[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_one_item_by_itself_is_one_item(model: TwoTower, make_photos: PhotoMaker) -> None:
     texts = model.encode_text("red dog runs")
     assert torch.equal(texts.vectors, model.encode_text(["red dog runs"]).vectors)
@@ -126,6 +128,7 @@ def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
         model.encode_text([])
 
 
+@pytest.mark.medium
 def test_saved_and_loaded_it_scores_the_same(
     model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
 ) -> None:
@@ -166,6 +169,7 @@ def load_others(model: TwoTower) -> None:
     model.load_state_dict({name: weight * 2 for name, weight in model.state_dict().items()})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "change", [change_in_place, change_order, change_data, train_a_step, load_others, TwoTower.double]
 )

@@ -47,6 +47,7 @@ def slow_adopt(b: ScoredBatch, scores: Tensor, rule: str, temperature: float, ma
     return total
 
 
+@pytest.mark.medium
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 7), st.integers(1, 7), st.integers(0, 999), st.sampled_from(RULES), st.floats(-0.9, 0.9)
@@ -62,6 +63,7 @@ def test_chooses_the_k_hardest(images: int, texts: int, seed: int, rule: str, sh
         assert negatives[row].nonzero().flatten().tolist() == sorted(expected)
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 999), st.sampled_from(RULES), st.booleans())
 def test_the_loss_and_its_gradient_equal_the_loop(
@@ -82,6 +84,7 @@ def test_the_loss_and_its_gradient_equal_the_loop(
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.medium
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 8), st.integers(0, 999))
 def test_with_all_but_one_candidates_and_no_margin_it_is_info_nce(size: int, seed: int) -> None:
@@ -116,6 +119,7 @@ def test_the_released_rule_comes_down_to_few_and_the_printed_one_does_not() -> N
     assert AdaptiveTopK(rule="paper").diagnostics(*trained)["num_negatives"] == 113
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 999), st.floats(0.0, 0.9))
 def test_k_is_the_released_one_where_uniformity_sees_all_cells(size: int, seed: int, shift: float) -> None:

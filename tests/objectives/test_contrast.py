@@ -67,6 +67,7 @@ def test_hinge_equals_the_loop(images: int, texts: int, seed: int, hardest: bool
     assert float(term(b)) == pytest.approx(slow_hinge(b, 0.3, hardest), abs=1e-10)
 
 
+@pytest.mark.medium
 @settings(max_examples=30, deadline=None)
 @given(sizes, sizes, st.integers(0, 999), st.sampled_from([0.05, 0.5, 1.0]))
 def test_info_nce_equals_the_loop(images: int, texts: int, seed: int, temperature: float) -> None:

@@ -56,6 +56,7 @@ def test_the_code_is_a_sigmoid_of_the_mean() -> None:
         torch.testing.assert_close(made.residual[row, 0], expected)  # type: ignore[index]
 
 
+@pytest.mark.medium
 def test_a_model_learns_to_reconstruct_and_to_agree() -> None:
     """The loss falls far below that of equal codes, which the collapse detector compares with."""
     torch.manual_seed(0)

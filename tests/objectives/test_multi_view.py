@@ -127,6 +127,7 @@ def assert_same(term: Tensor, slow: Tensor, vectors: list[Tensor]) -> None:
 sizes = st.integers(1, 5)
 
 
+@pytest.mark.medium
 @settings(max_examples=20, deadline=None)
 @given(sizes, sizes, st.integers(1, 4), st.integers(0, 999), st.booleans())
 def test_average_equals_the_loop(images: int, texts: int, views: int, seed: int, hardest: bool) -> None:
@@ -135,6 +136,7 @@ def test_average_equals_the_loop(images: int, texts: int, views: int, seed: int,
     assert_same(term(b), slow_average(b, hardest), vectors)
 
 
+@pytest.mark.medium
 @settings(max_examples=30, deadline=None)
 @given(sizes, sizes, st.integers(1, 4), st.integers(0, 999), st.booleans(), st.sampled_from(["up", "rough"]))
 def test_bounds_equal_the_loop(
@@ -146,6 +148,7 @@ def test_bounds_equal_the_loop(
     assert_same(term(b), slow_bound(b, hardest, bound), vectors)
 
 
+@pytest.mark.medium
 @settings(max_examples=15, deadline=None)
 @given(sizes, sizes, st.integers(1, 4), st.integers(0, 999), st.booleans())
 def test_contrast_on_the_best_view_is_max(

@@ -18,6 +18,7 @@ def drawn(miner: Random, scores: torch.Tensor, times: int = 200) -> torch.Tensor
     return torch.stack([miner(scores, POSITIVES) for _ in range(times)]).sum(dim=0)
 
 
+@pytest.mark.medium
 def test_each_negative_is_drawn_equally_often() -> None:
     counts = drawn(Random(), torch.rand(3, 6), times=1000)
     assert (counts[POSITIVES] == 0).all()

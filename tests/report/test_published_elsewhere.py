@@ -31,6 +31,7 @@ def test_figures_of_the_same_data_and_protocol() -> None:
     assert five and whole and not five.keys() & whole.keys()
 
 
+@pytest.mark.medium
 def test_none_for_other_data_other_splits_and_the_runs_own_recipe() -> None:
     assert published_elsewhere([report("album/test", 1000)]) == {}
     assert published_elsewhere([report("flickr30k/validation", 1000)]) == {}

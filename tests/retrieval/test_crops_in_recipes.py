@@ -88,6 +88,7 @@ def test_a_model_of_windows_is_saved_whole(folder: Path, tmp_path: Path) -> None
     assert any(name.startswith("image.encoder.backbone.backbone.") for name in again.state_dict())
 
 
+@pytest.mark.medium
 def test_the_shipped_recipe_reads_what_its_header_extracts() -> None:
     encoder = load_recipe("vse_infinity/flickr8k_crops_cpu").image.encoder
     assert encoder.name == "crops" and encoder.options == {"augmentation": "region"}

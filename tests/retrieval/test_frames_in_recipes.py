@@ -55,6 +55,7 @@ def test_faults_name_their_place(options: dict[str, Any], message: str) -> None:
         build(**options)
 
 
+@pytest.mark.medium
 def test_a_model_of_clips_is_saved_whole(tmp_path: Path) -> None:
     tree = load_recipe("vse_infinity/clips_cpu", ["embed_dim=8", "text.encoder.min_count=1"]).to_dict()
     tree["image"]["encoder"]["backbone"] = BACKBONE
@@ -64,6 +65,7 @@ def test_a_model_of_clips_is_saved_whole(tmp_path: Path) -> None:
     assert again.image.encoder.fingerprint == model.image.encoder.fingerprint
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "views"), [("tgif", 3), ("mrw", 5)])
 def test_pvses_recipes_are_the_papers(name: str, views: int) -> None:
     recipe = load_recipe(f"pvse/{name}_frames_bigru")

@@ -44,6 +44,7 @@ def slow_recalls(scores: np.ndarray, positives: dict[int, set[int]], *, itself: 
     return [100 * float(np.mean(np.array(ranks) <= k)) for k in (1, 5, 10)]
 
 
+@pytest.mark.medium
 def test_crisscrossed_captions_equal_a_loop(items: NumberedItems, tmp_path: Path) -> None:
     report = judge_cxc(items, SetMax(), read_cxc(write_cxc(tmp_path / "cxc"), "test"), model="abc")
     images, texts = items.images.vectors[:, 0].numpy(), items.texts.vectors[:8, 0].numpy()

@@ -48,6 +48,7 @@ def test_unknown_words_are_told_once(model: OnnxModel, caplog: pytest.LogCapture
     ]
 
 
+@pytest.mark.medium
 def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
     for name, colour in COLOURS.items():
         Image.new("RGB", (12, 9), colour).save(tmp_path / f"{name}.png")

@@ -48,6 +48,7 @@ def slow_search(queries: EmbeddedQueries, vectors: np.ndarray, top_k: int) -> li
     return answers
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
@@ -83,6 +84,7 @@ def test_equals_topk_of_all_scores() -> None:
     assert np.allclose(scores, expected.values.numpy(), atol=1e-6)
 
 
+@pytest.mark.medium
 def test_ties_come_in_the_order_of_the_items() -> None:
     vectors = np.ones((50, 1, 4), np.float32)
     for block_values in (1, 30, 1 << 22):
@@ -97,6 +99,7 @@ def late_interaction(images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
     return torch.einsum("ikd,tld->itlk", images.vectors, texts.vectors).amax(dim=3).sum(dim=2)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("block_values", [1, 300, 1 << 22])
 def test_the_similarity_decides_and_the_items_are_its_images(block_values: int) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -119,6 +122,7 @@ def test_half_precision_vectors_are_scored_in_single() -> None:
     assert scores[0, 0] == pytest.approx(4096 * float(np.float16(0.02)), rel=1e-5)
 
 
+@pytest.mark.medium
 def test_memory_is_bounded_by_the_block() -> None:
     shapes: list[tuple[int, ...]] = []
 
@@ -136,6 +140,7 @@ def test_memory_is_bounded_by_the_block() -> None:
     assert len(shapes) < 400
 
 
+@pytest.mark.medium
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=20), st.integers(0, 2**31))
 def test_keys_sort_like_scores_then_positions(values: list[float], start: int) -> None:
     scores = np.array([values], np.float32)
@@ -160,6 +165,7 @@ def torch_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     yield
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("torch_or_not")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("num_embeddings", [1, 3])

@@ -76,6 +76,7 @@ def direct(model: TwoTower, query: str, found: list[Hit]) -> dict[str, float]:
     return dict(zip([hit.id for hit in found], scores[:, 0].tolist(), strict=True))
 
 
+@pytest.mark.medium
 def test_hits_are_ordered_by_the_score_of_the_pair(fused: TwoTower, hits: list[list[Hit]]) -> None:
     again = ranked(HitReranker(fused, top=4), hits)
     for query, before, after in zip(QUERIES, hits, again, strict=True):
@@ -85,6 +86,7 @@ def test_hits_are_ordered_by_the_score_of_the_pair(fused: TwoTower, hits: list[l
         assert [hit.score for hit in after] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-5)
 
 
+@pytest.mark.medium
 def test_only_the_first_are_ranked_again(fused: TwoTower, hits: list[list[Hit]]) -> None:
     for before, after in zip(hits, ranked(HitReranker(fused, top=2), hits), strict=True):
         assert {hit.id for hit in after[:2]} == {hit.id for hit in before[:2]}
@@ -108,6 +110,7 @@ def test_an_image_that_is_gone_stays_behind(
     assert "a hit is not re-ranked" in caplog.text and "red.png" in caplog.text
 
 
+@pytest.mark.medium
 def test_stored_features_stand_in_for_images(
     fused: TwoTower, hits: list[list[Hit]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +132,7 @@ def test_stored_features_stand_in_for_images(
         assert other[3].id == "deeper/white.png"
 
 
+@pytest.mark.medium
 def test_an_image_is_read_again_only_when_it_has_changed(
     fused: TwoTower, hits: list[list[Hit]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +185,7 @@ def test_scores_that_are_no_numbers_are_refused(
         ranked(HitReranker(fused), hits)
 
 
+@pytest.mark.medium
 def test_probabilities_are_those_of_the_model_that_ranks_again(
     fused: TwoTower, hits: list[list[Hit]]
 ) -> None:
@@ -209,6 +214,7 @@ def test_probabilities_are_those_of_the_model_that_ranks_again(
         ranked(HitReranker(fused), known, min_precision=0.25)
 
 
+@pytest.mark.medium
 def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) -> None:
     whole = ranked(HitReranker(fused, top=4), hits)
     for mine, all_hits in zip(ranked(HitReranker(fused, top=4), hits, top_k=2, skip=1), whole, strict=True):

@@ -44,11 +44,13 @@ def with_similarity(similarity: Similarity) -> TwoTower:
     return TwoTower(model.image, model.text, similarity, model.spec).eval()
 
 
+@pytest.mark.medium
 def test_a_subclass_that_promises_nothing_is_refused(make_photos: PhotoMaker, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="indexed"):
         build_index(with_similarity(Averaged()), make_photos(2)[0].parent, tmp_path / "index")
 
 
+@pytest.mark.medium
 def test_hits_come_in_the_order_of_the_models_scores(make_photos: PhotoMaker, tmp_path: Path) -> None:
     model, photos = with_similarity(AveragedAnyway()), make_photos(12)
     build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")

@@ -136,6 +136,7 @@ def test_a_graph_gets_room_and_keeps_what_it_has(postgres: str, given: str, take
     store.drop()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("word", "url", "place"),
     [
@@ -156,6 +157,7 @@ def test_words_name_engines(word: str, url: str, place: str) -> None:
     assert "secret" not in str(read)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("word", "message"),
     [

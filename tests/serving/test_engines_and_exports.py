@@ -40,6 +40,7 @@ def filled(place: Place, name: str, url: str | None = None) -> StoreAddress:
     return read_address(f"qdrant://:memory:/{noted}" if url else str(place.index / noted))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "url"), [("qdrant", ":memory:"), ("qdrant_edge", None)])
 def test_an_engine_is_served_like_its_index(
     name: str, url: str | None, own_place: Place, model: TwoTower
@@ -75,6 +76,7 @@ def test_an_engine_is_served_like_its_index(
         assert client.get("/api/items", params={"id": "nothing"}).status_code == 404
 
 
+@pytest.mark.medium
 def test_a_server_follows_an_index_and_then_its_engine(own_place: Place, model: TwoTower) -> None:
     """The engine follows after the index, and until then what it lacks is searched exactly."""
     filled(own_place, "int8")
@@ -104,6 +106,7 @@ def test_a_server_follows_an_index_and_then_its_engine(own_place: Place, model: 
         wait_for(11, 0)
 
 
+@pytest.mark.medium
 def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: TwoTower) -> None:
     address = filled(own_place, "qdrant", ":memory:")
     moved = own_place.photos.rename(own_place.photos.parent / "moved")
@@ -118,6 +121,7 @@ def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: 
         assert client.get(hit["thumbnail"]).status_code == 200
 
 
+@pytest.mark.medium
 def test_an_engine_that_fails_is_opened_anew(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +153,7 @@ def test_an_engine_that_fails_is_opened_anew(
         assert len(client.get("/api/search", params={"q": "grass"}).json()["hits"]) == 8
 
 
+@pytest.mark.medium
 def test_engines_are_closed_after_a_reload_and_at_the_end(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +174,7 @@ def test_engines_are_closed_after_a_reload_and_at_the_end(
     assert closed == [first, last]
 
 
+@pytest.mark.medium
 def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
     folder = str(model.save(tmp_path / "model"))
     source, named = source_of(str(own_place.index), folder, None, "exact")
@@ -198,6 +204,7 @@ def painted(tmp_path: Path) -> tuple[Path, Path]:
     return export, tmp_path / "index"
 
 
+@pytest.mark.medium
 def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -> None:
     export, index = painted
     with client_of(Service(index, OnnxModel(export), Settings())) as client:
@@ -220,6 +227,7 @@ def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -
         )
 
 
+@pytest.mark.medium
 def test_the_engine_of_an_index_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
     export, index = painted
     filled(Place(index, index), "int8")
@@ -233,6 +241,7 @@ def test_the_engine_of_an_index_is_served_with_an_exported_model(painted: tuple[
             assert client.get("/api/search", params={"q": "blue"}).json()["hits"][0]["id"] == "blue.png"
 
 
+@pytest.mark.medium
 def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
     export, index = painted
     address = filled(Place(index, index), "qdrant", ":memory:")

@@ -49,6 +49,7 @@ def test_a_call_has_at_most_so_many() -> None:
     assert answers == [2 * number for number in range(10)] and sizes == [4, 4, 2]
 
 
+@pytest.mark.medium
 def test_clients_that_ask_again_at_once_stay_together() -> None:
     """Otherwise the first of them would be answered alone, and then the others, for good."""
 
@@ -100,6 +101,7 @@ def test_too_many_are_refused_and_late_ones_given_up() -> None:
     assert sizes == [1, 3]
 
 
+@pytest.mark.medium
 def test_queries_of_all_kinds_cost_one_call_of_the_text_encoder(
     place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:

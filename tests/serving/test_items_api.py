@@ -25,6 +25,7 @@ def key_of(client: TestClient, item_id: str) -> int:
     return int(client.get("/api/items", params={"id": item_id}).json()["key"])
 
 
+@pytest.mark.medium
 def test_an_item_is_described(client: TestClient, place: Place) -> None:
     item = client.get(f"/api/items/{key_of(client, 'trips/004.jpg')}").json()
     assert (item["id"], item["name"], item["kind"]) == ("trips/004.jpg", "004.jpg", "image")
@@ -35,6 +36,7 @@ def test_an_item_is_described(client: TestClient, place: Place) -> None:
     assert said == {"captions": item["captions"]}
 
 
+@pytest.mark.medium
 def test_thumbnails_are_small_and_not_sent_twice(client: TestClient) -> None:
     hit = client.get("/api/search", params={"q": "grass", "top_k": 1}).json()["hits"][0]
     reply = client.get(hit["thumbnail"])
@@ -112,6 +114,7 @@ def test_a_file_that_is_swapped_after_the_check_stays_where_it_is(tmp_path: Path
         open_file(checked)
 
 
+@pytest.mark.medium
 def test_only_files_below_the_folder_leave_it(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jpg"
     draw_photo(9).save(secret)
@@ -157,6 +160,7 @@ def test_shares_add_up_to_the_score(model: TwoTower) -> None:
     assert looked.words == ["<start>", "the", "green", "cat", "sleeps", "<end>"]
 
 
+@pytest.mark.medium
 def test_shares_belong_to_their_parts(model: TwoTower) -> None:
     """What a part adds is what the score loses, with lengths held, when the part says nothing (for a mean)."""
     mean = make_model(0, "mean")
@@ -170,6 +174,7 @@ def test_shares_belong_to_their_parts(model: TwoTower) -> None:
     torch.testing.assert_close(looked.shares, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.medium
 def test_of_several_views_the_best_is_shown() -> None:
     views = make_model(0, {"name": "pie_net", "num_embeddings": 3}, {"global_vector": "mean"})
     looked = look(views, draw_photo(6, (64, 64)), "two blue birds in the water")
@@ -195,6 +200,7 @@ def test_answers_come_with_what_they_came_from(client: TestClient) -> None:
     assert of_upload["answers"]
 
 
+@pytest.mark.medium
 def test_without_the_models_the_reply_says_how_to_get_them(place: Place, model: TwoTower) -> None:
     with client_of(Service(place.index, model, Settings())) as client:
         asked = client.post("/api/items/1/ask", json={"question": "what"})

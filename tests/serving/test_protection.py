@@ -35,6 +35,7 @@ def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"]
 )
@@ -58,6 +59,7 @@ def test_the_page_gets_a_cookie_for_the_token(locked: TestClient) -> None:
     assert locked.get("/api/search", params=ASKED, headers=cookie).status_code == 200
 
 
+@pytest.mark.medium
 def test_other_web_sites_may_not_ask(client: TestClient) -> None:
     assert client.get("/api/info", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert client.get("/api/info", headers={"host": "rebound.example"}).status_code == 421
@@ -186,6 +188,7 @@ def test_metrics_count_what_was_done(client: TestClient) -> None:
     assert "openvse_gathered_queries_bucket" in text and "openvse_items 60.0" in text
 
 
+@pytest.mark.medium
 def test_the_wait_for_a_body_and_the_sum_of_all_bodies_are_bounded() -> None:
     async def answers(limits: Limits, *bodies: bytes | None) -> tuple[list[int], int]:
         """Statuses of requests at the same time, whose bodies never end; None never begins."""
@@ -217,6 +220,7 @@ def test_the_wait_for_a_body_and_the_sum_of_all_bodies_are_bounded() -> None:
     assert asyncio.run(answers(small, bytes(90), bytes(90), bytes(90))) == ([503, 408, 408], 0)
 
 
+@pytest.mark.medium
 def test_uploads_beyond_the_places_wait(place: Place, model: TwoTower) -> None:
     async def most_at_once(service: Service) -> int:
         held, most = 0, 0

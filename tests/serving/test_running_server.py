@@ -45,6 +45,7 @@ def started(
             process.kill()
 
 
+@pytest.mark.medium
 def test_others_are_served_beside_silent_and_slow_clients(
     place: Place, model: TwoTower, running: Start
 ) -> None:
@@ -58,6 +59,7 @@ def test_others_are_served_beside_silent_and_slow_clients(
         each.close()
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system does not close them")
 def test_a_client_that_reads_nothing_is_disconnected() -> None:
     opened, settings = listen(Settings(port=0, limits=Limits(stall_s=0.5)))
@@ -78,6 +80,7 @@ def test_small_replies_are_not_held_back() -> None:
         assert opened.proto == socket.IPPROTO_TCP
 
 
+@pytest.mark.medium
 def test_requests_beside_more_connections_than_allowed_are_refused(
     place: Place, model: TwoTower, running: Start
 ) -> None:
@@ -91,6 +94,7 @@ def test_requests_beside_more_connections_than_allowed_are_refused(
         assert time.monotonic() < until
 
 
+@pytest.mark.medium
 def test_an_updated_index_is_served_without_losing_a_request(
     own_place: Place, model: TwoTower, running: Start
 ) -> None:
@@ -121,6 +125,7 @@ def test_an_updated_index_is_served_without_losing_a_request(
     assert len(statuses) > 10 and set(statuses) == {200}
 
 
+@pytest.mark.medium
 def test_images_that_are_added_while_serving_have_their_captions(own_place: Place, model: TwoTower) -> None:
     service = Service(own_place.index, model, Settings())
     draw_photo(100).save(own_place.photos / "100.jpg")
@@ -131,6 +136,7 @@ def test_images_that_are_added_while_serving_have_their_captions(own_place: Plac
     assert service.captions(service.served.key("100.jpg")) == ["a late dog"]
 
 
+@pytest.mark.medium
 def test_an_index_that_is_gone_or_of_another_model_is_served_as_it_was(
     own_place: Place, model: TwoTower, second: TwoTower, running: Start
 ) -> None:

@@ -24,6 +24,7 @@ def ids(reply: dict[str, Any]) -> list[str]:
     return [hit["id"] for hit in reply["hits"]]
 
 
+@pytest.mark.medium
 def test_a_sentence_finds_what_the_engine_finds(client: TestClient, engine: SearchEngine) -> None:
     reply = client.get("/api/search", params={"q": DOG, "top_k": 7}).json()
     expected = engine.search(DOG, top_k=7)[0]
@@ -65,6 +66,7 @@ def test_several_queries_with_images_items_and_what_to_avoid(
     assert [ids(each) for each in reply["results"]] == [[hit.id for hit in hits] for hits in expected]
 
 
+@pytest.mark.medium
 def test_an_uploaded_image_alone_and_with_words(client: TestClient, engine: SearchEngine) -> None:
     content = png()
     sent = {"image": ("any name.png", content, "image/png")}
@@ -93,6 +95,7 @@ def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -
     assert "002.jpg" not in ids(reply)
 
 
+@pytest.mark.medium
 def test_the_second_model_moves_the_first_hits(
     client: TestClient, engine: SearchEngine, second: TwoTower
 ) -> None:

@@ -74,6 +74,7 @@ def test_scores_are_those_of_the_equations(attend: Any, missing: Any) -> None:
     torch.testing.assert_close(score.pairs(images, texts, rows, columns), scores[rows, columns])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("attend", ["vectors", "scores"])
 def test_tiles_change_neither_scores_nor_gradients(attend: Any, monkeypatch: Any) -> None:
     score, found = Hierarchical(attend=attend), []
@@ -89,6 +90,7 @@ def test_tiles_change_neither_scores_nor_gradients(attend: Any, monkeypatch: Any
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.medium
 def test_only_one_tile_is_in_memory(monkeypatch: Any) -> None:
     """No tensor that the scoring makes has more cosines than a tile may have, whatever the number of pairs."""
     monkeypatch.setattr(hierarchical, "_COSINES", 4 * 3 * 25)

@@ -114,6 +114,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 WHOLE = [name for name in list_recipes() if "text" in (tree := read_recipe(name)) and "start" not in tree]
 
 
+@pytest.mark.medium
 def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name() -> None:
     assert list_recipes()
     wrong = {}
@@ -167,6 +168,7 @@ def test_provenance_of_another_form_has_no_figures(published: Any) -> None:
     assert published_for({"published": published}, {"num_images": 1, "folds": 1}) == {}
 
 
+@pytest.mark.medium
 def test_published_recalls_add_up() -> None:
     off = {
         name: (told.source, told.metrics)

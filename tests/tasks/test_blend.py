@@ -43,6 +43,7 @@ def models(corpus: Path) -> tuple[TwoTower, TwoTower]:
     return load_as(TwoTower, corpus / "first" / "best"), load_as(TwoTower, corpus / "second" / "best")
 
 
+@pytest.mark.medium
 def test_the_share_is_the_best_and_the_weights_are_the_mean(corpus: Path) -> None:
     first, second = models(corpus)
     done = blend(first, second, request(corpus), num_shares=5)
@@ -53,6 +54,7 @@ def test_the_share_is_the_best_and_the_weights_are_the_mean(corpus: Path) -> Non
     assert done.model.provenance["blend"]["of"] == [first.fingerprint, second.fingerprint]
 
 
+@pytest.mark.medium
 def test_the_ends_score_as_the_models_and_words_of_one_keep_their_vectors(corpus: Path) -> None:
     first, second = models(corpus)
     done = blend(first, second, request(corpus), num_shares=2)
@@ -120,6 +122,7 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
     assert done.metric == "accuracy" and done.share == 0.0
 
 
+@pytest.mark.medium
 def test_the_command_writes_a_model_folder(corpus: Path, tmp_path: Path) -> None:
     import openvse.cli.commands  # noqa: F401 - registers the commands
 

@@ -33,6 +33,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
 
 
+@pytest.mark.medium
 def test_the_spec_and_the_provenance(trained: Path) -> None:
     config = config_of(trained)
     assert config.keys() == {"library_name", "format_version", "task", "model", "provenance"}
@@ -52,12 +53,14 @@ def test_the_spec_and_the_provenance(trained: Path) -> None:
     assert provenance["published"][0]["metrics"] == {"rsum": 400.0}
 
 
+@pytest.mark.medium
 def test_nothing_of_the_machine_is_published_and_the_run_keeps_it(trained: Path) -> None:
     source = yaml.safe_load((trained.parent / "recipe.yaml").read_text())["data"]["source"]
     assert Path(source).is_absolute()
     assert str(Path(source).parent) not in (trained / "config.json").read_text()
 
 
+@pytest.mark.medium
 def test_answers_have_intervals_too(tmp_path: Path) -> None:
     tree = answering_tree(write_tiny_questions(tmp_path / "data"))
     config = config_of(train(parse_recipe(tree), tmp_path / "run").best)
@@ -66,6 +69,7 @@ def test_answers_have_intervals_too(tmp_path: Path) -> None:
     assert 0 <= low <= config["provenance"]["validation"]["metrics"]["accuracy"] <= high <= 100
 
 
+@pytest.mark.medium
 def test_provenance_of_any_form_does_not_keep_a_model_from_loading(trained: Path, tmp_path: Path) -> None:
     model = load(trained)
     for provenance in (None, 3, {"data": "x", "validation": [], "published": "none"}):

@@ -65,6 +65,7 @@ def test_settings_build(term: PaperTerm) -> None:
 COMMANDS = [each for term in ALL for each in term.usage if each.startswith("openvse ")]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_parse(line: str) -> None:
     _, *words = shlex.split(line)
@@ -98,6 +99,7 @@ def test_places_in_the_code_exist() -> None:
     assert [row for row in rows if not (package / row.strip("`")).exists()] == []
 
 
+@pytest.mark.medium
 def test_the_text_fits_a_terminal() -> None:
     lines = terms_as_text(80).splitlines()
     assert max(map(len, lines)) <= 80

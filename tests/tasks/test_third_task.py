@@ -178,6 +178,7 @@ def recipe_of(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.medium
 def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
     recipe = parse_recipe(recipe_of(corpus))
@@ -195,6 +196,7 @@ def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -
         load_as(TwoTower, best)
 
 
+@pytest.mark.medium
 def test_without_its_plugin_the_task_is_named(
     counting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_broken_aggregator_is_found(part: type[Aggregator], message: str) -> N
     assert all(line.startswith(part.__name__) for line in str(caught.value).splitlines())
 
 
+@pytest.mark.medium
 def test_a_sound_aggregator_passes_at_any_width() -> None:
     check_aggregator("gpo", width=6)
     check_aggregator(Mean)

@@ -51,6 +51,7 @@ def test_options_that_cannot_be_are_refused(bert: str, options: dict[str, Any], 
         TransformersText(embed_dim=8, model=bert, **options)
 
 
+@pytest.mark.medium
 def test_they_change_nothing_at_first_and_merge_into_the_weights(bert: str) -> None:  # noqa: F811
     pytest.importorskip("peft")
     encoder = TransformersText(embed_dim=8, model=bert, **LORA).eval()

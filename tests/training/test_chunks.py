@@ -53,6 +53,7 @@ def gradients(model: TwoTower, tree: dict[str, Any], size: int | None) -> list[T
     return [weight.grad for weight in model.parameters() if weight.requires_grad]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 @pytest.mark.parametrize(
     "tree",

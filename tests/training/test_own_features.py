@@ -70,6 +70,7 @@ def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_sto
     assert report.metrics["rsum"] == pytest.approx(own.progress.best_score)
 
 
+@pytest.mark.medium
 def test_another_width_and_a_backbone_are_refused_before_training(places, tmp_path) -> None:
     _, arrays = places
     tree = tree_on(arrays)
@@ -81,6 +82,7 @@ def test_another_width_and_a_backbone_are_refused_before_training(places, tmp_pa
         train(parse_recipe(tree), tmp_path / "backbone")
 
 
+@pytest.mark.medium
 def test_features_that_are_not_finite_are_skipped(places, tmp_path, caplog) -> None:
     arrays = shutil.copytree(places[1], tmp_path / "arrays")
     train_ims = np.load(arrays / "train_ims.npy")
@@ -93,6 +95,7 @@ def test_features_that_are_not_finite_are_skipped(places, tmp_path, caplog) -> N
     }
 
 
+@pytest.mark.medium
 def test_the_vocabulary_is_of_training_captions_alone(places, tmp_path) -> None:
     tiny = shutil.copytree(places[0], tmp_path / "tiny")
     table = tiny / "tiny.csv"

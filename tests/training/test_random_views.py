@@ -56,6 +56,7 @@ def images_of(task: AnsweringTask | RetrievalTask, epoch: int) -> Tensor:
     return batch.images.values
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TASKS)
 def test_each_epoch_sees_other_views(name: str, photos: Path) -> None:
     task = opened(name, photos)

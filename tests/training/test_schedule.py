@@ -45,6 +45,7 @@ def test_warmup_may_last_part_of_an_epoch() -> None:
     assert [schedule.learning_rate(0, step) for step in (0, 4, 5)] == pytest.approx([0.2, 1.0, 1.0])
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(
     st.lists(st.floats(0, 600) | st.integers(0, 4), min_size=1, max_size=30),
@@ -166,6 +167,7 @@ def test_frozen_parts_are_named() -> None:
     assert announcement(recipe, 2) == "phase 3 of 3 begins with epoch 4: no change"
 
 
+@pytest.mark.medium
 def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path) -> None:
     tree = tiny_tree(write_tiny_corpus(tmp_path / "data"))
     tree["training"]["phases"] = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 2}]
@@ -182,6 +184,7 @@ def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path)
     assert record["sets"] == {"objective.ranking.miner": "hardest"}
 
 
+@pytest.mark.medium
 def test_a_small_split_says_how_wide_its_intervals_are(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
     watcher = Recorder()

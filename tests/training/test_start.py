@@ -45,6 +45,7 @@ def short(corpus: Path, start: Path, **model: Any) -> dict[str, Any]:
     return {**kept, "start": str(start), **model}
 
 
+@pytest.mark.medium
 def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, tmp_path: Path) -> None:
     recipe, watcher = parse_recipe(short(corpus, base)), Recorder()
     assert recipe.embed_dim == 16 and recipe.text.encoder.name == "bigru"
@@ -63,6 +64,7 @@ def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, t
     )
 
 
+@pytest.mark.medium
 def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     corpus: Path, base: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +93,7 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     assert max(map(len, others)) <= 80
 
 
+@pytest.mark.medium
 def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     tree = short(corpus, base) | {"optimizer": {"learning_rate": 10.0}}
@@ -103,6 +106,7 @@ def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_
     )
 
 
+@pytest.mark.medium
 def test_a_better_run_replaces_its_start_and_says_where_it_is_from(corpus: Path, tmp_path: Path) -> None:
     train(tiny_recipe(corpus, phases=ONE), tmp_path / "weak")
     longer = short(corpus, tmp_path / "weak") | {
@@ -115,6 +119,7 @@ def test_a_better_run_replaces_its_start_and_says_where_it_is_from(corpus: Path,
     assert start["changes"]["rsum"]["difference"] > 0 and start["name"] == "weak"
 
 
+@pytest.mark.medium
 def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     tree = short(corpus, base, text={"aggregator": "mean"}, image={"aggregator": {"size": 4}})
@@ -130,6 +135,7 @@ def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: 
     assert "  text.encoder: new (word_dim 6 in place of 8)" in watcher.notes
 
 
+@pytest.mark.medium
 def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
     corpus: Path, base: Path, tmp_path: Path
 ) -> None:
@@ -147,6 +153,7 @@ def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
         parse_recipe(short(corpus, base, fusion="start"))
 
 
+@pytest.mark.medium
 def test_nothing_that_agrees_is_refused(corpus: Path, base: Path, tmp_path: Path) -> None:
     sides = {
         "image": {
@@ -159,6 +166,7 @@ def test_nothing_that_agrees_is_refused(corpus: Path, base: Path, tmp_path: Path
         train(parse_recipe(short(corpus, base, **sides)), tmp_path / "run")
 
 
+@pytest.mark.medium
 def test_a_vocabulary_grows_and_old_words_keep_their_vectors(
     corpus: Path, base: Path, tmp_path: Path
 ) -> None:
@@ -191,6 +199,7 @@ def test_words_are_found_whatever_their_ids(corpus: Path, base: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stop", [3])
 def test_a_run_resumes_without_its_start(corpus: Path, base: Path, tmp_path: Path, stop: int) -> None:
     tree = short(corpus, tmp_path / "copy")

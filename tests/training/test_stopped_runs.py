@@ -100,6 +100,7 @@ def test_what_is_recorded_once_a_run_or_phase_is_not_repeated(corpus: Path, tmp_
     assert read_metrics(tmp_path / "stopped") == whole
 
 
+@pytest.mark.medium
 def test_a_best_model_without_checkpoint_is_not_replaced(corpus: Path, run: Path, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     (folder / "last.pt").unlink()
@@ -111,6 +112,7 @@ def test_a_best_model_without_checkpoint_is_not_replaced(corpus: Path, run: Path
     assert contents(folder) == before
 
 
+@pytest.mark.medium
 def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(
     corpus: Path, run: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(
         train(recipe, folder, overwrite=True, resume=True)
 
 
+@pytest.mark.medium
 def test_what_cannot_begin_replaces_nothing(corpus: Path, run: Path, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     before = contents(folder)
@@ -136,6 +139,7 @@ def test_what_cannot_begin_replaces_nothing(corpus: Path, run: Path, tmp_path: P
     assert contents(folder) == before
 
 
+@pytest.mark.medium
 def test_resume_begins_where_there_is_no_run(corpus: Path, run: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, phases=ONE_EPOCH)
     (tmp_path / "other").mkdir()
@@ -155,6 +159,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(corpus: Path, tmp_path: Path) 
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_the_first_checkpoint_comes_before_anything_else(corpus: Path, tmp_path: Path) -> None:
     """So a run that is killed while it writes its first best/ can be resumed."""
     tree = tiny_tree(corpus, phases=ONE_EPOCH)

@@ -40,6 +40,7 @@ def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path:
     assert report["ranking.t2i_uniformity"] > 0
 
 
+@pytest.mark.medium
 def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) -> None:
     train(parse_recipe(tiny_tree(corpus, phases=[{"epochs": 1}])), tmp_path / "run")
     kinds = {record["kind"] for record in read_metrics(tmp_path / "run")}
@@ -72,6 +73,7 @@ def _best_epoch(run: Path) -> int:
     return int(max(validations, key=lambda record: record["rsum"])["epoch"])
 
 
+@pytest.mark.medium
 def test_aggregators_without_curves_write_none(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
     tree["image"]["aggregator"] = tree["text"]["aggregator"] = "mean"

@@ -37,6 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.mark.medium
 def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     result = train(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
@@ -92,6 +93,7 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     assert report["t2i_meanr"] <= 3
 
 
+@pytest.mark.medium
 def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     train(recipe, tmp_path / "whole")
@@ -230,6 +232,7 @@ def test_an_image_without_features_is_skipped_with_a_warning(corpus: Path, tmp_p
     assert any("unreadable.jpg" in warning for warning in watcher.warnings)
 
 
+@pytest.mark.medium
 def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus)
     tree["optimizer"]["learning_rate"] = 1e30

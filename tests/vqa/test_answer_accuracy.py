@@ -41,6 +41,7 @@ def test_ten_annotators(prediction, answers, score):
 words = st.sampled_from(["yes", "no", "2", "red"])
 
 
+@pytest.mark.medium
 @given(st.lists(st.tuples(words, st.lists(words, min_size=4, max_size=10)), min_size=1, max_size=6))
 def test_many_questions_are_each_the_mean_over_subsets(cases):
     slow = []

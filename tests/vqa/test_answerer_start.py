@@ -25,6 +25,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.medium
 def test_it_goes_on_with_an_answerer(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, phases=[{"epochs": 1}])
     left_out = {"embed_dim", "image", "text", "fusion"}
@@ -42,6 +43,7 @@ def test_it_goes_on_with_an_answerer(questions: Path, tmp_path: Path) -> None:
     assert {"  fusion: taken", "  classifier: taken", "  text_layer: taken"} <= set(watcher.notes)
 
 
+@pytest.mark.medium
 def test_answers_keep_their_rows_in_another_order(questions: Path, tmp_path: Path) -> None:
     lines = (questions / "metadata.jsonl").read_text().splitlines()
     doubled = [line for line in lines if "black" in line] * 3
@@ -68,6 +70,7 @@ def test_answers_keep_their_rows_in_another_order(questions: Path, tmp_path: Pat
             torch.testing.assert_close(state["classifier.weight"][row], theirs, rtol=0, atol=1e-8)
 
 
+@pytest.mark.medium
 def test_its_towers_come_from_a_model_of_retrieval(questions: Path, tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "pairs")
     train(tiny_recipe(corpus, phases=[{"epochs": 1}]), corpus / "run")
@@ -88,6 +91,7 @@ def test_its_towers_come_from_a_model_of_retrieval(questions: Path, tmp_path: Pa
     assert load_as(Answerer, tmp_path / "run" / "best").provenance["start"]["name"] == "run"
 
 
+@pytest.mark.medium
 def test_a_side_that_the_start_lacks_is_refused(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, phases=[{"epochs": 1}])
     own = {"image": None, "fusion": None, "start": str(questions / "base")}

@@ -39,6 +39,7 @@ def share_right(run: Path, questions: Path, split: str) -> float:
     return sum(right) / len(right)
 
 
+@pytest.mark.medium
 def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     result = train(answering_recipe(questions), tmp_path, watcher=watcher)
@@ -101,6 +102,7 @@ def test_the_loss_is_summed_over_answers_and_averaged_over_questions() -> None:
     assert float(cross_entropy(logits, batch)) == pytest.approx(slow / 3, rel=1e-5)
 
 
+@pytest.mark.medium
 def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, clip_norm=None)
     tree["optimizer"]["learning_rate"] = 1e30
@@ -123,6 +125,7 @@ def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path
     assert "every question gets the same answers" in task.collapse
 
 
+@pytest.mark.medium
 def test_images_that_the_store_lacks_are_reported(questions: Path, tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "data")
     with (folder / "metadata.jsonl").open("a") as file:
@@ -132,6 +135,7 @@ def test_images_that_the_store_lacks_are_reported(questions: Path, tmp_path: Pat
     assert any("gone.jpg" in warning for warning in watcher.warnings)
 
 
+@pytest.mark.medium
 def test_refusals(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions)
     cases = [

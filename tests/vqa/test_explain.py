@@ -33,6 +33,7 @@ def build(change: dict[str, Any] | None = None) -> Answerer:
     return build_answerer(parse_recipe(tree), questions=["what colour is the dog"], answers=answers).eval()
 
 
+@pytest.mark.medium
 def test_weights_belong_to_cells_and_words(make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     first, second = explain(model, photo, QUESTIONS, top_k=3)
@@ -46,6 +47,7 @@ def test_weights_belong_to_cells_and_words(make_photos: PhotoMaker) -> None:
     assert first.boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
 
 
+@pytest.mark.medium
 def test_one_pass_gives_answers_and_weights(make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     assert model.image is not None and model.fusion is not None
@@ -64,6 +66,7 @@ def test_one_pass_gives_answers_and_weights(make_photos: PhotoMaker) -> None:
     assert model.ask(photo, QUESTIONS) == [each.guesses for each in one] and len(passes) == 5
 
 
+@pytest.mark.medium
 def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     model, photo = build(), make_photos(1)[0]
     assert model.image is not None
@@ -81,6 +84,7 @@ def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch
         assert one.guesses == other.guesses and torch.equal(one.image_weights, other.image_weights)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("questions", "message"), [([], "there is no question"), (["", " "], "every question is empty")]
 )
@@ -91,6 +95,7 @@ def test_empty_questions_are_refused(questions: list[str], message: str, make_ph
             ask(photo, questions)
 
 
+@pytest.mark.medium
 def test_an_empty_question_and_unknown_words(make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     first, empty = explain(model, photo, ["a zebra", ""])
@@ -116,6 +121,7 @@ def test_boxes_of_an_encoder_that_knows_them(
     assert page.count('class="box"') == 3 * 2 and 'class="veil"' not in page
 
 
+@pytest.mark.medium
 def test_a_model_without_weights_or_images(make_photos: PhotoMaker) -> None:
     photo = make_photos(1)[0]
     pooled = {"name": "pooled", "aggregator": "mean", "num_heads": 2}
@@ -179,6 +185,7 @@ def test_the_scale_of_weights() -> None:
     assert brightness(torch.zeros(2)).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.medium
 def test_windows_of_an_image_are_parts_that_overlap(make_photos: PhotoMaker) -> None:
     encoder = {
         "name": "crops",

@@ -40,6 +40,7 @@ def model(questions: QuestionSet) -> Answerer:
     return build_answerer(parse_recipe(answering_tree(Path())), questions=words, answers=answers).eval()
 
 
+@pytest.mark.medium
 def test_each_question_once_in_its_order(folder: Path, questions: QuestionSet, model: Answerer) -> None:
     store = FeatureStore.open(folder / "features")
     found = predict(model, questions, store)

@@ -49,6 +49,7 @@ def test_an_image_stands_in_a_batch_once(make_photos: PhotoMaker) -> None:
     assert torch.equal(batch.to("cpu").targets, batch.targets)
 
 
+@pytest.mark.medium
 def test_training_sees_the_random_view_that_the_key_asks_for(make_photos: PhotoMaker) -> None:
     questions, view = asked(make_photos(3)), RandomView(seed=1, epoch=2)
 

@@ -35,6 +35,7 @@ def nltk_reader(folder: Path, monkeypatch):
         return WordNetCorpusReader(FileSystemPathPointer(str(folder)), None)
 
 
+@pytest.mark.medium
 def test_every_pair_is_as_similar_as_nltk_says(tmp_path, monkeypatch):
     folder = write_wordnet(tmp_path / "corpora" / "wordnet")
     reader, tiny = nltk_reader(folder, monkeypatch), WordNet(folder)

@@ -25,6 +25,8 @@ GATED = "gated"
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml is ten times as fast
+
 
 def list_recipes() -> list[str]:
     """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``."""
@@ -194,7 +196,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise RecipeError(f"recipe {path}: its bases lead back to itself")
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.load(path.read_text(), _LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path} is not YAML: {_one_line(error)}") from error
     except FileNotFoundError as error:
