@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from openvse.errors import DataError
-from openvse.index.database import Database
 from openvse.index.index import Index
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "contains")
@@ -150,7 +149,7 @@ def allowed_items(index: Index, conditions: Sequence[Condition]) -> Bool[np.ndar
     """
     clauses = [condition.sql() for condition in conditions]
     sql = "SELECT key FROM items WHERE " + " AND ".join(f"({clause})" for clause, _ in clauses)
-    with Database(index.path / index.manifest.items) as database:
+    with index.database() as database:
         keys = database.read(sql, [value for _, values in clauses for value in values])
     return np.isin(index.table.keys, np.array([row[0] for row in keys], np.int64))
 

@@ -105,6 +105,10 @@ class Index:
     def __len__(self) -> int:
         return len(self.table.ids)
 
+    def database(self) -> Database:
+        """Open the database of the items, which may have moved on since; leaving its context closes it."""
+        return Database(self.path / self.manifest.items)
+
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """The images, in the order of their ids."""
@@ -171,7 +175,7 @@ class Index:
                 first of their images is named.
         """
         self.compare()
-        with Database(self.path / self.manifest.items) as database:
+        with self.database() as database:
             if not database.sound():
                 raise damaged(self.path, f"{self.manifest.items} is not sound")
         bad = self._not_finite()

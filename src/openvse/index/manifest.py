@@ -61,7 +61,7 @@ class IndexManifest:
         items: the name of the database.
         model_place: the place of the model (see ``place_of``); None if nobody named it.
         holds: the kind of the items.
-        engine: the engine that searches it; see ``stores.engine_choice``. None is the exact one.
+        engine: the engine that searches it; see ``stores.choice``. None is the exact one.
     """
 
     model: str

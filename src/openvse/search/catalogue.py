@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineBusyError, EngineError, IndexFormatError, MissingItemError
 from openvse.index.conditions import Condition, allowed_items
-from openvse.index.database import Database, encode_id
+from openvse.index.database import encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import Item
 from openvse.media.segments import file_of
@@ -208,7 +208,7 @@ class IndexCatalogue(Catalogue):
     def facts(self, key: int) -> ItemFacts:
         """Return what is known of an item, its metadata from the database."""
         item, index = self.item(key), self.index
-        with Database(index.path / index.manifest.items) as database:
+        with index.database() as database:
             rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
         kind, metadata = rows[0] if rows else ("image", None)
         return ItemFacts(item.id, str(kind), item.modified_ns, item.size, read_metadata(metadata))
@@ -224,7 +224,7 @@ class IndexCatalogue(Catalogue):
             "(SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, json_each(some.metadata) AS said "
             "WHERE said.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
         )
-        with Database(self.index.path / self.index.manifest.items) as database:
+        with self.index.database() as database:
             rows = database.read(sql, (_FIELDS_FROM,))
         return [(str(name), str(value)) for name, value, _ in rows]
 

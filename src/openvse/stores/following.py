@@ -16,7 +16,6 @@ from jaxtyping import Bool, Int
 
 from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
-from openvse.index.database import Database
 from openvse.index.index import Index
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, kind_of, open_store
@@ -186,8 +185,7 @@ def choose_engine(
     folder = Path(path)
     read_manifest(folder)
     change = plan_engine(folder, engine, url, model=model)
-    _note(folder, change)
-    return EngineChoice.of(read_manifest(folder).engine)
+    return _note(folder, change)
 
 
 def bring_engine(
@@ -210,20 +208,20 @@ def bring_engine(
     return update_engine(path, url=change.url, progress=progress)
 
 
-def _note(folder: Path, change: EngineChange) -> None:
-    """Note the wanted engine in an index, and remove the data of the one before."""
+def _note(folder: Path, change: EngineChange) -> EngineChoice:
+    """Note the wanted engine in an index, remove the data of the one before, and return the engine."""
     manifest, before, wanted = read_manifest(folder), change.before, change.wanted
     now = EngineChoice.of(manifest.engine)
-    if (
-        now.place != before.place and wanted == before
-    ):  # an index that was made anew: its data go to a new place
+    # The data of an index that was made anew go to a new place.
+    if now.place != before.place and wanted == before:
         wanted = EngineChoice.new(wanted.name, change.url or wanted.url)
     if now.place == wanted.place:
-        return
+        return now
     with locked(folder, "index", IndexFormatError):
         for choice in {before, now}:
             _drop(folder, choice, manifest.num_embeddings, manifest.dim)
         replace(read_manifest(folder), engine=wanted.noted()).write(folder)
+    return wanted
 
 
 def check_served(name: str, model: object) -> None:
@@ -308,7 +306,7 @@ class _Update:
     def _facts(self) -> tuple[Int[np.ndarray, "count"], Callable[[int], ItemFacts]]:
         """Return the stamps of all items, and what makes the facts of one."""
         index = self._index
-        with Database(index.path / index.manifest.items) as database:
+        with index.database() as database:
             noted = {row[0]: row[1:] for row in database.read("SELECT key, kind, metadata FROM items")}
         table = index.table
         rows = [noted.get(key, ("image", None)) for key in table.keys.tolist()]
