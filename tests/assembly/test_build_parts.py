@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import torch
@@ -11,13 +12,18 @@ from torch import nn
 
 from openvse.aggregators import AGGREGATORS, KMax
 from openvse.assembly import build_part
+from openvse.cli.listing import first_line, options_of
+from openvse.encoders import AUGMENTATIONS, PROJECTIONS, TEXT_ENCODERS, ImageEncoder
 from openvse.errors import RecipeError
-from openvse.objectives import All, Contrast, Hardest, InfoNCE
+from openvse.objectives import MINERS, All, Contrast, Hardest, InfoNCE
 from openvse.registry import Registry
 from openvse.retrieval.build import build_objective
 from openvse.specs import Part
 from openvse.tasks.recipes import parse_recipe
 from tests.tiny import tiny_tree
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 WIDTHS = {"input_dim": 4, "embed_dim": 4}
 
@@ -31,6 +37,52 @@ class Choosy(nn.Module):
 
 
 CHOOSY: Registry[Choosy] = Registry("choosy", {"choosy": Choosy})
+
+
+class Untyped(nn.Module):
+    def __init__(self, size, shapes=(1, 2)):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.given = (size, shapes)
+
+
+def untyped(size, shapes=(1, 2)):  # type: ignore[no-untyped-def]
+    """A function that makes a part."""
+    return Untyped(size, shapes)
+
+
+class Hidden(nn.Module):
+    """An option whose type exists for type checkers alone."""
+
+    def __init__(self, *, size: Fraction) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize("made_by", [Untyped, untyped, partial(Untyped, shapes=(3,))])
+def test_an_option_without_a_type_may_be_anything(made_by: Any) -> None:
+    registry: Registry[Untyped] = Registry("untyped", {"untyped": made_by})
+    for value in (2, "two", [1], None):
+        assert build_part(registry, Part(name="untyped", size=value), "x").given[0] == value
+    assert build_part(registry, Part(name="untyped", size=1, shapes="big"), "x").given == (1, "big")
+    with pytest.raises(RecipeError, match=r"x\.size"):
+        build_part(registry, Part(name="untyped"), "x")
+    assert options_of(made_by)["size"] == "Any, required"
+
+
+def test_a_type_that_cannot_be_found_is_one_line() -> None:
+    with pytest.raises(RecipeError, match="Hidden.*Fraction"):
+        build_part(Registry("hidden", {"hidden": Hidden}), Part(name="hidden", size=1), "x")
+
+
+def test_the_type_of_an_inner_part_lists_its_names() -> None:
+    options = options_of(TEXT_ENCODERS.get("transformers_text"))
+    assert options["projection"] == f"one of {PROJECTIONS.names()}, default linear"
+    assert options["size_augmentation"].startswith("one of ['none'")
+    assert options_of(Contrast)["miner"] == f"one of {MINERS.names()}, required"
+    assert options_of(ImageEncoder)["augmentation"] == f"one of {AUGMENTATIONS.names()} or None, default None"
+
+
+def test_a_part_without_a_docstring_is_listed() -> None:
+    assert first_line(Untyped) and first_line(partial(untyped, 1)) == first_line(untyped)
 
 
 def test_options_and_context_reach_the_constructor() -> None:

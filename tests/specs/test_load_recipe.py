@@ -90,10 +90,26 @@ def test_options_join_a_part_that_the_base_names_in_short(tmp_path: Path, minima
     assert load_recipe(tmp_path / "child.yaml").text.aggregator == Part(name="k_max", k=3)
 
 
+def test_a_base_is_a_shipped_recipe_by_its_name_wherever_the_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: gpo_adopt/folder_cpu\nname: mine\nimage: {aggregator: mean}\n")
+    recipe, shipped = load_recipe(path, ["seed=3"]), load_recipe("gpo_adopt/folder_cpu")
+    assert (recipe.name, recipe.seed, recipe.image.aggregator.name) == ("mine", 3, "mean")
+    assert recipe.text == shipped.text and recipe.objective == shipped.objective
+
+
+def test_a_file_beside_a_recipe_is_its_base_before_a_shipped_one(tmp_path: Path, minimal: Path) -> None:
+    (tmp_path / "gpo_adopt").mkdir()
+    minimal.rename(tmp_path / "gpo_adopt" / "folder_cpu")
+    (tmp_path / "child.yaml").write_text("base: gpo_adopt/folder_cpu\n")
+    assert load_recipe(tmp_path / "child.yaml").name == "mine"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("base: gone.yaml", "does not exist"),
+        ("base: gone.yaml", "bad.yaml: .*gone.yaml"),
+        ("base: gpo_adopt/folder_cp", "bad.yaml: .*'gpo_adopt/folder_cpu'"),
         ("base: bad.yaml", "lead back to itself"),
         ("- a", "holds list"),
         ("a: [", "is not YAML"),

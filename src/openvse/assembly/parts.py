@@ -125,6 +125,24 @@ def parameters(factory: Maker[Any]) -> dict[str, inspect.Parameter]:
     return {n: p for n, p in inspect.signature(factory).parameters.items() if p.kind not in variadic}
 
 
+def option_types(factory: Maker[Any]) -> dict[str, Any]:
+    """Return the type of each named parameter; one without an annotation may be anything.
+
+    Raises:
+        RecipeError: an annotation names what cannot be found while the program runs.
+    """
+    while isinstance(factory, partial):
+        factory = factory.func
+    try:
+        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except NameError as error:
+        name = getattr(factory, "__name__", repr(factory))
+        raise RecipeError(
+            f"the types of {name}'s options cannot be read ({error}): import that name outside of 'if TYPE_CHECKING'"
+        ) from error
+    return {name: hints.get(name, Any) for name in parameters(factory)}
+
+
 def _found(registry: Registry[PartT], part: Part, where: str) -> tuple[Maker[PartT], Mapping[str, Any]]:
     try:
         return registry.resolve(part.name)
@@ -136,7 +154,7 @@ def _check_options(
     factory: Maker[Any], options: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
     """Validate options against the signature; options that are parts are built, or become ``PartMaker`` objects."""
-    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    hints = option_types(factory)
     fields: dict[str, Any] = {}
     inside: dict[str, tuple[Registry[Any], bool]] = {}
     signature = parameters(factory)
@@ -144,7 +162,7 @@ def _check_options(
         if name in given:
             continue
         hint = hints[name]
-        kind = _part_inside(hint)
+        kind = part_inside(hint)
         if kind is not None:
             inside[name], hint = kind, (Part | None if type(None) in get_args(hint) else Part)
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
@@ -175,7 +193,7 @@ def _named(value: Any, registry: Registry[Any], default: Any) -> Any:
     return value if name is None else {"name": name, **implied, **value}
 
 
-def _part_inside(hint: Any) -> tuple[Registry[Any], bool] | None:
+def part_inside(hint: Any) -> tuple[Registry[Any], bool] | None:
     """Return the registry of an argument that is itself a part, and whether the constructor takes its factory."""
     if get_origin(hint) in (Union, UnionType):
         (hint, *others) = [each for each in get_args(hint) if each is not type(None)]

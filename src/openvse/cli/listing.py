@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
     from openvse.registry import Maker, Registry
@@ -39,13 +39,20 @@ def registries() -> list[Registry[Any]]:
 
 def options_of(part: Maker[Any]) -> dict[str, str]:
     """Return the options of a part, each with its type and its default, as text."""
-    from openvse.assembly.parts import parameters
+    from openvse.assembly.parts import option_types, parameters
 
+    types = option_types(part)
     return {
-        name: f"{_type(parameter.annotation)}{_default(parameter.default, parameter.empty)}"
+        name: f"{_type(types[name])}{_default(types[name], parameter.default, parameter.empty)}"
         for name, parameter in parameters(part).items()
         if name not in DECIDED
     }
+
+
+def first_line(part: Maker[Any]) -> str:
+    """Return the first line of a part's docstring."""
+    doc = getattr(part, "func", part).__doc__ or "(without a docstring)"
+    return doc.strip().partition("\n")[0].replace("``", "")
 
 
 def described(name: str) -> Iterator[str]:
@@ -64,7 +71,7 @@ def described(name: str) -> Iterator[str]:
         raise RecipeError(f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse parts')}")
     for registry in having:
         part = registry.get(name)
-        yield f"{registry.kind} {name}: {(part.__doc__ or '').strip().splitlines()[0].replace('``', '')}"
+        yield f"{registry.kind} {name}: {first_line(part)}"
         yield from (f"  {key}: {says}" for key, says in options_of(part).items())
         if registry.kind == "backbone":
             yield "  options of the image encoder around the backbone, in a recipe's image.encoder:"
@@ -83,13 +90,24 @@ def recipe_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from recipe_keys({str(k): v for k, v in below.items()}, f"{prefix}{key}.")
 
 
-def _type(annotation: Any) -> str:
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return text.replace("Literal", "one of ").replace("typing.", "")
+def _type(hint: Any) -> str:
+    """Return the type of an option as text; that of a part inside a part lists the names of its kind."""
+    from openvse.assembly.parts import part_inside
+
+    inside = part_inside(hint)
+    if inside is not None:
+        return f"one of {inside[0].names()}" + (" or None" if type(None) in get_args(hint) else "")
+    named = isinstance(hint, type) and not get_args(hint)
+    text = hint.__name__ if named else str(hint)
+    return text.replace("Literal", "one of ").replace("typing.", "").replace("collections.abc.", "")
 
 
-def _default(value: Any, missing: Any) -> str:
+def _default(hint: Any, value: Any, missing: Any) -> str:
+    from openvse.assembly.parts import part_inside
+
     if value is missing:
         return ", required"
-    shown = getattr(value, "__name__", None) or getattr(getattr(value, "func", None), "__name__", None)
+    inside, made_by = part_inside(hint), getattr(value, "func", value)
+    name = inside[0].name_of(made_by) if inside and callable(made_by) else None
+    shown = name or getattr(made_by, "__name__", None)
     return f", default {shown or repr(value)}"

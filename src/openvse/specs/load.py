@@ -180,14 +180,16 @@ def inherited(
     return filled
 
 
-def _find(source: str) -> Path:
-    candidates = [Path(source), *(root / f"{source}.yaml" for root in SHIPPED)]
+def _find(source: str, beside: Path | None = None) -> Path:
+    """Return the file of a recipe; that of a base begins at the recipe that names it."""
+    named = Path(source) if beside is None else beside.parent / source
+    candidates = [named, *(root / f"{source}.yaml" for root in SHIPPED)]
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
         names = list_recipes()
         raise RecipeError(
-            f"no recipe {source!r}{nearest(source, names)}{choices(names, 'openvse recipes')}: give a YAML file, or "
-            f"the name of a recipe"
+            f"{'no recipe' if beside is None else f'{beside}: there is no base'} {source!r}{nearest(source, names)}"
+            f"{choices(names, 'openvse recipes')}: give a YAML file, or the name of a recipe"
         )
     return found
 
@@ -199,16 +201,12 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         tree = yaml.load(path.read_text(), _LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path} is not YAML: {_one_line(error)}") from error
-    except FileNotFoundError as error:
-        raise RecipeError(
-            f"recipe base {path} does not exist: correct the key 'base' in {seen[-1]}"
-        ) from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {path} holds {type(tree).__name__}, not keys and values")
     base = tree.pop("base", None)
     if base is None:
         return tree
-    return merged(_read(path.parent / str(base), (*seen, path.resolve())), tree)
+    return merged(_read(_find(str(base), path), (*seen, path.resolve())), tree)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

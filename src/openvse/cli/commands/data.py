@@ -45,10 +45,11 @@ app.add_typer(data, name="data", rich_help_panel="Data")
 @data.command(hidden=True)
 def names() -> None:
     """List the data sets that openvse knows."""
+    from openvse.cli.listing import first_line
     from openvse.datasets import DATASETS, FACTS
 
     for name in DATASETS:
-        title = FACTS[name].title if name in FACTS else (DATASETS.get(name).__doc__ or "").split("\n")[0]
+        title = FACTS[name].title if name in FACTS else first_line(DATASETS.get(name))
         typer.echo(f"{name:<16}{title}")
     typer.echo("What to download, and where to put it: openvse data NAME")
 
