@@ -14,7 +14,14 @@ import pytest
 import torch
 
 from openvse.encoders import RoleGraphEncoder
-from openvse.encoders.role_graph import ACTION, ROLES, graph_of_tags, key_of, read_role_graphs, tag_words
+from openvse.encoders.role_graph import (
+    ROLES,
+    graph_of_tags,
+    key_of,
+    read_role_graphs,
+    tag_words,
+    write_role_graphs,
+)
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
@@ -65,6 +72,37 @@ def test_the_published_format_is_read(annotation: str, tmp_path: Path) -> None:
     assert read_role_graphs(packed)[key_of(DOG)] == graph
 
 
+def test_a_continued_verb_is_an_entity_with_the_role_of_verbs(tmp_path: Path) -> None:
+    """As in HGR's release: only V is an action; C-V keeps its edge. A saved model reads its graphs alike."""
+    path, said = tmp_path / "graphs.json", "a boy takes his red shoes off"
+    nodes = {
+        "0": {"role": "ROOT", "spans": [0]},
+        "1": {"role": "V", "spans": [2]},
+        "2": {"role": "C-V", "spans": [6]},
+        "3": {"role": "R-V", "spans": [5]},
+        "4": {"role": "C-ARG1", "spans": [4]},
+    }
+    path.write_text(
+        json.dumps({said: [nodes, [["0", "1", ""], ["1", "2", ""], ["1", "3", ""], ["2", "4", ""]]]})
+    )
+    graph = read_role_graphs(path)[said]
+    assert [(node.role, node.action) for node in graph.nodes] == [
+        (0, True),
+        (0, False),
+        (0, False),
+        (1, False),
+    ]
+    assert graph.edges == ((0, 1), (0, 2))
+    write_role_graphs(tmp_path / "again.json.gz", {said: graph})
+    assert read_role_graphs(tmp_path / "again.json.gz")[said] == graph
+    encoder = made(graphs=str(path), max_actions=2, max_entities=3)
+    slots = encoder(pad(encoder.tokenize([said]))).graph
+    assert slots is not None
+    assert slots.members[0].any(dim=1).tolist() == [True, True, True, False, True, False, True]
+    assert slots.roles[0].tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert sorted(map(tuple, slots.edges[0].nonzero().tolist())) == [(1, 0), (1, 2), (1, 4), (2, 1), (4, 1)]
+
+
 @pytest.mark.parametrize("content", ["[1]", "{", '{"a dog": [{"1": {"spans": [0]}}, []]}', '{"a dog": [1]}'])
 def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "graphs.json").write_text(content)
@@ -101,7 +139,7 @@ def test_rules_make_a_graph(tagged: str, nodes: list[Any], edges: set[Any]) -> N
     names = [" ".join(words[place] for place in node.spans) for node in graph.nodes]
     assert [(ROLES[node.role], name) for node, name in zip(graph.nodes, names, strict=True)] == nodes
     assert {(names[action], names[entity]) for action, entity in graph.edges} == edges
-    assert all(graph.nodes[action].role == ACTION for action, _ in graph.edges)
+    assert all(graph.nodes[action].action for action, _ in graph.edges)
 
 
 def test_the_slots_hold_the_graph(annotation: str) -> None:

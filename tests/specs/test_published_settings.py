@@ -6,8 +6,11 @@ from itertools import product
 from typing import Any
 
 import pytest
+import torch
 
+from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.specs import list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe
 from openvse.training.schedule import Schedule
 
@@ -92,3 +95,27 @@ def test_pvse_has_the_k_of_its_figures(name: str, k: int) -> None:
     towers: tuple[dict[str, Any], ...] = (recipe.image.aggregator.options, recipe.text.aggregator.options)
     assert towers == ({"num_embeddings": k}, {"num_embeddings": k})
     assert all(f"K = {k}" in told.source for told in recipe.published)
+
+
+STATED = [
+    name
+    for name in list_recipes()
+    if any("parameters" in each for each in read_recipe(name).get("published") or ())
+]
+
+
+def test_all_rows_of_table_1_state_their_parameters() -> None:
+    """VSE-infinity, Table 1, is the only table of the five papers with numbers of parameters: 6 rows, 2 features."""
+    assert len(STATED) == 12
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", STATED)
+def test_models_have_the_parameters_that_their_papers_print(name: str) -> None:
+    recipe = read(name)
+    with torch.device("meta"):
+        model = build_model(recipe, captions=["a dog"] * 4)
+    for told in recipe.published:
+        for part, millions in told.parameters.items():
+            count = sum(each.numel() for each in model.get_submodule(part).parameters())
+            assert round(count / 1e6, 1) == millions, (part, count)

@@ -28,7 +28,9 @@ ROLES = (
 )
 """The semantic roles of HGR, in the order of its embeddings; any other role is read as NOUN."""
 
-ACTION = 0
+VERB = 0
+"""The position of V, the role of every action. An entity of the role C-V or R-V has the embedding of V, too."""
+
 _OTHER = len(ROLES) - 1
 _ROLE_IDS = {name: number for number, role in enumerate(ROLES) for name in (role, f"C-{role}", f"R-{role}")}
 _IN_PHRASE = {"ADJ", "NUM", "NOUN", "PROPN", "PRON"}
@@ -49,12 +51,14 @@ class Node:
     """An action or an entity.
 
     Attributes:
-        role: its position in ``ROLES``; ``ACTION`` for an action.
+        role: its position in ``ROLES``; that of V for an action.
         spans: the positions of its words in the caption.
+        action: whether it is an action; all other nodes are entities.
     """
 
     role: int
     spans: tuple[int, ...]
+    action: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,10 +215,10 @@ class RoleGraphEncoder(WordsEncoder):
         nodes: list[_Placed] = []
         counts = [0, 0]
         for number, node in enumerate(graph.nodes):
-            kind = int(node.role != ACTION)
+            kind = int(not node.action)
             spans = tuple(place for place in node.spans if place in seen)
             if spans and counts[kind] < self.most[kind]:
-                nodes.append(_Placed(node.role, spans, number, 1 + kind + 2 * counts[kind]))
+                nodes.append(_Placed(node, spans, number, 1 + kind + 2 * counts[kind]))
                 counts[kind] += 1
         return words, nodes
 
@@ -222,7 +226,7 @@ class RoleGraphEncoder(WordsEncoder):
         words, nodes = self._read(graph)
         slot_of = {node.number: node.slot for node in nodes}
         # An action reads the event, which is bit 0.
-        reads = {node.slot: int(node.role == ACTION) for node in nodes}
+        reads = {node.slot: int(node.action) for node in nodes}
         for action, entity in graph.edges:
             if action in slot_of and entity in slot_of:
                 reads[slot_of[action]] |= 1 << slot_of[entity]
@@ -237,8 +241,9 @@ class RoleGraphEncoder(WordsEncoder):
 class _Placed:
     """A node with its slot."""
 
-    def __init__(self, role: int, spans: tuple[int, ...], number: int, slot: int) -> None:
-        self.role, self.spans, self.number, self.slot = role, spans, number, slot
+    def __init__(self, node: Node, spans: tuple[int, ...], number: int, slot: int) -> None:
+        self.role, self.action = node.role, node.action
+        self.spans, self.number, self.slot = spans, number, slot
 
 
 def _bits(sets: Int[Tensor, "*b"], count: int) -> Bool[Tensor, "*b S"]:
@@ -251,7 +256,8 @@ def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
     """Read role graphs in the format that the authors of HGR published (``sent2rolegraph.augment.json``).
 
     The file maps each sentence to a list of nodes and edges: a node has a ``role`` (ROOT, V, ARG0 ..) and the ``spans``
-    of its words, counted in the sentence cut at spaces; an edge names the ids of two nodes and a role.
+    of its words, counted in the sentence cut at spaces; an edge names the ids of two nodes and a role. As in the
+    released code, only V is an action: C-V and R-V are entities with the embedding of V.
 
     Args:
         path: the file, plain or compressed by gzip.
@@ -280,7 +286,7 @@ def write_role_graphs(path: Path, graphs: Mapping[str, RoleGraph]) -> None:
     tree = {
         " ".join(graph.words): [
             {
-                str(place): {"role": ROLES[node.role], "spans": node.spans}
+                str(place): {"role": _name_of(node), "spans": node.spans}
                 for place, node in enumerate(graph.nodes)
             },
             [[str(action), str(entity), ""] for action, entity in graph.edges],
@@ -289,6 +295,12 @@ def write_role_graphs(path: Path, graphs: Mapping[str, RoleGraph]) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(json.dumps(tree, ensure_ascii=False).encode(), mtime=0))
+
+
+def _name_of(node: Node) -> str:
+    """Return a role by which a node is read again as what it is."""
+    name = ROLES[node.role]
+    return f"C-{name}" if node.role == VERB and not node.action else name
 
 
 def key_of(caption: str) -> str:
@@ -309,12 +321,12 @@ def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str
         spans = tuple(int(place) for place in node["spans"] if 0 <= int(place) < len(words))
         if node["role"] != "ROOT" and spans:
             kept[str(name)] = len(made)
-            made.append(Node(_ROLE_IDS.get(node["role"], _OTHER), spans))
+            made.append(Node(_ROLE_IDS.get(node["role"], _OTHER), spans, node["role"] == ROLES[VERB]))
     pairs = [(kept[str(a)], kept[str(b)]) for a, b, *_ in edges if str(a) in kept and str(b) in kept]
     return RoleGraph(
         words,
         tuple(made),
-        tuple((a, b) for a, b in pairs if made[a].role == ACTION and made[b].role != ACTION),
+        tuple((a, b) for a, b in pairs if made[a].action and not made[b].action),
     )
 
 
@@ -357,7 +369,7 @@ def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
     for start, end, kind, behind in _phrases(_without_modifiers(tags)):
         place = len(nodes)
         if kind == "VERB":
-            nodes.append(Node(ACTION, (start,)))
+            nodes.append(Node(VERB, (start,), action=True))
             edges += [(place, entity) for entity in (waiting if action is None else agents)]
             action = place
             continue

@@ -17,12 +17,15 @@ class PublishedRecalls(Strict):
         num_images: the number of images of the test set.
         folds: the number of folds of the test set whose results are averaged.
         metrics: the results in percent, under the names that evaluation uses.
+        parameters: the parameters of parts of the model, such as ``image.aggregator``, in millions as the paper prints
+            them.
     """
 
     source: str
     num_images: int = Field(ge=1)
     folds: int = Field(1, ge=1)
     metrics: dict[str, float]
+    parameters: dict[str, float] = Field(default_factory=dict)
 
 
 class RetrievalRecipe(TwoTowerSpec, RunRecipe):
