@@ -128,6 +128,7 @@ def test_a_search_with_its_whole_life_by_keyboard(url: str, open_page: Open, tro
     page.keyboard.press("ArrowDown")
     expect(page.locator(".card").first).to_be_focused()
     page.keyboard.press("ArrowRight")
+    expect(page.locator(".card").nth(1)).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#panel")).to_be_visible()
     name = page.locator("#panel-name").inner_text()
@@ -152,6 +153,36 @@ def test_a_search_with_its_whole_life_by_keyboard(url: str, open_page: Open, tro
     page.locator("#help").click()
     expect(page.locator("#keys")).to_be_visible()
     assert not troubles
+
+
+@pytest.mark.parametrize("key", ["ArrowDown", "ArrowRight", "ArrowUp", "ArrowLeft"])
+def test_the_keys_work_after_a_search(url: str, open_page: Open, key: str) -> None:
+    page = open_page(url)
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.type("a red dog runs")
+    page.keyboard.press("Enter")
+    loaded(page, 6)
+    page.keyboard.press(key)
+    expect(page.locator(".card").first).to_be_focused()
+    page.keyboard.press("l")
+    expect(page.locator("#looked-note")).to_contain_text("adds")
+    page.keyboard.press("l")
+    expect(page.locator("#looked")).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel")).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel")).to_be_visible()
+    page.keyboard.press("m")
+    loaded(page, 6)
+    assert "like=" in page.url and page.evaluate("scrollY") == 0
+    page.keyboard.press(key)
+    expect(page.locator(".card").first).to_be_focused()
+    page.go_back()
+    loaded(page, 6)
+    page.keyboard.press(key)
+    expect(page.locator(".card").first).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
 
 
 def test_all_images_come_as_one_scrolls(url: str, open_page: Open) -> None:

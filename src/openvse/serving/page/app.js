@@ -133,7 +133,15 @@ function closePanel() {
   open = null;
   panel.close();
   grid.mark(null);
-  if (held) grid.focus(place);
+  if (held || document.activeElement === document.body) grid.focus(place);
+}
+
+// What the model looked at, of an image that may not be open yet.
+function look(place) {
+  if (!query.q) say("The model looks at an image with words in mind: search with words.");
+  const wasOpen = open !== null;
+  if (!wasOpen) openPanel(place);
+  if (wasOpen || !panel.looks) panel.toggleLook();
 }
 
 function step(by_) {
@@ -150,7 +158,7 @@ function similar(hit) {
   remember(true);
   run();
   scrollTo({ top: 0 });
-  by("q").focus({ preventScroll: true });
+  by("results").focus({ preventScroll: true });
 }
 
 // An image as the query.
@@ -225,7 +233,7 @@ by("search").addEventListener("submit", (event) => {
   Object.assign(query, { q: by("q").value.trim(), least: null });
   remember(true);
   run();
-  if (isAsked()) by("q").blur();
+  if (isAsked()) by("results").focus({ preventScroll: true });
 });
 by("chip-remove").addEventListener("click", () => {
   Object.assign(query, { image: null, like: null, least: null });
@@ -272,15 +280,21 @@ document.addEventListener("keydown", (event) => {
     "/": () => { by("q").focus(); by("q").select(); },
     "?": () => by("keys").showModal(),
     m: () => place !== null && similar(grid.hits[place]),
-    l: () => panel.toggleLook(),
-  }[event.key];
+    l: () => place !== null && look(place),
+  }[event.key.toLowerCase()];
   if (act) {
-    event.preventDefault();
     act();
-  } else if (open !== null && grid.focused() === null && event.target.type !== "range" && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
-    event.preventDefault();
+  } else if (event.target.matches("input, video")) {
+    return;  // they have uses of their own for the arrows
+  } else if (by("panel").contains(event.target)) {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     step(event.key === "ArrowLeft" ? -1 : 1);
+  } else if (event.key === "Enter" && open !== null && !event.target.closest("button, a")) {
+    closePanel();
+  } else if (!grid.follow(event.key, grid.focused() ?? open)) {
+    return;
   }
+  event.preventDefault();
 });
 // Only the keyboard takes the panel along: a pressed mouse button would open it, and the click that follows close it again.
 by("grid").addEventListener("focusin", (event) => {

@@ -18,7 +18,6 @@ export class Grid {
       const card = event.target.closest(".card");
       if (card?.dataset.place) this.#tabTo(Number(card.dataset.place));
     });
-    list.addEventListener("keydown", (event) => this.#keys(event));
   }
 
   ghosts(number = 18) {
@@ -117,16 +116,15 @@ export class Grid {
     });
   }
 
-  #keys(event) {
-    const place = this.focused();
-    if (place === null || event.ctrlKey || event.metaKey || event.altKey) return;
+  // Focus the image that a key leads to from a place, or the first one; return whether the key leads anywhere.
+  follow(key, place) {
+    const last = this.hits.length - 1;
     const columns = getComputedStyle(this.list).gridTemplateColumns.split(" ").length;
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
-    let to = event.key in steps ? place + steps[event.key] : event.key === "Home" ? 0 : event.key === "End" ? this.hits.length - 1 : null;
-    if (to === null) return;
-    event.preventDefault();
-    if (event.key === "ArrowDown" && to >= this.hits.length && place < this.hits.length - 1) to = this.hits.length - 1;
-    if (to >= 0 && to < this.hits.length) this.focus(to);
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -place, End: last - place };
+    if (!(key in steps) || last < 0 || (place === null && !key.startsWith("Arrow"))) return false;
+    const to = place === null ? 0 : key === "ArrowDown" ? Math.min(last, place + columns) : place + steps[key];
+    if (to >= 0 && to <= last) this.focus(to);
+    return true;
   }
 }
 
