@@ -7,8 +7,10 @@ import re
 import sys
 
 import pytest
+from PIL import Image
 
 from openvse.errors import DataError
+from openvse.media.images import read_image
 from openvse.media.listing import IgnoreRules, list_media
 from openvse.media.names import escaped
 
@@ -129,3 +131,95 @@ def test_rules_skip_what_git_ignores(rules, skipped):
 def test_a_rule_that_cannot_be_understood(rule):
     with pytest.raises(DataError, match=re.escape(repr(rule))):
         IgnoreRules([rule])
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        "jxl",
+        "tga",
+        "ico",
+        "jxr",
+        "srw",
+        "pef",
+        "nrw",
+        "x3f",
+        "3fr",
+        "iiq",
+        "rwl",
+        "raw",
+        "dcr",
+        "nef",
+        "CR3",
+        "icns",
+        "psd",
+        "ai",
+        "exr",
+        "bpg",
+        "qoi",
+        "dds",
+        "kra",
+        "mxf",
+        "rmvb",
+    ],
+)
+def test_formats_that_are_not_read_are_counted(suffix, tmp_path):
+    touch(tmp_path, f"a.{suffix}", f"notes.{suffix}.txt")
+    listing = list_media(tmp_path, videos=True)
+    assert listing.names == [] and [len(paths) for paths in listing.left_out.files.values()] == [1]
+    assert f"a.{suffix}" in listing.left_out.describe()
+
+
+@pytest.mark.parametrize("suffix", ["jpe", "JIF", "jfif", "pjpeg", "mpo", "apng", "pbm", "pnm", "j2k", "jpx"])
+def test_rare_suffixes_of_formats_that_are_read(suffix, tmp_path):
+    kind = {"mpo": "MPO", "apng": "PNG", "pbm": "PPM", "pnm": "PPM", "j2k": "JPEG2000", "jpx": "JPEG2000"}
+    Image.new("RGB", (9, 7)).save(tmp_path / f"a.{suffix}", kind.get(suffix, "JPEG"))
+    (path,) = list_media(tmp_path).paths
+    assert read_image(path).size == (9, 7)
+
+
+def transport_stream(packet=188, before=b""):
+    return before + (b"\x47" + bytes(packet - 1)) * 20
+
+
+@pytest.mark.parametrize("suffix", ["ts", "TS", "mts"])
+def test_typescript_is_no_video(suffix, tmp_path):
+    (tmp_path / f"code.{suffix}").write_text("import { GIF } from './GIF';\n" * 200)
+    (tmp_path / f"qt.{suffix}").write_bytes(b"\0\1\2" * 999)
+    for number, content in enumerate(
+        [
+            transport_stream(),
+            transport_stream(192, b"\0" * 4),
+            transport_stream(204),
+            transport_stream(188, b"?" * 99),
+            transport_stream()[:400],
+        ]
+    ):
+        (tmp_path / f"{number}.{suffix}").write_bytes(content)
+    assert list_media(tmp_path).left_out.counts() == "5 videos"
+    assert [name[0] for name in list_media(tmp_path, videos=True).names] == ["0", "1", "2", "3", "4"]
+
+
+def test_images_and_videos_without_their_suffix_are_counted(tmp_path):
+    touch(tmp_path, "README", "go.mod", "a.dat", "empty")
+    (tmp_path / "cached").write_bytes(b"\xff\xd8\xff\xe0")
+    (tmp_path / "MOV001.MOD").write_bytes(b"\0\0\1\xba")
+    (tmp_path / "AVSEQ01.DAT").write_bytes(b"RIFF\1\2\3\4CDXA")
+    os.mkfifo(tmp_path / "pipe")
+    listing = list_media(tmp_path)
+    assert listing.names == [] and listing.left_out.counts() == "3 without the suffix of an image or video"
+
+
+def test_linked_folders_are_counted_and_not_followed(tmp_path):
+    touch(tmp_path, "photos/a.jpg", "far/b.jpg", "far/deep/c.jpg")
+    (tmp_path / "photos" / "2023").symlink_to(tmp_path / "far")
+    (tmp_path / "photos" / "loop").symlink_to(tmp_path / "photos")
+    listing = list_media(tmp_path / "photos")
+    assert listing.names == ["a.jpg"] and listing.left_out.counts() == "2 linked folders"
+    (line,) = listing.problems(used=[tmp_path / "photos" / "2023" / "b.jpg"])
+    assert line.startswith("left out 1 linked folder: ") and "loop" in line
+
+
+def test_a_skipped_link_is_not_counted(tmp_path):
+    (tmp_path / "2023").symlink_to("/")
+    assert not list_media(tmp_path, ignored=IgnoreRules(["2023/"])).left_out

@@ -45,12 +45,12 @@ def open_folder(root: Path, *, require_images: bool = True) -> Corpus:
     listed = {record.path for record in records}
     videos = any(isinstance(path, Path) and is_video(path) for path in listed)
     listing = list_media(root, videos=videos)
+    used = [path for path in listed if isinstance(path, Path)]
     records += [
         Record(path.relative_to(root).as_posix(), path, ()) for path in listing.paths if path not in listed
     ]
     corpus = build_corpus(root.resolve().name, records, require_images=require_images)
-    problems = (listing.left_out.describe(),) if listing.left_out else ()
-    return replace(corpus, problems=(*corpus.problems, *problems))
+    return replace(corpus, problems=(*corpus.problems, *listing.problems(used)))
 
 
 def metadata_files(root: Path) -> list[Path]:

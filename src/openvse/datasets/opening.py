@@ -158,10 +158,8 @@ def _detect(root: Path) -> str:
         if fits(root):
             return name
     listing = list_media(root, videos=True)
-    left_out = f"; {listing.left_out.describe()}" if listing.left_out else ""
-    raise DataError(
-        f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({_EXPECTED}){left_out}"
-    )
+    found = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({_EXPECTED})"
+    raise DataError("; ".join((found, *listing.problems())))
 
 
 def _detect_questions(root: Path) -> str:

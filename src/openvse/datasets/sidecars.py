@@ -10,8 +10,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import with_folder_splits
 from openvse.datasets.rows import check_size, read_lines
 from openvse.errors import DataError
-from openvse.media.listing import list_media, walk_files
-from openvse.media.names import is_image, is_video_name
+from openvse.media.listing import list_media
 from openvse.media.videos import is_video
 
 SIDECAR_SUFFIXES = (".txt", ".caption")
@@ -39,21 +38,19 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
             f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line); write them"
         )
     videos = any(is_video(path) for path, lines in captions.items() if lines is not None)
-    left_out = (listing if videos else list_media(root)).left_out
+    problems = (listing if videos else list_media(root)).problems()
     records = [
         Record(path.relative_to(root).as_posix(), path, lines or ())
         for path, lines in captions.items()
         if videos or not is_video(path)
     ]
     corpus = build_corpus(root.resolve().name, with_folder_splits(records), require_images=require_images)
-    problems = (left_out.describe(),) if left_out else ()
     return replace(corpus, problems=(*corpus.problems, *problems))
 
 
 def detect_sidecars(root: Path) -> bool:
     """Return whether a folder holds an image with a text file next to it."""
-    files = walk_files(root)
-    return any((is_image(path.name) or is_video_name(path.name)) and _sidecar(path) for path in files)
+    return root.is_dir() and any(map(_sidecar, list_media(root, videos=True).paths))
 
 
 def read_sidecar(image: Path) -> Sequence[str] | None:

@@ -94,6 +94,7 @@ def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = F
 def _of_folder(folder: Path, videos: bool) -> RecordList:
     found = list_media(folder, videos=videos)
     listing = RecordList("images", [], left_out=found.left_out)
+    listing.failed.extend((str(path), "the folder cannot be listed") for path in found.unreadable)
     for path in found.paths:
         _add_image(listing, path.relative_to(folder).as_posix(), path)
     listing.records.sort(key=lambda record: os.fsencode(record.id))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +15,32 @@ from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, 
 
 LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
+LINK = "linked folder"
+UNNAMED = "without the suffix of an image or video"
 _REMEDIES = {
     LINE_BREAK: "rename files whose names have line breaks",
     VIDEO: "videos need a model of clips",
+    LINK: "links to folders are not followed, give the folder itself",
+    UNNAMED: "rename files to the suffix of what they hold, such as .jpg or .mpg",
 }
+_TYPESCRIPT = ("ts", "mts")  # suffixes of videos, too: of MPEG transport streams
+_UNCLEAR = (
+    "",
+    "bin",
+    "dat",
+    "mod",
+)  # of anything: also of photos in caches, and of videos from cameras and discs
+_PACKETS = (188, 192, 204)  # bytes of a packet of a transport stream: plain, with its time, with its parity
+_MEDIA = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....(WEBP|AVI |CDXA)|BM....\0\0\0\0|II\*\0|MM\0\*|....ftyp|"
+    rb"\0\0\x01[\xb3\xba]|\x1aE\xdf\xa3|\0\0\0\x0cJXL |\0\0\0\x0cjP  ",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Files that look like images or clips and are left out.
+    """Files that look like images or clips, and folders, that are left out.
 
     Attributes:
         files: the files of each kind ("video", "HEIC", "SVG", ...), in the order of their names.
@@ -66,6 +84,19 @@ class Listing:
         """The paths of the images and clips; each begins with the folder."""
         return [self.root / name for name in self.names]
 
+    def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
+        """Return a line for what is left out, and one for each folder that cannot be listed.
+
+        Args:
+            used: files that are read whatever the walk finds; a linked folder that holds one is not left out.
+        """
+        links = self.left_out.files.get(LINK, [])
+        unused = [link for link in links if not any(path.is_relative_to(link) for path in used)]
+        files = {kind: unused if kind == LINK else paths for kind, paths in self.left_out.files.items()}
+        left_out = LeftOut({kind: paths for kind, paths in files.items() if paths})
+        told = [left_out.describe()] if left_out else []
+        return (*told, *(f"{escaped(path)}: the folder cannot be listed" for path in self.unreadable))
+
 
 def list_media(
     folder: str | Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
@@ -88,29 +119,31 @@ def list_media(
     names: list[str] = []
     left_out: dict[str, list[Path]] = {}
     of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
-    for name in _names_below(root, ignored, unreadable):
+    for name in _names_below(root, ignored, unreadable, left_out.setdefault(LINK, [])):
         base = name[name.rfind("/") + 1 :]
         stem, _, suffix = base.rpartition(".")
-        if "\n" in base or not stem:
-            kind = _kind(base, videos=videos)
+        if "\n" in base or not stem or suffix.lower() in _LOOKED_AT:
+            kind = _kind(base, root / name, videos=videos)
         else:
             if suffix not in of_suffix:
-                of_suffix[suffix] = _kind(base, videos=videos)
+                of_suffix[suffix] = _kind(base, root / name, videos=videos)
             kind = of_suffix[suffix]
         if kind == "":
             names.append(name)
         elif kind is not None:
             left_out.setdefault(kind, []).append(root / name)
-    return Listing(root, names, LeftOut(left_out), unreadable)
+    return Listing(
+        root, names, LeftOut({kind: paths for kind, paths in left_out.items() if paths}), unreadable
+    )
 
 
 def walk_files(root: Path) -> Iterator[Path]:
     """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
-    return (root / name for name in _names_below(root, None, []))
+    return (root / name for name in _names_below(root, None, [], []))
 
 
 def _names_below(
-    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path]
+    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path], linked: list[Path]
 ) -> Iterator[str]:
     """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""
     waiting = [("", True)]  # names, and whether they are folders; the last one is the next
@@ -119,8 +152,12 @@ def _names_below(
         if not is_folder:
             yield name
             continue
+        folder = os.path.join(root, name)  # noqa: PTH118 - a string, for speed
+        if name and os.path.islink(folder):  # noqa: PTH114
+            linked.append(root / name)
+            continue
         try:
-            with os.scandir(os.path.join(root, name)) as entries:  # noqa: PTH118 - a string, for speed
+            with os.scandir(folder) as entries:
                 inside = _inside(entries, f"{name}/" if name else "", ignored)
         except OSError:
             unreadable.append(root / name)
@@ -138,9 +175,7 @@ def _inside(
         if entry.name.startswith("."):
             continue
         name, is_folder = prefix + entry.name, _is_folder(entry)
-        if ignored and ignored(name, is_folder):
-            continue
-        if not (is_folder and entry.is_symlink()):
+        if not (ignored and ignored(name, is_folder)):
             inside.append((name, is_folder))
     return inside
 
@@ -152,12 +187,40 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _kind(name: str, *, videos: bool) -> str | None:
+_LOOKED_AT = frozenset((*_TYPESCRIPT, *_UNCLEAR))
+
+
+def _kind(name: str, path: Path, *, videos: bool) -> str | None:
     """Return the kind of a file that is left out, "" for one that is listed, and None for others."""
+    suffix = name.rpartition(".")[2].lower() if "." in name else ""
+    if suffix in _UNCLEAR:
+        return UNNAMED if _MEDIA.match(_start(path)) else None
+    if suffix in _TYPESCRIPT and not _is_transport_stream(_start(path)):
+        return None
     kind = kind_left_out(name, videos=videos)
     if kind or is_image(name) or (videos and is_video_name(name)):
         return kind
     return None
+
+
+def _start(path: Path) -> bytes:
+    """Return the first bytes of a file; none of what is no file, or cannot be read."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return b""
+        with path.open("rb") as file:
+            return file.read(8 * max(_PACKETS))
+    except OSError:
+        return b""
+
+
+def _is_transport_stream(start: bytes) -> bool:
+    """Return whether a file begins like an MPEG transport stream: every packet with 0x47 (ISO/IEC 13818-1)."""
+    return b"\0" in start and any(
+        set(start[first::size]) == {0x47} and len(start) > size + first
+        for size in _PACKETS
+        for first in range(size)
+    )
 
 
 def kind_left_out(name: str, *, videos: bool) -> str:
@@ -171,7 +234,7 @@ def kind_left_out(name: str, *, videos: bool) -> str:
 
 
 def _plural(kind: str, count: int) -> str:
-    return "videos" if kind == VIDEO and count != 1 else kind
+    return f"{kind}s" if kind in (VIDEO, LINK) and count != 1 else kind
 
 
 RULES_FILE = ".openvseignore"

@@ -13,21 +13,43 @@ VECTOR = "vector graphics are not read, export PNG"
 PDF = "documents are not read, export the pages as PNG"
 RAW = "raw files of cameras are not read, export JPEG"
 LAYERS = "files with layers are not read, export PNG"
+RARE = "rare formats of images are not read, convert to PNG or JPEG"
+RARE_VIDEO = "rare formats of videos are not read, convert to MP4"
 
-_IMAGE = re.compile(r"[^.].*\.(avif|bmp|gif|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp)", re.IGNORECASE)
+_IMAGE = re.compile(
+    r"[^.].*\.(apng|avifs?|bmp|gif|j2[ck]|jfif?|jif|jp2|jp[cefx]|jpe?g|mpo|p[bgnp]m|pjp(eg)?|png|tiff?|webp)",
+    re.IGNORECASE,
+)
 _HEIF = re.compile(r"[^.].*\.(heic|heif|hif)", re.IGNORECASE)
 _VIDEO = re.compile(
-    r"[^.].*\.(3gp|asf|avi|flv|m4v|mkv|mov|mp4|mpe?g|mts|m2ts|ogv|ts|webm|wmv)", re.IGNORECASE
+    r"[^.].*\.(3g[2p]|asf|avi|divx|f4v|flv|insv|lrv|m[124]v|mk3d|mkv|mov|mp4|mpe|mpe?g|mts|m2ts?|og[mv]|qt|tod|ts|vob|"
+    r"webm|wmv)",
+    re.IGNORECASE,
 )
-# Other files that people take for images: the suffix, the name of the kind, and what to do.
+# Other files that people take for images or clips: the kind, the suffixes, and what to do.
 _FOREIGN = {
-    "SVG": (("svg", "svgz"), VECTOR),
-    "EPS": (("eps", "ps", "ai"), VECTOR),
-    "PDF": (("pdf",), PDF),
-    "camera raw": (("arw", "cr2", "cr3", "dng", "nef", "orf", "raf", "rw2"), RAW),
-    "PSD": (("psd", "psb", "xcf", "kra"), LAYERS),
+    "SVG": ("svg svgz", VECTOR),
+    "EPS": ("eps ps ai", VECTOR),
+    "of a vector format": ("cdr emf odg wmf", VECTOR),
+    "PDF": ("pdf", PDF),
+    "camera raw": (
+        "3fr arw cr2 cr3 crw dcr dcs dng erf fff gpr iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf "
+        "srw x3f",
+        RAW,
+    ),
+    "PSD": ("psd psb", LAYERS),
+    "of a layered format": ("afphoto kra ora pdn xcf", LAYERS),
+    "JPEG XL": ("jxl", RARE),
+    "JPEG XR": ("jxr hdp wdp", RARE),
+    "TGA": ("tga vda icb vst", RARE),
+    "ICO": ("ico cur icns", RARE),
+    "of a rare image format": (
+        "bpg dcm dds dib djv djvu exr fits flif hdr jls jng mng pcx pfm pict qoi ras sgi wbmp xbm xpm",
+        RARE,
+    ),
+    "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
 }
-_KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes}
+_KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 
 

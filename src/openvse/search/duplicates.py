@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from openvse.index.manifest import MANIFEST
 from openvse.media.listing import list_media
 
 _ROWS = 1024
+
+_logger = logging.getLogger(__name__)
 
 
 class _Found(NamedTuple):
@@ -55,9 +58,13 @@ def find_duplicates(
     """
     if (Path(source) / MANIFEST).is_file():
         return _in_index(Index.open(source), threshold), []
-    paths = list_media(source).paths
+    listing = list_media(source)
+    paths, problems = listing.paths, listing.problems()
     if not paths:
-        raise DataError(f"there is no image in {source}: give a folder that holds images, at any depth")
+        lacks = f"there is no image in {source}: give a folder that holds images, at any depth"
+        raise DataError("; ".join((lacks, *problems)))
+    for problem in problems:
+        _logger.warning("%s", problem)
     found: list[_Found] = []
     sound: list[SeenImage] = []
     failed: list[tuple[Path, str]] = []
