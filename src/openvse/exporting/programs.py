@@ -223,9 +223,10 @@ def _reason(error: BaseException) -> str:
 def quantize(path: Path) -> None:
     """Round the weights of the matrix products and of the word embeddings of an ONNX file to int8, in its place.
 
-    Activations are rounded while the program runs (dynamic quantisation), so no data is needed. Convolutions stay in
-    float32, because ONNX Runtime has no fast dynamic form of them. The integers are unsigned: products with signed ones
-    overflow on processors without VNNI.
+    Activations are rounded while the program runs (dynamic quantisation), so no data is needed. The activations of a
+    layer share one scale, so a program has to run on one item at a time, without padding. Convolutions stay in float32,
+    because ONNX Runtime has no fast dynamic form of them. The integers are unsigned: products with signed ones overflow
+    on processors without VNNI.
 
     Raises:
         ModelError: ONNX Runtime or ONNX is not installed.

@@ -166,12 +166,17 @@ class OnnxModel:
         return score_sets(images, texts, self.description.score)
 
     def run(self, side: str, inputs: dict[str, np.ndarray]) -> Float[np.ndarray, "B K D"]:
-        """Run the program of a side, ``image`` or ``text``, on inputs by their names."""
+        """Run the program of a side, ``image`` or ``text``, on inputs by their names.
+
+        A program in int8 runs on one item at a time: it rounds all activations of a run with one scale, so an item
+        would get another embedding in other company.
+        """
         if side not in self._programs:
             described: Side = getattr(self.description, side)
             self._programs[side] = open_program(self.folder / described.file, self._threads)
-        embedded: np.ndarray = self._programs[side].run(["embeddings"], inputs)[0]
-        return embedded
+        runs = each_alone(inputs) if self.description.precision == "int8" else [inputs]
+        embedded = [self._programs[side].run(["embeddings"], some)[0] for some in runs]
+        return embedded[0] if len(embedded) == 1 else np.concatenate(embedded)
 
     def _embed(self, side: str, batches: Iterator[dict[str, np.ndarray]]) -> ArraySet:
         parts = [self.run(side, batch) for batch in batches]
@@ -202,6 +207,16 @@ def padded(items: Sequence[np.ndarray], name: str) -> dict[str, np.ndarray]:
     values = np.zeros((*mask.shape, *items[0].shape[1:]), items[0].dtype)
     values[mask] = np.concatenate(items)
     return {name: values, "mask": mask}
+
+
+def each_alone(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield each item of a padded batch as a batch of one, without its padding."""
+    for row in range(len(next(iter(inputs.values())))):
+        item = {name: values[row : row + 1] for name, values in inputs.items()}
+        if "mask" in item:
+            size = int(item["mask"].sum())
+            item = {name: values[:, :size] for name, values in item.items()}
+        yield item
 
 
 def open_program(path: Path, threads: int | None = None) -> Any:
