@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -87,6 +88,24 @@ def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(
     assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.medium
+def test_other_answers_of_the_same_questions_are_other_data(tmp_path: Path) -> None:
+    folder = write_tiny_questions(tmp_path / "tiny")
+    recipe, run = answering_recipe(folder), tmp_path / "run"
+    with pytest.raises(Stop):
+        train(recipe, run, watcher=Recorder(6))
+    lines = (folder / "metadata.jsonl").read_text().splitlines()
+    last = max(number for number, line in enumerate(lines) if '"validation"' in line)
+    lines[last] = json.dumps(json.loads(lines[last]) | {"answer": "no colour"})
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    watcher = Recorder()
+    train(recipe, run, resume=True, watcher=watcher)
+    assert any(
+        "validation: 6 images and 12 questions then and now, but not the" in s for s in watcher.warnings
+    )
+    assert (run / "best_epoch_1").is_dir()
 
 
 def test_the_loss_is_summed_over_answers_and_averaged_over_questions() -> None:

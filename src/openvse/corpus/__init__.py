@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from openvse.corpus.corpus import Corpus, Record, SharedTexts, build_corpus, long_captions, merge_identical
 from openvse.corpus.facts import Facts, Form, Piece
+from openvse.corpus.identity import SplitData, digest_of_pairs
 from openvse.corpus.questions import Question, QuestionSet, build_questions
-from openvse.corpus.trained_on import Seen, seen_in_training, training_sample
+from openvse.corpus.trained_on import Seen, also_trained_on, seen_in_training, training_sample
 
 __all__ = [
     "Corpus",
@@ -17,8 +18,11 @@ __all__ = [
     "Record",
     "Seen",
     "SharedTexts",
+    "SplitData",
+    "also_trained_on",
     "build_corpus",
     "build_questions",
+    "digest_of_pairs",
     "long_captions",
     "merge_identical",
     "seen_in_training",

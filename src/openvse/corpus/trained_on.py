@@ -52,9 +52,31 @@ def training_sample(corpus: Corpus) -> dict[str, Any]:
     Args:
         corpus: the images that a model is trained on, with their texts.
     """
-    smallest = np.sort(_hashes(corpus))[:SAMPLE_SIZE]
+    return _written(np.sort(_hashes(corpus))[:SAMPLE_SIZE], len(corpus))
+
+
+def also_trained_on(data: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data in a model's provenance, whose sample also has the images that it was trained on before.
+
+    Args:
+        data: the data that it is trained on now.
+        before: those that it was trained on until then; neither is checked.
+    """
+    both = [stated for each in (data, before) if (stated := _stated({"data": each})) is not None]
+    if len(both) < 2:
+        return dict(data)
+    hashes = np.unique(np.concatenate([sample for _, sample in both]))
+    limits = [int(sample.max()) for count, sample in both if count > len(sample)]
+    known = hashes[hashes <= min(limits)] if limits else hashes
+    # All of them are known if neither sample is a part; otherwise only that there are more.
+    count = max(len(hashes), *(count for count, _ in both)) if limits else len(hashes)
+    return {**data, "trained_on": _written(known[:SAMPLE_SIZE], count)}
+
+
+def _written(smallest: UInt[np.ndarray, "S"], count: int) -> dict[str, Any]:
+    """Return a sample as provenance keeps it; ``count`` is the number of all images."""
     kept = smallest.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _KEPT_BYTES :]
-    return {"images": len(corpus), "sample": base64.b64encode(kept.tobytes()).decode()}
+    return {"images": count, "sample": base64.b64encode(kept.tobytes()).decode()}
 
 
 def remembers_training(provenance: Mapping[str, Any]) -> bool:

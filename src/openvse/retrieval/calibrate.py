@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
-from openvse.corpus import Corpus
+from openvse.corpus import Corpus, digest_of_pairs
 from openvse.errors import DataError
 from openvse.evaluation import (
     Member,
@@ -78,13 +77,6 @@ def calibrate_towers(model: TwoTower, request: Request) -> tuple[Calibration, tu
     )
     model.calibration = counted.fit(model.fingerprint)
     return model.calibration, (*_warnings(model, corpus, request.split), *embedded.corpus.problems)
-
-
-def digest_of_pairs(corpus: Corpus) -> str:
-    """Return a hash of the relevant pairs, by the names of the images and the words of the sentences."""
-    pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
-    lines = sorted({f"{corpus.image_ids[image]}\0{corpus.captions[text]}" for image, text in pairs})
-    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _warnings(model: TwoTower, corpus: Corpus, split: str) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from accelerate import Accelerator
 from torch import nn
 
 from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
-from openvse.corpus import Corpus, SharedTexts
+from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError, TrainingError
@@ -83,6 +83,10 @@ class RetrievalTask(Task[Batch]):
         self.validation, self._features, self._text_features = validation, features, text_features
         self._chance = chance_metrics(validation.relevance)
         self._counted: CountedCorpus | None = None
+        self.splits = {
+            "train": SplitData.of_pairs(training, features, ordered=True),
+            "validation": SplitData.of_pairs(validation, features, ordered=False),
+        }
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -102,6 +106,10 @@ class RetrievalTask(Task[Batch]):
         """Rank the validation split, by all processes together."""
         together = Processes(self.accelerator.process_index, self.accelerator.num_processes)
         return self._rank(self.model, self._features, self._text_features, together)
+
+    def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
+        """Return how much of the validation split a model of this provenance was trained on."""
+        return seen_in_training(provenance, self.validation)
 
     def validate_start(self, start: Model) -> dict[str, float]:
         """Rank the validation split by the start, from the stores that its encoders can read."""

@@ -15,6 +15,7 @@ from openvse.errors import ModelError
 from openvse.model import Model, Origin, take_weights
 from openvse.tasks import kind_of
 from openvse.training.kind import Request
+from openvse.training.other_data import entries_of
 
 
 @dataclass(frozen=True)
@@ -106,18 +107,10 @@ def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
             weight.copy_(second[name])
 
 
-def _entries(model: Any) -> set[str]:
-    """Return the words and answers that a model has a row for."""
-    vocabulary = getattr(model.text.encoder, "vocabulary", None)
-    words = set() if vocabulary is None else {f"word {word!r}" for word in vocabulary.words}
-    answers = getattr(model, "answers", None)
-    return words | (set() if answers is None else {f"answer {answer!r}" for answer in answers.answers})
-
-
 def _size(model: Model) -> tuple[int, int]:
     """Return the number of gated poolings and of words and answers: the larger model can hold the smaller one."""
     gates = sum(isinstance(module, Gated) for module in model.modules())
-    return gates, len(_entries(model)) if hasattr(model, "text") else 0
+    return gates, len(entries_of(model))
 
 
 def _gated_by(model: Model, origin: Origin) -> Gated | None:
@@ -129,9 +122,7 @@ def _gated_by(model: Model, origin: Origin) -> Gated | None:
 
 def _refuse_lost(wider: Any, other: Any) -> None:
     """Raise ModelError where the model with more words and answers lacks some of the other's."""
-    lost = (
-        sorted(_entries(other) - _entries(wider)) if hasattr(wider, "text") and hasattr(other, "text") else []
-    )
+    lost = sorted({*entries_of(other)} - {*entries_of(wider)})
     if lost:
         raise ModelError(
             f"each of the models has words or answers that the other lacks ({len(lost)}, such as the {lost[0]}): blend "

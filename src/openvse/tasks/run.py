@@ -25,7 +25,7 @@ from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
-from openvse.training.checkpoint import CHECKPOINT, Progress
+from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, computes_bf16, precision_of
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
@@ -33,7 +33,6 @@ from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
 
 RECIPE = "recipe.yaml"
-BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
+    if start is not None and (line := task.seen_by(start.model.provenance).describe(start.name)):
+        inputs.watcher.warn(line)
     if goes_on:
         trainer.resume()
     elif inputs.accelerator.is_main_process:
@@ -231,7 +232,7 @@ def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
         start.model.save(folder / START)
     for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
         (folder / name).unlink(missing_ok=True)
-    for name in (BEST, "tensorboard"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in (folder / BEST, folder / "tensorboard", *folder.glob(f"{BEST}_epoch_*")):
+        shutil.rmtree(path, ignore_errors=True)
     tree: dict[str, Any] = recipe.to_dict()
     write_whole(folder / RECIPE, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

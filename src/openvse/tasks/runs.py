@@ -13,8 +13,8 @@ import yaml
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.model.folder import CONFIG
-from openvse.tasks.run import BEST, RECIPE
-from openvse.training.checkpoint import CHECKPOINT
+from openvse.tasks.run import RECIPE
+from openvse.training.checkpoint import BEST, CHECKPOINT
 from openvse.training.records import METRICS, read_records
 
 _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")

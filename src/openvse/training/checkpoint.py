@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import pickle
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -18,6 +19,9 @@ FORMAT_VERSION = 1
 
 CHECKPOINT = "last.pt"
 """The name of the checkpoint in the folder of a run."""
+
+BEST = "best"
+"""The name of the folder of its best model."""
 
 
 @dataclass
@@ -34,6 +38,8 @@ class Progress:
         seconds: the training time of all sessions, in seconds.
         plateau: the state of the reduction of the learning rate when validation stagnates.
         metric: the metric of the validation that selects the model.
+        apart: the epoch of a best model that was chosen on other validation data than the present ones, while it is
+            still in ``best/``; -1 if there is none.
     """
 
     epoch: int = 0
@@ -45,6 +51,19 @@ class Progress:
     seconds: float = 0.0
     plateau: Plateau = field(default_factory=Plateau)
     metric: str = "rsum"
+    apart: int = -1
+
+    @property
+    def others_best(self) -> str:
+        """The name of the folder to which that model moves."""
+        return f"{BEST}_epoch_{self.apart}"
+
+    def forget_best(self) -> None:
+        """Begin to choose the best epoch anew, because the validation data are others."""
+        if self.best_epoch > 0:
+            self.apart = self.best_epoch
+        self.best_score, self.best_epoch = -1.0, -1
+        self.plateau = replace(self.plateau, best=-math.inf, waited=0)
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:

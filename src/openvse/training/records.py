@@ -132,7 +132,8 @@ class MetricsLog:
 
         Args:
             kind: ``environment`` for software, machine and start of a session; ``vocabulary`` for the words that the
-                text encoder knows; ``phase`` for a phase that begins, with the settings that it changes; ``curves`` for
+                text encoder knows; ``data`` for the sizes and hashes of the splits, again when they have changed;
+                ``phase`` for a phase that begins, with the settings that it changes; ``curves`` for
                 learned values; ``time`` for what training has cost up to an epoch's end, in seconds and peak bytes.
             epoch: the epoch, from 1.
             global_step: the number of steps of the run that are done.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches import EpochBatches, PairsOfImages
+from openvse.corpus import Seen, SplitData
 from openvse.encoders import Coverage
 from openvse.errors import TrainingError
 from openvse.model import Model
@@ -53,6 +54,8 @@ class Task(ABC, Generic[BatchT]):
         intervals: the intervals of the metrics of the last validation, for those metrics that have one.
         replicates: the metrics of the last validation on every resample of its bootstrap, the same resamples each time.
         coverage: the words of the training sentences that the text encoder knows; None if it cannot tell.
+        splits: the identity of the splits "train" and "validation", by which a run that goes on notices other data;
+            empty if the task does not tell.
 
     Args:
         recipe: the recipe, with the batch size and the seed.
@@ -84,6 +87,7 @@ class Task(ABC, Generic[BatchT]):
         self.intervals: Mapping[str, tuple[float, float]] = {}
         self.replicates: Mapping[str, Float[np.ndarray, "R"]] = {}
         self.coverage: Coverage | None = None
+        self.splits: Mapping[str, SplitData] = {}
         # PyTorch does not demand a length of a Dataset; ours have one.
         self._drawn: int | PairsOfImages = len(training)  # type: ignore[arg-type]
 
@@ -131,6 +135,10 @@ class Task(ABC, Generic[BatchT]):
             OpenVSEError: the model cannot be measured here; the message ends a sentence that begins with its name.
         """
         raise TrainingError(f"the task {self.recipe.task} does not measure it")
+
+    def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
+        """Return how much of the validation split a model of this provenance was trained on; nothing by default."""
+        return Seen(0, 0)
 
     @abstractmethod
     def summary(self, metrics: Mapping[str, float]) -> str:

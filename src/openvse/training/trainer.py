@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
+from openvse.corpus import also_trained_on
 from openvse.errors import TrainingError
 from openvse.model import Start
 from openvse.specs import RunRecipe
 from openvse.training.before_after import FromStart
-from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
+from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.collapse import CollapseDetector
 from openvse.training.environment import environment, peak_memory, precision_of
 from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
+from openvse.training.other_data import OtherData, data_state, find_other_data
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule, announcement, phase_changes
 from openvse.training.task import AnyTask, Step
@@ -99,6 +102,7 @@ class Trainer:
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
+        self._other: OtherData | None = None
 
     def fit(self) -> Progress:
         """Train from the present state of the run to its last epoch.
@@ -112,20 +116,15 @@ class Trainer:
             log = MetricsLog(self.folder, done.global_step, done.epoch)
         self.watcher.started(
             total_steps=self.schedule.num_epochs * self.task.steps_per_epoch,
-            done_steps=done.global_step,
+            done_steps=done.epoch * self.task.steps_per_epoch + done.step,
             num_epochs=self.schedule.num_epochs,
         )
         try:
             if log is not None and done.epoch < self.schedule.num_epochs:
                 facts = environment(self.accelerator.device) | {"precision": precision_of(self.accelerator)}
                 log.note("environment", done.epoch, done.global_step, facts)
-            if done.global_step == 0:
-                if log is not None and self.task.coverage is not None:
-                    log.note("vocabulary", 0, 0, asdict(self.task.coverage))
-                if self.begun is not None:
-                    self._measure_start(self.begun, log)
-                # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
-                self._checkpoint()
+            if done.global_step == 0 or self._other is not None:
+                self._meet_data(log)
             while self.progress.epoch < self.schedule.num_epochs:
                 self._train_epoch(log)
                 self._finish_epoch(log)
@@ -134,9 +133,37 @@ class Trainer:
                 log.close()
         return self.progress
 
-    def resume(self) -> None:
-        """Load the state in ``last.pt``."""
+    def _meet_data(self, log: MetricsLog | None) -> None:
+        """Record the data, measure the start on them, and write a checkpoint: first, and whenever data have changed."""
+        done, other = self.progress, self._other
+        if log is not None:
+            if self.task.splits:
+                facts = {
+                    f"{name}_{key}": value
+                    for name, split in self.task.splits.items()
+                    for key, value in split.values().items()
+                }
+                log.note("data", done.epoch, done.global_step, facts)
+            if done.global_step == 0 and self.task.coverage is not None:
+                log.note("vocabulary", 0, 0, asdict(self.task.coverage))
+        if self.begun is not None and (other is None or other.validation):
+            self._measure_start(self.begun, log)
+        # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
+        self._checkpoint()
+
+    def resume(self, *, same_data: bool = False) -> None:
+        """Load the state in ``last.pt``.
+
+        Args:
+            same_data: whether to refuse data that are not those that the run was trained on before.
+
+        Raises:
+            TrainingError: the checkpoint does not fit, or the data are others and cannot be gone on with.
+        """
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
+        other = find_other_data(state.get("data", {}), self.task, self.folder)
+        if other is not None and same_data:
+            raise TrainingError(f"{other.describe()}: give them again, or choose another --out")
         try:
             self.model.load_state_dict(state["model"])
             self.objectives.load_state_dict(state["objectives"])
@@ -154,6 +181,37 @@ class Trainer:
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
                 f"with which the run was started"
             ) from error
+        if before := state.get("data"):
+            self.model.provenance["data"] = also_trained_on(self.task.data, before)
+        if other is not None:
+            self._go_on_with(other)
+
+    def _go_on_with(self, other: OtherData) -> None:
+        """Say that the data are others, and begin anew what cannot go on with them."""
+        progress, told = self.progress, self.watcher.warn
+        told(other.describe())
+        if progress.epoch >= self.schedule.num_epochs:
+            told(
+                f"all epochs are done, so {self.folder} stays as it is: train on these data in another --out"
+            )
+            return
+        self._other = other
+        if other.moved and progress.step:
+            told(f"epoch {progress.epoch + 1}, of which {progress.step} steps were done, begins anew")
+            progress.step, progress.loss_sum = 0, 0.0
+        if not other.validation:
+            return
+        score, epoch = progress.best_score, progress.best_epoch
+        progress.forget_best()
+        earlier = f"; the best so far ({progress.metric} {score:.1f}, epoch {epoch}) moves to {progress.others_best}/"
+        told(
+            f"validations before are on other data, so the best epoch is chosen from epoch {progress.epoch + 1} on"
+            f"{earlier if epoch > 0 else ''}"
+        )
+        if other.leakage:
+            told(other.leakage)
+        if self.begun is not None:
+            self.begun.before = self.begun.after = None
 
     def _continue_random_numbers(self, states: list[dict[str, Any]]) -> None:
         """Go on with the random numbers of this process; a process that the run did not have before begins anew."""
@@ -253,16 +311,28 @@ class Trainer:
 
     def _keep(self, metrics: Mapping[str, float]) -> None:
         """Save the model as the best so far."""
+        self._set_apart()
         reached = {"epoch": self.progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
+        if split := self.task.splits.get("validation"):
+            reached["data"] = split.values()
         self.model.provenance["validation"] = reached
         if self.begun is not None:
             self.model.provenance["start"] = self.begun.provenance()
         self.task.calibrate(self.model)
-        self.model.save(self.folder / "best")
+        self.model.save(self.folder / BEST)
+
+    def _set_apart(self) -> None:
+        """Move a best model of other validation data out of ``best/`` before another takes its place."""
+        best, apart = self.folder / BEST, self.folder / self.progress.others_best
+        if self.progress.apart > 0 and best.exists() and not apart.exists():
+            best.rename(apart)
+        self.progress.apart = -1
 
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
         """Measure the start in one process before training, and send its score to the others."""
         random = _random_state()
+        if self.accelerator.is_main_process:
+            self._set_apart()
         score = [begun.measure(log) if self.accelerator.is_main_process else None]
         _set_random_state(random)
         broadcast_object_list(score)
@@ -312,6 +382,10 @@ class Trainer:
         votes = torch.tensor(int(due), device=self.accelerator.device)
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return data_state(self.task)
+
     def _checkpoint(self) -> None:
         random: list[dict[str, Any]] = gather_object([_random_state()])
         if self.accelerator.is_main_process:
@@ -322,6 +396,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
+                "data": self._data,
                 **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.state()}),
             }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.batches import with_features
-from openvse.corpus import QuestionSet
+from openvse.corpus import QuestionSet, Seen, SplitData, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, TrainingError
 from openvse.model import Model, tower_curves
@@ -93,6 +93,10 @@ class AnsweringTask(Task[QuestionBatch]):
     def validate(self) -> dict[str, float]:
         """Return the accuracy on the validation split in percent, and the loss."""
         return self._measure(self.model, self._validation)
+
+    def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
+        """Return how much of the validation split a model of this provenance was trained on."""
+        return seen_in_training(provenance, self._held_out.as_corpus())
 
     def validate_start(self, start: Model) -> dict[str, float]:
         """Return what the start reaches on the validation split with its own words and answers."""
@@ -183,5 +187,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         data_of(corpus),
         inputs.accelerator,
     )
-    task.coverage = coverage
+    task.coverage, sees = coverage, model.image is not None
+    task.splits = {
+        "train": SplitData.of_questions(to_learn, features, ordered=True, sees=sees),
+        "validation": SplitData.of_questions(held_out, features, ordered=False, sees=sees),
+    }
     return task

@@ -1,0 +1,88 @@
+"""A run that goes on with other data than before: what is told, and what begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from openvse.corpus import SplitData
+from openvse.corpus.identity import digest_of
+from openvse.errors import TrainingError
+from openvse.training.task import AnyTask
+
+
+def entries_of(model: Any) -> list[str]:
+    """Return the words and answers that a model has a row for, in their order."""
+    vocabulary = getattr(getattr(model, "text", None), "encoder", None)
+    vocabulary, answers = getattr(vocabulary, "vocabulary", None), getattr(model, "answers", None)
+    words = [] if vocabulary is None else [f"word {word!r}" for word in vocabulary.words]
+    return words + ([] if answers is None else [f"answer {answer!r}" for answer in answers.answers])
+
+
+def data_state(task: AnyTask) -> dict[str, Any]:
+    """Return what a checkpoint keeps of the data of a run, as plain values."""
+    return {
+        "splits": {name: asdict(split) for name, split in task.splits.items()},
+        "entries": digest_of(entries_of(task.model)),
+        "trained_on": task.model.provenance.get("data", task.data).get("trained_on"),
+    }
+
+
+@dataclass(frozen=True)
+class OtherData:
+    """How the data of a run differ from those that it was trained on before.
+
+    Attributes:
+        changes: what has changed in each split, in words; splits that are the same are not in it.
+        moved: whether the training split has another size, so that positions in an epoch mean other examples.
+        leakage: a line about images of the validation split that the run was trained on before, or "".
+    """
+
+    changes: Mapping[str, str]
+    moved: bool
+    leakage: str
+
+    @property
+    def validation(self) -> bool:
+        """Whether the validation split has changed, so that earlier validations cannot be compared with later ones."""
+        return "validation" in self.changes
+
+    def describe(self) -> str:
+        """Return a line that says what has changed."""
+        listed = "; ".join(f"{split}: {change}" for split, change in self.changes.items())
+        return f"the data are not those with which the run was trained so far: {listed}"
+
+
+def find_other_data(kept: Mapping[str, Any], task: AnyTask, where: Path) -> OtherData | None:
+    """Return how the data of a task differ from those of a checkpoint; None if they are the same.
+
+    Args:
+        kept: what ``data_state`` returned before; empty for a checkpoint of an earlier version, of which nothing is
+            known.
+        task: the task.
+        where: the folder of the run, for messages.
+
+    Raises:
+        TrainingError: the words or answers of the model, which come from the training data, are others.
+    """
+    before = {name: SplitData(**values) for name, values in kept.get("splits", {}).items()}
+    changes = {name: change for name, then in before.items() if (change := then.change(task.splits[name]))}
+    found = OtherData(changes, _moved(before, task.splits), "")
+    if kept and kept["entries"] != digest_of(entries_of(task.model)):
+        raise TrainingError(
+            f"{found.describe()}; the words or answers of the model come from the training data and would be others: "
+            f"give {where} its own data again, or begin a new run from it (--start {where} --out ANOTHER)"
+        )
+    if not changes:
+        return None
+    seen = task.seen_by({"data": kept}).describe("the run") if "validation" in changes else ""
+    return OtherData(changes, found.moved, seen)
+
+
+def _moved(before: Mapping[str, SplitData], now: Mapping[str, SplitData]) -> bool:
+    sizes: Sequence[tuple[int, int] | None] = [
+        (each["train"].images, each["train"].examples) if "train" in each else None for each in (before, now)
+    ]
+    return sizes[0] != sizes[1]
