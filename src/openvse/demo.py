@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from openvse.datasets import open_corpus
 from openvse.evaluation import Report, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.files import write_whole
+from openvse.index.scanning import METADATA
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
@@ -115,9 +117,11 @@ def run_demo(
     test = corpus.split("test")
     before = _evaluate(untrained, test, features)
     report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})
+    pictures = Path(str(corpus.image_paths[0])).parent
+    _say_names(corpus, pictures / METADATA)
     build_index(
         trained,
-        Path(str(corpus.image_paths[0])).parent,
+        pictures,
         out / "index",
         overwrite=True,  # the index may be of another seed
         model_place=place_of(result.best, out / "index"),
@@ -159,6 +163,18 @@ def _names(corpus: Corpus) -> dict[str, str]:
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         names.setdefault(corpus.image_paths[image].name, corpus.captions[text])
     return names
+
+
+def _say_names(corpus: Corpus, path: Path) -> None:
+    """Write the texts of the images for their index: the first as the title, the others as keywords."""
+    texts: dict[str, list[str]] = {}
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        texts.setdefault(corpus.image_paths[image].name, []).append(corpus.captions[text])
+    said = [
+        {"file_name": name, "title": title, "keywords": keywords}
+        for name, (title, *keywords) in texts.items()
+    ]
+    write_whole(path, "".join(json.dumps(each) + "\n" for each in said))
 
 
 def _page(hits: Sequence[Sequence[Hit]], names: dict[str, str], held_out: set[str]) -> str:

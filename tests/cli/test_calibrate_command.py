@@ -13,6 +13,7 @@ from click.testing import Result
 
 import openvse
 from openvse.model import CALIBRATION, Calibration, TwoTower
+from openvse.search.hits import FITS
 
 Invoke = Callable[..., Result]
 
@@ -59,12 +60,14 @@ def test_search_shows_probabilities_and_takes_a_precision(
     index, page = trained / "index", tmp_path / "hits.html"
     result = invoke("search", calibrated, index, "red sky", "-k", 2, "--html", page)
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[1].split()[3] == "%"
-    assert page.read_text().count('class="probability"') == 2
+    assert result.stdout.splitlines()[1].split()[2] in FITS
+    assert page.read_text().count('class="fit"') == 2
     result = invoke("search", calibrated, index, "red sky", "-k", 3, "--json", "--expected", 2)
     (asked,) = json.loads(result.stdout)["result"]["queries"]
     first, second, third = (hit["probability"] for hit in asked["hits"])
     assert 1 > first >= second >= third > 0
+    result = invoke("search", calibrated, index, "red sky", "-k", 3, "--expected", 2)
+    assert result.stdout.splitlines()[1].split()[3] == "%"  # who gives a number is told numbers
     result = invoke("search", calibrated, index, "red sky", "--min-precision", 0.999)
     assert result.stdout == "red sky\n  no image of probability 0.999\n"
     assert "precision 0.999 is out of reach in a search of 20 images" in result.stderr

@@ -57,7 +57,17 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
     assert same.stderr == ""
     (asked,) = json.loads(same.stdout)["result"]["queries"]
     assert (asked["query"], asked["kind"], len(asked["hits"])) == (str(photo), "image", 2)
-    assert asked["hits"][0].keys() == {"rank", "score", "probability", "id", "path", "start", "end"}
+    assert asked["hits"][0].keys() == {
+        "rank",
+        "score",
+        "probability",
+        "fit",
+        "title",
+        "id",
+        "path",
+        "start",
+        "end",
+    }
     assert asked["hits"][0]["probability"] is None
     assert asked["unknown_words"] == []
     assert Path(asked["hits"][0]["path"]).is_file()

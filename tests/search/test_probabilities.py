@@ -12,6 +12,7 @@ from colour_model import ColourModel
 from openvse.errors import DataError, ModelError
 from openvse.model import Calibration, CalibrationData
 from openvse.search import Hit, Index, Page, Query, SearchEngine, build_index, contact_sheet
+from openvse.search.hits import Probabilities, title_of
 
 CURVE = Calibration(
     model="colours-1",
@@ -118,7 +119,41 @@ def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photo
             find(engine, [query, Query("red")], min_precision=0.5)
 
 
-def test_the_contact_sheet_shows_probabilities(tmp_path: Path) -> None:
-    hit = Hit(1, 0.5, "a.png", tmp_path / "a.png", probability=0.257)
-    assert ">26 %</span>" in contact_sheet({"a": [hit]})
-    assert 'class="probability"' not in contact_sheet({"a": [Hit(1, 0.5, "a.png", tmp_path / "a.png")]})
+def test_the_contact_sheet_shows_in_a_word_how_well_an_image_fits(tmp_path: Path) -> None:
+    hit = Hit(1, 0.5, "a.png", tmp_path / "a.png", probability=0.17, fit="likely")
+    assert 'title="probability: 17 %">likely</span>' in contact_sheet({"a": [hit]})
+    assert 'class="fit"' not in contact_sheet({"a": [Hit(1, 0.5, "a.png", tmp_path / "a.png")]})
+
+
+def test_the_words_assume_that_one_in_a_hundred_images_fits() -> None:
+    scores = np.linspace(0, 1, 101)
+    hits = [Hit(1, float(score), "a.png", Path("a.png")) for score in scores]
+    for searched, expected, assumed in ((50, None, CURVE.expected), (5000, None, 50.0), (5000, 7.0, 7.0)):
+        of_all = Probabilities(CURVE, searched, expected)
+        found = of_all.of(hits)
+        fitting = CURVE.probabilities(scores, searched, assumed)
+        assert [hit.fit for hit in found] == [
+            "likely" if fit >= 0.5 else "possible" if fit >= 0.1 else "unlikely" for fit in fitting
+        ]
+        for word, least in of_all.fits().items():
+            if least is not None and least > scores[0]:
+                good = [hit for hit in found if hit.score >= least]
+                assert good and {hit.fit for hit in good} <= {"likely", word}, word
+    assert [hit.fit for hit in Probabilities(None, 10).of(hits)] == [""] * len(hits)
+    assert Probabilities(None, 10).fits() == {}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "title"),
+    [
+        ({"file_name": "a.png", "tags": ["x"], "artist": "Ann Lee", "title": " A  dog "}, "A dog"),
+        ({"title": "T", "captions": ["Two dogs", "Dogs"]}, "Two dogs"),
+        ({"file_name": "a.png", "year": 2000, "annotation": "cat"}, "cat"),
+        ({"captions": [], "title": None, "file_name": "b.png", "tags": ["x"]}, ""),
+        ({"title": "12", "name": "Zürich"}, "Zürich"),
+    ],
+)
+def test_an_item_is_called_by_its_caption_title_or_another_text(
+    metadata: dict[str, object], title: str
+) -> None:
+    assert title_of(metadata) == title

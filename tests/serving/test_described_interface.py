@@ -1,20 +1,163 @@
-"""Requests that are made from the description of the interface: none makes the server fail."""
+"""Requests that are made from the description of the interface: none makes the server fail, and its bounds hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from starlette.testclient import TestClient
 
 from openvse.model import TwoTower
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
-from tests.serving.conftest import Place, Running
+from tests.serving.conftest import Place, Running, png
 
 EXAMPLES = 10
+
+Bound = tuple[str, str, str, str, object, object]
+"""Method, address, place (path, query or body), field, a value just inside, and one just outside of a bound."""
+
+
+def values_of(schema: dict[str, Any], name: str) -> Iterator[tuple[object, object]]:
+    """Return a value just inside and one just outside of every bound of a field."""
+    for kind in schema.get("anyOf", [schema]):
+        inside = kind.get("items", kind)
+        text = "year = 2000" if name == "where" else "a"
+        is_whole = kind.get("type") == "integer"
+        for key, step in (("minimum", -1), ("maximum", 1)):
+            if key in kind:
+                bound = kind[key] if not is_whole else int(kind[key])
+                yield bound, bound + step * (1 if is_whole else 1e-3)
+        if "exclusiveMinimum" in kind:
+            yield kind["exclusiveMinimum"] + 1e-3, kind["exclusiveMinimum"]
+        if kind.get("type") == "number":
+            yield kind.get("maximum", kind.get("minimum", 1)), "nan"
+        for key, step in (("minItems", -1), ("maxItems", 1)):
+            if key in kind:
+                item: object = {"q": "a"} if "$ref" in inside else text
+                yield [item] * kind[key], [item] * (kind[key] + step)
+        for key, step in (("minLength", -1), ("maxLength", 1)):
+            if key in inside:
+                pair = text.ljust(inside[key], "0"), text.ljust(inside[key] + step, "0")[: inside[key] + step]
+                yield ([pair[0]], [pair[1]]) if inside is not kind else pair
+        if "pattern" in kind:
+            yield "0" * 32, "0" * 31
+
+
+def bounds_of(document: dict[str, Any]) -> Iterator[Bound]:
+    """Return all bounds of the interface."""
+    schemas = document["components"]["schemas"]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for parameter in operation.get("parameters", ()):
+                for pair in values_of(parameter["schema"], parameter["name"]):
+                    yield method, path, parameter["in"], parameter["name"], *pair
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            named = body.get("schema", {}).get("$ref", "").rpartition("/")[2]
+            for name, schema in schemas.get(named, {}).get("properties", {}).items():
+                for pair in values_of(schema, name):
+                    yield method, path, "body", name, *pair
+    for name, schema in schemas["SearchFields"]["properties"].items():
+        for pair in values_of(schema, name):
+            yield "post", "/api/search", "each", name, *pair
+
+
+def test_every_bound_of_the_description_is_that_of_the_server(client: TestClient) -> None:
+    tried: set[tuple[str, str]] = set()
+    for method, path, where, name, *pair in bounds_of(client.get("/openapi.json").json()):
+        for value, is_allowed in zip(pair, (True, False), strict=True):
+            query: dict[str, object] = {"q": "a"} if path in ("/api/search", "/api/search/image") else {}
+            sent: dict[str, Any] = {"files": {"image": png()}} if path.endswith("/image") else {}
+            address = path.replace("{key}", "1").replace("{name}", "0" * 32)
+            if method == "post" and not sent:
+                sent = {"json": {"queries": [{"q": "a"}]} if path == "/api/search" else {"question": "what"}}
+                query = {}
+            if where == "path":
+                address = path.replace("{" + name + "}", str(value))
+            elif where == "query":
+                query[name] = value
+            elif where == "body":
+                sent["json"][name] = value
+            else:
+                sent["json"]["queries"][0][name] = value
+            reply = client.request(method, address, params=query, **sent)
+            told = reply.json().get("error", "") if "json" in reply.headers["content-type"] else ""
+            case = (method, address[:60], name, str(value)[:30], reply.status_code, told)
+            is_refused = reply.status_code == 422 and "it should" in told and name in told
+            assert is_refused is not is_allowed, case
+        tried.add((path, name))
+    assert len(tried) > 40 and {("/api/search", "q"), ("/api/items", "id"), ("/session", "token")} <= tried
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "told"),
+    [
+        (b'{"queries": [{"q": "a"}],\n "top_k": }', "json", 422, "line 2, column 11: Expecting value"),
+        (b'{"queries": [{"q": "a"}}', "json", 422, "line 1, column 24: Expecting ',' delimiter"),
+        ("{'q': 'é'}".encode(), "json", 422, "line 1, column 2: Expecting property name"),
+        (b"", "json", 422, "Content-Type: application/json"),
+        (b'{"queries": [{"q": "a"}]}', "text", 422, "Content-Type: application/json"),
+        (b"[1]", "json", 422, "no object of JSON"),
+        (b"null", "json", 422, "no object of JSON"),
+        (b"{}", "json", 422, "queries is missing"),
+        (
+            b'{"queries": [{"q": "a"}], "tpo_k": 5}',
+            "json",
+            422,
+            "tpo_k is no field of this request; did you mean",
+        ),
+        (b'{"queries": [{"q": "a", "top_k": 5}]}', "json", 422, "queries.0.top_k is no field"),
+        (
+            b'{"queries": [{"q": "a"}], "min_score": NaN}',
+            "json",
+            422,
+            "min_score is nan: it should be a finite",
+        ),
+        (b'{"queries": [{"q": "a"}], "expected": Infinity}', "json", 422, "expected is inf"),
+        (
+            b'{"queries": [{"q": "a"}], "top_k": "x"}',
+            "json",
+            422,
+            "top_k is 'x': it should be a valid integer",
+        ),
+        (b'{"queries": [{"q": 5}]}', "json", 422, "queries.0.q is 5: it should be a valid string"),
+        (b'{"queries": [{"q": "\\ud800"}]}', "json", 422, "queries.0.q is "),
+        (b"[" * 100_000, "json", 400, "nest fewer"),
+        (b'{"queries": [{"q": "\xff"}]}', "json", 400, "UTF-8: byte 21"),
+        (b'\xef\xbb\xbf{"queries": [{"q": "a"}]}', "json", 200, ""),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_told(
+    client: TestClient, content: bytes, kind: str, status: int, told: str
+) -> None:
+    header = {"content-type": "application/json" if kind == "json" else "text/plain"}
+    reply = client.post("/api/search", content=content, headers=header)
+    assert reply.status_code == status
+    assert told in reply.json().get("error", ""), reply.text
+    assert "\n" not in reply.json().get("error", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "told"),
+    [
+        ("get", "/docs", 404, "/openapi.json"),
+        ("get", "/api/nothing", 404, "there is no /api/nothing"),
+        ("delete", "/api/info", 405, "takes no DELETE"),
+        ("post", "/api/search/image", 422, "image is missing"),
+        ("get", "/api/items", 422, "id is missing"),
+        ("get", "/api/items/x", 422, "key is 'x': it should be a valid integer"),
+        ("get", f"/api/images/{'0' * 32}", 404, "send it again"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_told(
+    client: TestClient, method: str, path: str, status: int, told: str
+) -> None:
+    reply = client.request(method, path)
+    assert reply.status_code == status and told in reply.json()["error"]
 
 
 @pytest.mark.slow

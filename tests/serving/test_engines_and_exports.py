@@ -58,7 +58,6 @@ def test_an_engine_is_served_like_its_index(
         assert (thumbnail.status_code, thumbnail.headers["content-type"]) == (200, "image/webp")
         item = client.get(f"/api/items/{first['key']}").json()
         assert item["id"] == first["id"] and item["captions"] and item["metadata"]["year"] >= 2000
-        assert item["path"] == str(own_place.photos / first["id"])
         assert client.get("/api/items", params={"id": first["id"]}).json()["key"] == first["key"]
         like = client.get(f"/api/items/{first['key']}/similar", params={"top_k": 8}).json()["hits"]
         assert first["id"] not in [hit["id"] for hit in like] and len(like) == 7
@@ -69,8 +68,8 @@ def test_an_engine_is_served_like_its_index(
         looked = client.get(f"/api/items/{first['key']}/looked", params={"q": "grass"})
         assert looked.status_code == 200
         told = client.get("/api/info").json()
-        assert told["items"] == 8 and told["engine"] == str(source.place) and told["shows"]
-        assert [field["name"] for field in told["fields"]] == ["year"]
+        assert told["items"] == 8 and told["shows"]
+        assert [field["name"] for field in told["fields"]] == ["captions", "year"]
         assert client.get("/api/items/999").status_code == 404
         assert client.get("/api/items/999/thumbnail").status_code == 404
         assert client.get("/api/items", params={"id": "nothing"}).status_code == 404
@@ -139,12 +138,8 @@ def test_an_engine_that_fails_is_opened_anew(
     with client_of(service) as client:
         before = service.served
         monkeypatch.setattr(StoreCatalogue, "_ask", failing)
-        refused = client.get("/api/search", params={"q": "grass"})
-        assert refused.status_code == 503 and refused.json() == {"error": "the server cannot be used"}
-        monkeypatch.setattr(Settings, "is_local", False)
         hidden = client.get("/api/search", params={"q": "grass"})
         assert hidden.status_code == 503 and "the engine of this server does not answer" in hidden.text
-        assert client.get("/api/info").json()["engine"] == ""
         broken = False
         until = time.monotonic() + 20
         while service.served is before and time.monotonic() < until:

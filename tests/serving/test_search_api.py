@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from PIL import Image
 from starlette.testclient import TestClient
 
 from openvse.model import TwoTower
 from openvse.search import HitReranker, Page, Query, SearchEngine
 from openvse.serving.service import Service
-from tests.serving.conftest import png
+from tests.conftest import draw_photo
+from tests.serving.conftest import WORDS, png
 
 DOG = "a red dog runs"
 
@@ -78,6 +81,32 @@ def test_an_uploaded_image_alone_and_with_words(client: TestClient, engine: Sear
     assert ids(both) == [hit.id for hit in expected]
 
 
+@pytest.mark.medium
+def test_an_image_is_sent_once_and_named_afterwards(client: TestClient, engine: SearchEngine) -> None:
+    content = png()
+    name = client.post("/api/images", files={"image": ("x", content, "")}).json()["image"]
+    found = client.get("/api/search", params={"image": name, "top_k": 5}).json()
+    assert ids(found) == [hit.id for hit in engine.search(Query(image=content), top_k=5)[0]]
+    asked = {"queries": [{"image": name}, {"q": DOG, "image": name}], "top_k": 5}
+    alone, both = client.post("/api/search", json=asked).json()["results"]
+    assert ids(alone) == ids(found)
+    assert ids(both) == [hit.id for hit in engine.search(Query(DOG, image=content), 5)[0]]
+    shown = client.get(f"/api/images/{name}")
+    assert shown.headers["content-type"] == "image/png" and shown.content.startswith(b"\x89PNG")
+    large = draw_photo(3, (3000, 2000))
+    again = client.post("/api/images", files={"image": ("x", png(large), "")}).json()["image"]
+    with Image.open(io.BytesIO(client.get(f"/api/images/{again}").content)) as small:
+        assert (small.format, small.size) == ("JPEG", (800, 533))
+    two = client.post("/api/search/image", params={"image": name}, files={"image": png()})
+    assert two.status_code == 422 and "give one" in two.json()["error"]
+    assert client.post("/api/images", files={"image": b"no image"}).status_code == 422
+
+
+def test_hits_have_titles(client: TestClient) -> None:
+    hits = client.get("/api/search", params={"q": DOG, "top_k": 3}).json()["hits"]
+    assert {hit["title"] for hit in hits} <= set(WORDS)
+
+
 def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngine) -> None:
     where = ["year >= 2003", "path ~ trips/*"]
     reply = client.get("/api/search", params={"q": DOG, "where": where, "top_k": 50}).json()
@@ -122,7 +151,7 @@ def test_the_second_model_moves_the_first_hits(
         ({"q": DOG, "where": "path ~ " + "*a" * 9}, 422, "more than 8 stars"),
         ({"q": DOG, "min_score": "nan"}, 422, "min_score"),
         ({"q": DOG, "min_precision": 0.5}, 422, "openvse calibrate"),
-        ({"q": "x" * 1001}, 422, "longer than 1000"),
+        ({"q": "x" * 1001}, 422, "at most 1000"),
         ({"like": 999999}, 404, "no item 999999"),
         ({"like_id": "../../etc/passwd"}, 404, "no item"),
     ],

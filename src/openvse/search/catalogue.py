@@ -108,6 +108,10 @@ class Catalogue(ABC):
         """Return where the file of an item was when it was indexed."""
 
     @abstractmethod
+    def said_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+        """Return the user's metadata of items, which may be empty."""
+
+    @abstractmethod
     def metadata_values(self) -> list[tuple[str, str]]:
         """Return keys and values of the metadata of some items, the most frequent first."""
 
@@ -217,12 +221,24 @@ class IndexCatalogue(Catalogue):
         """Return where the file of an item was when it was indexed."""
         return self.index.image_path(self._position(item_id))
 
-    def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of the first items that have any."""
+    def said_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+        """Return the user's metadata of items."""
+        keys = [self.key_of(each) for each in ids]
         sql = (
-            "SELECT said.key, CAST(said.value AS TEXT), COUNT(*) AS uses FROM "
-            "(SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, json_each(some.metadata) AS said "
-            "WHERE said.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
+            "SELECT key, metadata FROM items WHERE metadata IS NOT NULL AND "
+            "key IN (SELECT value FROM json_each(?))"
+        )
+        with self.index.database() as database:
+            said = {row[0]: row[1] for row in database.read(sql, (json.dumps(keys),))}
+        return [read_metadata(said.get(key)) for key in keys]
+
+    def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of the first items that have any; each value of a list counts."""
+        sql = (
+            "SELECT said.key, CASE WHEN one.type IN ('true', 'false') THEN one.type ELSE CAST(one.value AS TEXT) END, "
+            "COUNT(*) AS uses FROM (SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, "
+            "json_each(some.metadata) AS said, json_each(some.metadata, said.fullkey) AS one WHERE said.type != "
+            "'object' AND one.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
         )
         with self.index.database() as database:
             rows = database.read(sql, (_FIELDS_FROM,))
@@ -423,13 +439,18 @@ class StoreCatalogue(Catalogue):
         """Return where the file of an item was when it was indexed, or where its folder is now."""
         return self.note.file_of(item_id)
 
+    def said_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+        """Return the user's metadata of items."""
+        return [self.facts(self.key_of(each)).metadata for each in ids]
+
     def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of some items."""
+        """Return keys and values of the metadata of some items; each value of a list counts."""
         some = self._ask(lambda store: store.some(_FIELDS_FROM // 4))
         counted = Counter(
             (name, str(value).lower() if isinstance(value, bool) else str(value))
             for each in some
-            for name, value in each.metadata.items()
+            for name, values in each.metadata.items()
+            for value in (values if isinstance(values, list) else [values])
             if isinstance(value, str | int | float)
         )
         return [pair for pair, _ in counted.most_common()]

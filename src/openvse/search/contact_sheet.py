@@ -51,7 +51,7 @@ def contact_sheet(
                 hit,
                 badge=(badges or {}).get(hit.id, ""),
                 is_right=hit.id in right.get(query, ()),
-                caption=next(iter((captions or {}).get(hit.id, ())), ""),
+                caption=next(iter((captions or {}).get(hit.id, ())), hit.title),
                 image=small(hit.source),
             )
             for hit in hits
@@ -91,8 +91,7 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
     likely = (
         ""
         if hit.probability is None
-        else f' <span class="probability" title="probability that the image is relevant">'
-        f"{percent(hit.probability)}</span>"
+        else f' <span class="fit" title="probability: {percent(hit.probability)}">{hit.fit}</span>'
     )
     said = f'<span class="caption">{escape(caption)}</span>' if caption else ""
     time = f'<span class="span">{span}</span>' if span else ""

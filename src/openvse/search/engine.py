@@ -22,7 +22,7 @@ from openvse.model.calibration import Calibration
 from openvse.runtime.arrays import ArraySet
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ArrayComparison, ItemComparison, ModelComparison
-from openvse.search.hits import Answer, Hit, Probabilities, best_of_files
+from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
 from openvse.stores import Note, StoreAddress
 
@@ -174,9 +174,18 @@ class SearchEngine:
             whole = self._answers(given, [each.of_all(rerank.top) for each in wanted])
             found = rerank.again(given, whole, wanted)
         answers = [Answer([]) for _ in asked]
-        for number, answer in zip(full, found, strict=True):
+        for number, answer in zip(full, self._titled(found), strict=True):
             answers[number] = answer
         return answers
+
+    def _titled(self, answers: Sequence[Answer]) -> list[Answer]:
+        """Return answers whose hits have titles."""
+        ids = [hit.id for answer in answers for hit in answer.hits]
+        titles = dict(zip(ids, map(title_of, self.catalogue.said_of(ids)), strict=True))
+        return [
+            replace(answer, hits=[replace(hit, title=titles[hit.id]) for hit in answer.hits])
+            for answer in answers
+        ]
 
     def _answers(self, queries: Sequence[Query], pages: Sequence[Page]) -> list[Answer]:
         """Answer queries none of which is empty."""

@@ -15,6 +15,26 @@ from openvse.media.segments import ClipSegment
 from openvse.model.calibration import Calibration, check_precision
 from openvse.search.query import Query
 
+FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
+"""How well an image fits a sentence, in words, each with the lowest probability that it stands for."""
+
+GENERAL = 0.01
+"""The share of the images of which the words assume that they fit, as a sentence may be a general one."""
+
+_TITLES = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
+_FILES = ("file_name", "image", "path", "video", "split")
+
+
+def title_of(metadata: Mapping[str, object]) -> str:
+    """Return the text of a user's metadata that names an item best: a caption, a title or another text; "" for none."""
+    named = [metadata.get(key) for key in _TITLES]
+    named = [value[0] if isinstance(value, list) and value else value for value in named]
+    others = [value for key, value in metadata.items() if key not in _FILES]
+    for value in (*named, *others):
+        if isinstance(value, str) and any(map(str.isalpha, value)):
+            return " ".join(value.split())
+    return ""
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -29,6 +49,9 @@ class Hit:
             model keeps no curve from score to probability, and for a query that is not just a sentence.
         start: where a segment of a clip begins, in seconds; None for an item that is a whole file.
         end: where it ends.
+        title: what the user's metadata call the item: a caption, a title or another text; "" for nothing.
+        fit: how well the image fits the sentence, in a word (``FITS``): its probability if one in a hundred images
+            (``GENERAL``) fits the sentence, or as many as are expected; "" where ``probability`` is None.
     """
 
     rank: int
@@ -38,6 +61,8 @@ class Hit:
     probability: float | None = None
     start: float | None = None
     end: float | None = None
+    title: str = ""
+    fit: str = ""
 
     @property
     def source(self) -> Path | ClipSegment:
@@ -52,6 +77,8 @@ class Hit:
             "rank": self.rank,
             "score": self.score,
             "probability": self.probability,
+            "fit": self.fit,
+            "title": self.title,
             "id": self.id,
             "path": str(self.path),
             "start": self.start,
@@ -118,11 +145,25 @@ class Probabilities:
         scores = np.array([hit.score for hit in hits], dtype=np.float64)
         found = self.curve.probabilities(scores, self.searched, self.expected).tolist()
         lowest = 0.0 if self.min_precision is None else self.min_precision
+        general = self.curve.probabilities(scores, self.searched, self._general).tolist()
         return [
-            replace(hit, probability=probability)
-            for hit, probability in zip(hits, found, strict=True)
+            replace(hit, probability=probability, fit=next(word for word, p in FITS.items() if fit >= p))
+            for hit, probability, fit in zip(hits, found, general, strict=True)
             if probability >= lowest
         ]
+
+    def fits(self) -> dict[str, float | None]:
+        """Return the score from which on each word of ``FITS`` is said; None where no score is enough."""
+        if self.curve is None:
+            return {}
+        return {word: self.curve.threshold(p, self.searched, self._general) for word, p in FITS.items() if p}
+
+    @property
+    def _general(self) -> float | None:
+        """How many images are expected to fit, for the words."""
+        if self.curve is None or self.expected is not None:
+            return self.expected
+        return max(self.curve.expected, GENERAL * self.searched)
 
 
 @dataclass(frozen=True)

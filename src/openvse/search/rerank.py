@@ -124,7 +124,7 @@ class HitReranker:
             ranked, probabilities = answer.hits, answer.probabilities
         else:
             scored = [
-                replace(hit, score=anew[hit.id], probability=None)
+                replace(hit, score=anew[hit.id], probability=None, fit="")
                 for hit in sorted(
                     (hit for hit in answer.hits if hit.id in anew), key=lambda hit: -anew[hit.id]
                 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+import reprlib
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -17,10 +20,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openvse import __version__
-from openvse.errors import EngineError, IndexFormatError, MissingItemError, OpenVSEError
+from openvse.errors import EngineError, IndexFormatError, MissingItemError, OpenVSEError, nearest
 from openvse.serving.batching import BusyError
-from openvse.serving.layers import Bounds, Guard, Replies, is_local
+from openvse.serving.layers import Bounds, Guard, Replies
 from openvse.serving.routes import api, plain
+from openvse.serving.schemas import ManySearches, OneSearch, QuestionBody
 from openvse.serving.service import Service
 
 PAGE = Path(str(files("openvse.serving").joinpath("page")))
@@ -86,12 +90,11 @@ class Zipped:
 
 async def _tell(request: Request, error: Exception) -> JSONResponse:
     """Answer with the message of an error that a user can act on."""
+    service: Service = request.app.state.service
     match error:
-        case EngineError():
-            service: Service = request.app.state.service
+        case EngineError():  # the message says where the engine is
             service.lose(error)
-            if not is_local(request):  # the message says where the engine is
-                error = BusyError("the engine of this server does not answer: try again in a moment")
+            error = BusyError("the engine of this server does not answer: try again in a moment")
             status = 503
         case MissingItemError():
             status = 404
@@ -100,7 +103,7 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
         case _:
             status = 422
     headers = {"retry-after": "2"} if status == 503 else None
-    return JSONResponse({"error": _one_line(error)}, status, headers)
+    return JSONResponse({"error": _one_line(service.served.readable(str(error)))}, status, headers)
 
 
 async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
@@ -108,12 +111,46 @@ async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))
-    return JSONResponse({"error": _one_line(f"{place or 'the request'}: {first['msg']}")}, 422)
+    return JSONResponse({"error": _one_line(_fault(place, first, str(error.body)))}, 422)
 
 
-async def _tell_status(_: Request, error: Exception) -> JSONResponse:
+def _fault(place: str, first: Mapping[str, Any], body: str) -> str:
+    """Return what is wrong with a request, by what pydantic says of it."""
+    match first["type"]:
+        case "json_invalid":
+            before = body[: first["loc"][-1]]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            return f"the body is no JSON: line {line}, column {column}: {first['ctx']['error']}"
+        case "missing" if place:
+            return f"{place} is missing: give it"
+        case "extra_forbidden":
+            return f"{place} is no field of this request{nearest(place.rpartition('.')[2], _FIELDS)}"
+        case "missing" | "model_attributes_type" if not place:
+            return "the body is no object of JSON: send one, with the header Content-Type: application/json"
+    should = re.sub("^(Value error, |[A-Z][a-z]+ (?=should))", "", first["msg"])
+    return f"{place} is {reprlib.repr(first['input'])}: it {should}"
+
+
+_FIELDS = (*OneSearch.model_fields, *ManySearches.model_fields, *QuestionBody.model_fields)
+
+
+async def _tell_status(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the message of a status; the framework says little of some."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": _one_line(error.detail)}, error.status_code, error.headers)
+    match error.__cause__, error.status_code:
+        case UnicodeDecodeError() as cause, _:
+            detail = f"the body is no text in UTF-8: byte {cause.start + 1} is wrong"
+        case RecursionError(), _:
+            detail = "the body holds lists or objects inside each other, too many: nest fewer"
+        case None, 404:
+            detail = (
+                f"there is no {request.url.path}: /openapi.json describes the interface, and / is the page"
+            )
+        case None, 405:
+            detail = f"{request.url.path} takes no {request.method}: /openapi.json says what it takes"
+        case _:
+            detail = error.detail
+    return JSONResponse({"error": _one_line(detail)}, error.status_code, error.headers)
 
 
 async def _tell_late(_: Request, error: Exception) -> JSONResponse:

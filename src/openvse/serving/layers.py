@@ -12,11 +12,10 @@ from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openvse.serving.settings import Limits, Settings, is_loopback
+from openvse.serving.settings import Limits, Settings
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TOGETHER = (1, 2, 4, 8, 16, 32, 64)
@@ -176,12 +175,6 @@ class Guard:
         except CookieError:
             return False
         return cookie is not None and is_token(cookie.value, session_of(self._settings.token))
-
-
-def is_local(request: Request) -> bool:
-    """Return whether a client is on this machine; a proxy tells the address of its client (X-Forwarded-For)."""
-    settings: Settings = request.app.state.service.settings
-    return settings.is_local and request.client is not None and is_loopback(request.client.host)
 
 
 def is_token(given: str, token: str) -> bool:

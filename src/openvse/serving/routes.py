@@ -13,21 +13,25 @@ from fastapi import APIRouter, File, Path, Query, Request, Response, UploadFile
 from starlette.responses import FileResponse, JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from openvse.errors import DataError
+from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
-from openvse.serving.layers import COOKIE, is_local, is_token, session_of
+from openvse.serving.layers import COOKIE, is_token, session_of
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
+    Asked,
+    Id,
     Key,
     ManySearches,
+    Name,
     OneSearch,
     PageFields,
+    Question,
     QuestionBody,
     SearchFields,
     Session,
-    Text,
     asked_by,
 )
-from openvse.serving.served import readable
 from openvse.serving.service import Service, open_file
 
 _SHOWN = (
@@ -98,13 +102,24 @@ def _service(request: Request) -> Service:
     return service
 
 
+async def _asked(
+    service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
+) -> Asked:
+    """Return a query of a request, and the page of its hits."""
+    if fields.image is not None:
+        if image is not None:
+            raise DataError("two images are given, one by its name: give one of them")
+        image = await service.decoding(partial(read_image, service.kept(fields.image)))
+    return await service.looking_up(
+        partial(asked_by, fields, page, service.served, image),
+        needed=fields.like is not None or bool(fields.like_id),
+    )
+
+
 async def _searched(
     service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
 ) -> dict[str, Any]:
-    asked = await service.looking_up(
-        partial(asked_by, fields, page, service.served, service.limits, image),
-        needed=fields.like is not None or bool(fields.like_id),
-    )
+    asked = await _asked(service, fields, page, image)
     return (await service.search([asked], again=page.rerank))[0]
 
 
@@ -118,10 +133,7 @@ async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict
 async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
     """Answer several queries at once."""
     service = _service(request)
-    queries = await service.looking_up(
-        lambda: [asked_by(fields, asked, service.served, service.limits) for fields in asked.queries],
-        needed=any(fields.like is not None or fields.like_id for fields in asked.queries),
-    )
+    queries = [await _asked(service, fields, asked) for fields in asked.queries]
     return {"results": await service.search(queries, again=asked.rerank)}
 
 
@@ -135,6 +147,29 @@ async def search_image(
         return await _searched(service, asked, asked, decoded)
 
 
+@api.post(
+    "/images",
+    tags=["search"],
+    responses={**UPLOAD_REFUSALS, **_shown({"image": "0123456789abcdef0123456789abcdef"})},
+)
+async def keep_image(request: Request, image: Image) -> dict[str, str]:
+    """Keep an image for searches, which give the name that is returned; it is forgotten when the server ends."""
+    return {"image": await _service(request).keep(image)}
+
+
+@api.get(
+    "/images/{name}",
+    tags=["search"],
+    response_class=Response,
+    responses={200: {"content": {"image/jpeg": {}, "image/png": {}}}},
+)
+async def kept_image(request: Request, name: Annotated[Name, Path()]) -> Response:
+    """Return an image that was kept, as a JPEG or PNG of at most 800 pixels."""
+    content = _service(request).kept(name)
+    kind = "image/png" if content.startswith(b"\x89PNG") else "image/jpeg"
+    return Response(content, media_type=kind, headers={"cache-control": "private, max-age=86400"})
+
+
 @api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
 async def similar(request: Request, key: Item, page: Annotated[PageFields, Query()]) -> dict[str, Any]:
     """Find the images that resemble an item."""
@@ -144,11 +179,11 @@ async def similar(request: Request, key: Item, page: Annotated[PageFields, Query
 @api.get("/info", tags=["server"])
 async def info(request: Request) -> dict[str, Any]:
     """Describe the index, the models, the fields for conditions, and sentences to try."""
-    return _service(request).describe(is_local=is_local(request))
+    return _service(request).describe()
 
 
 @api.get("/items", tags=["items"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
-async def find_item(request: Request, id: Annotated[Text, Query(max_length=4096)]) -> dict[str, Any]:
+async def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, Any]:
     """Return the number of an item by its path below the indexed folder."""
     service = _service(request)
     key = await service.looking_up(partial(service.served.key, id))
@@ -157,12 +192,10 @@ async def find_item(request: Request, id: Annotated[Text, Query(max_length=4096)
 
 @api.get("/items/{key}", tags=["items"])
 async def item(request: Request, key: Item) -> dict[str, Any]:
-    """Return path, time, size, metadata and captions of an item."""
+    """Return name, time, size, metadata and captions of an item."""
     service = _service(request)
     about = await service.decoding(partial(service.served.describe, key))
-    path = str(service.served.path_of(key))
-    shown = readable(path) if is_local(request) else None
-    return {**about, "captions": service.captions(key), "path": shown}
+    return {**about, "captions": service.captions(key)}
 
 
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
@@ -220,9 +253,7 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])
-async def looked(
-    request: Request, key: Item, q: Annotated[Text, Query(min_length=1, max_length=500)]
-) -> dict[str, Any]:
+async def looked(request: Request, key: Item, q: Annotated[Question, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
     path = await service.decoding(partial(service.served.file, key))
@@ -239,7 +270,7 @@ async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str
 
 @api.post("/ask", tags=["explanations"], responses=UPLOAD_REFUSALS)
 async def ask_upload(
-    request: Request, image: Image, question: Annotated[Text, Query(min_length=1, max_length=500)]
+    request: Request, image: Image, question: Annotated[Question, Query()]
 ) -> dict[str, Any]:
     """Answer a question about an uploaded image."""
     service = _service(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -10,13 +10,11 @@ from openvse.errors import DataError
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query, parse_condition
 from openvse.serving.served import Served
-from openvse.serving.settings import Limits
 
 LARGEST_PAGE = 200
 """The largest number of hits of one page."""
 
 _LARGEST = 2**53
-_LONGEST_ID = 4096
 _WILD = 8
 
 
@@ -29,7 +27,12 @@ def _readable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(max_length=10_000), AfterValidator(_readable)]
+Sentence = Annotated[str, Field(max_length=1000), AfterValidator(_readable)]
+Id = Annotated[str, Field(max_length=4096), AfterValidator(_readable)]
+Question = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_readable)]
+Name = Annotated[
+    str, Field(pattern="^[0-9a-f]{32}$", description="The name of an image that was sent before.")
+]
 Key = Annotated[
     int, Field(ge=0, le=_LARGEST, description="The number of an item, as hits give it.", examples=[1])
 ]
@@ -37,18 +40,25 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
+Asked: TypeAlias = tuple[Query, Page]
+"""A query, and which of its hits are wanted."""
+
+
 class SearchFields(BaseModel):
     """One query; at least one of q, like and an image says what to look for."""
 
     model_config = ConfigDict(extra="forbid")
 
-    q: Annotated[Text, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
+    q: Annotated[Sentence, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
     like: Annotated[Key | None, Field(description="An item that hits should resemble.", examples=[None])] = (
         None
     )
-    like_id: Annotated[Text, Field(description="The same, by its path below the indexed folder.")] = ""
+    like_id: Annotated[Id, Field(description="The same, by its path below the indexed folder.")] = ""
+    image: Annotated[
+        Name | None, Field(description="The same, an image that was sent to /api/images.", examples=[None])
+    ] = None
     avoid: Annotated[
-        list[Text],
+        list[Sentence],
         Field(max_length=8, description="Sentences that hits should not fit.", examples=[["a leash"]]),
     ] = []
     image_weight: Annotated[Share, Field(description="Weight of the image or item beside the sentence.")] = (
@@ -67,11 +77,11 @@ class PageFields(BaseModel):
     top_k: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Hits of the page.")] = 50
     skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
     where: Annotated[
-        list[Text],
+        list[Sentence],
         Field(
             max_length=16,
             description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, size, kind or a key of the "
-            "metadata.",
+            f"metadata; a pattern has at most {_WILD} stars.",
             examples=[["date >= 2024", "size < 2MB"]],
         ),
     ] = []
@@ -107,7 +117,7 @@ class QuestionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    question: Annotated[Text, Field(min_length=1, max_length=500, examples=["what colour is the dog?"])]
+    question: Annotated[Question, Field(examples=["what colour is the dog?"])]
 
 
 class Session(BaseModel):
@@ -119,18 +129,14 @@ class Session(BaseModel):
 
 
 def asked_by(
-    fields: SearchFields, page: PageFields, served: Served, limits: Limits, image: ClipSource | None = None
-) -> tuple[Query, Page]:
+    fields: SearchFields, page: PageFields, served: Served, image: ClipSource | None = None
+) -> Asked:
     """Return the query of a request, and the page of its hits.
 
     Raises:
-        DataError: something is longer or larger than the server allows, or nothing is looked for.
+        DataError: a pattern has too many stars, or nothing is looked for.
         MissingItemError: the index does not hold the item.
     """
-    if any(len(text) > limits.characters for text in (fields.q, *fields.avoid, *page.where)):
-        raise DataError(f"a text is longer than {limits.characters} characters: give a shorter one")
-    if len(fields.like_id) > _LONGEST_ID:
-        raise DataError(f"the id has {len(fields.like_id)} characters: give the path of an item of the index")
     where = tuple(map(parse_condition, page.where))
     for condition in where:
         if condition.value.count("*") > _WILD:  # more take too long to compare
@@ -148,8 +154,10 @@ HIT_EXAMPLE: dict[str, Any] = {
     "was": None,
     "score": 0.412,
     "probability": 0.83,
+    "fit": "likely",
     "key": 17,
     "id": "holiday/0001.jpg",
+    "title": "A dog runs on a beach.",
     "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
 }
 FOUND_EXAMPLE: dict[str, Any] = {
@@ -157,5 +165,6 @@ FOUND_EXAMPLE: dict[str, Any] = {
     "searched": 1000,
     "more": True,
     "curve": [[0.1, 0.001], [0.4, 0.8]],
+    "fits": {"likely": 0.34, "possible": 0.21},
     "unknown_words": [],
 }

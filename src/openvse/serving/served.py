@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import stat
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 from openvse.errors import IndexFormatError, MissingItemError
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
+from openvse.media.segments import file_of
 from openvse.search import Answer, Hit, Index, Probabilities, SearchEngine
 from openvse.serving.batching import RememberingModel
 from openvse.stores import StoreAddress
@@ -52,7 +55,8 @@ class Source:
             IndexFormatError: it holds sentences, another model made it, or it is missing or damaged.
         """
         opened = self.place if isinstance(self.place, StoreAddress) else Index.open(self.place)
-        return Served(SearchEngine(model, opened, engine=self.engine, images=self.images))
+        folders = () if isinstance(self.place, StoreAddress) else (self.place,)
+        return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
 
     def state(self, served: Served | None) -> object:
         """Return what changes whenever it does; the items of a store are counted again.
@@ -79,16 +83,18 @@ class Served:
 
     Args:
         engine: answers queries.
+        folders: further folders, of which clients are not told where they are.
 
     Attributes:
         engine: the same.
         fields: the keys of the users' metadata, each with some of its values, the most frequent first.
+        titles: titles of some items, if their metadata have any.
 
     Raises:
         IndexFormatError: it holds sentences.
     """
 
-    def __init__(self, engine: SearchEngine) -> None:
+    def __init__(self, engine: SearchEngine, folders: Sequence[Path] = ()) -> None:
         self.engine, self._catalogue = engine, engine.catalogue
         try:
             if engine.note.holds != "images":
@@ -97,7 +103,10 @@ class Served:
                     f"of images"
                 )
             self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
-            self.fields = _fields_of(self._catalogue.metadata_values())
+            self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
+            said = self._catalogue.metadata_values()
+            self.fields = _fields_of(said)
+            self.titles = sorted({value for name, value in said if name == "title"})
             self._count = len(self._catalogue)
         except BaseException:
             engine.close()
@@ -171,6 +180,20 @@ class Served:
             )
         return real
 
+    def readable(self, value: Any) -> Any:
+        """Return a value of JSON whose texts every client can decode, and which does not say where the folders are."""
+        match value:
+            case str():
+                text = self._place.sub(lambda found: Path(found[1]).name * (not found[2]), value)
+                return text.encode("utf-8", "backslashreplace").decode()
+            case dict():
+                return {self.readable(str(key)): self.readable(each) for key, each in value.items()}
+            case list():
+                return [self.readable(each) for each in value]
+            case float() if value - value != 0:  # NaN or infinite, which is no JSON
+                return str(value)
+        return value
+
     def describe(self, key: int) -> dict[str, Any]:
         """Return what is known of an item: id, kind, time, size, and the user's metadata."""
         facts = self._catalogue.facts(key)
@@ -183,18 +206,20 @@ class Served:
             "kind": facts.kind,
             "modified": changed.isoformat(timespec="seconds"),
             "size": facts.size,
-            "metadata": readable(facts.metadata),
+            "metadata": self.readable(facts.metadata),
             "file": f"/api/items/{key}/file?v={version}",
             "thumbnail": f"/api/items/{key}/thumbnail?v={version}",
         }
 
-    def describe_answer(self, answer: Answer) -> dict[str, Any]:
-        """Return the answer to a query for a reply."""
+    def describe_answer(self, answer: Answer, captions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Return the answer to a query for a reply; a caption names its item."""
+        hits = [replace(hit, title=next(iter(captions.get(hit.id, ())), hit.title)) for hit in answer.hits]
         return {
-            "hits": [self._describe_hit(hit, answer.before.get(hit.id)) for hit in answer.hits],
+            "hits": [self._describe_hit(hit, answer.before.get(hit.id)) for hit in hits],
             "searched": answer.searched,
             "more": answer.more,
             "curve": [] if answer.before else _curve(answer.probabilities),
+            "fits": {} if answer.before or answer.probabilities is None else answer.probabilities.fits(),
             "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in answer.unknown_words],
         }
 
@@ -205,8 +230,10 @@ class Served:
             "was": before,
             "score": round(hit.score, 6),
             "probability": hit.probability,
+            "fit": hit.fit,
             "key": key,
             "id": escaped(hit.id),
+            "title": self.readable(hit.title) or _spelled(hit.id),
             "thumbnail": f"/api/items/{key}/thumbnail?v={self.version(key)}",
         }
 
@@ -230,18 +257,18 @@ def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:
         if len(some) < _VALUES_SHOWN and len(value) <= _VALUE_CHARACTERS:
             some.append(value)
     hidden = ("file_name", "image", "path", "video", "split")
-    return {name: found[name] for name in sorted(found) if name not in hidden and '"' not in name}
+    return {name: found[name] for name in sorted(found) if name not in hidden and not {*name} & {*'"\\'}}
 
 
-def readable(value: Any) -> Any:
-    """Return a value of JSON whose texts every client can decode."""
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case dict():
-            return {readable(str(key)): readable(each) for key, each in value.items()}
-        case list():
-            return [readable(each) for each in value]
-        case float() if value - value != 0:  # NaN or infinite, which is no JSON
-            return str(value)
-    return value
+def _anywhere(folders: Sequence[Path]) -> re.Pattern[str]:
+    """Return what finds the paths of folders in a text, each with the slash behind it if there is one."""
+    places = {str(path) for folder in folders for path in (folder.absolute(), folder.resolve())} - {"/"}
+    names = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True)) or "(?!)"
+    return re.compile(rf"(?<![^\s'\"(\[:=])({names})(/|(?![^\s'\")\]:;,]))")
+
+
+def _spelled(name: str) -> str:
+    """Return the name of a file; words that hyphens or underscores join are set apart."""
+    last = file_of(name).rpartition("/")[2]
+    words = re.split(r"[-_ ]+", last.rpartition(".")[0])
+    return escaped(" ".join(words) if len(words) > 1 and all(map(str.isalpha, words)) else last)

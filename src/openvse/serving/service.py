@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import logging
 import os
@@ -29,7 +30,7 @@ from openvse.search.cache import ByteCache
 from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
 from openvse.serving.layers import Metrics
 from openvse.serving.schemas import LARGEST_PAGE
-from openvse.serving.served import Served, Source, readable
+from openvse.serving.served import Served, Source
 from openvse.serving.settings import Settings
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
@@ -46,9 +47,12 @@ Found: TypeAlias = tuple[Served, Answer]
 LARGE_PX = 1280
 """The longer side of the image in the panel of the page."""
 
+QUERY_PX = 800
+"""The longer side of an image that is kept for searches; models read images of less."""
+
 _EXAMPLES = 6
 _SLOW_WAITING = 32
-_WORDS = range(3, 10)
+_WORDS = range(2, 10)
 
 
 class Service:
@@ -96,6 +100,7 @@ class Service:
         self.served = self._source.open(self._remembering)
         self.metrics = Metrics()
         self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
+        self._kept: ByteCache[bytes] = ByteCache(self.limits.kept_bytes)
         self.is_ready, self.trouble = False, ""
         self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
@@ -176,7 +181,7 @@ class Service:
                 of_all = replace(page, min_score=None, min_precision=None)
                 work = partial(self._hit_reranker.again, [query], [first], [of_all])
                 answer = (await self.slowly(work))[0]
-            replies.append(served.describe_answer(answer))
+            replies.append(served.describe_answer(answer, self._captions))
         return replies
 
     def lose(self, error: EngineError) -> None:
@@ -224,7 +229,7 @@ class Service:
         return await self.decoding(work) if needed and self.served.place else work()
 
     @asynccontextmanager
-    async def uploaded(self, upload: UploadFile) -> AsyncIterator[ClipSource]:
+    async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
         """Decode an image that a client sent, and hold one of the places for uploads while it is in use.
 
         Raises:
@@ -238,6 +243,26 @@ class Service:
             yield await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
         finally:
             self._uploads.release()
+
+    async def keep(self, upload: UploadFile) -> str:
+        """Keep an image that a client sent, for its searches; return its name, a digest of its content.
+
+        Raises:
+            BadImageError: it is no image, or too large.
+            TimeoutError: no place was free in time.
+        """
+        async with self.uploaded(upload) as image:
+            content = await self.decoding(partial(query_image, image))
+        name = hashlib.sha256(content).hexdigest()[:32]
+        self._kept.keep(name, content)
+        return name
+
+    def kept(self, name: str) -> bytes:
+        """Return an image that was kept; raise MissingItemError where it was not, or has been forgotten since."""
+        content = self._kept.find(name)
+        if content is None:
+            raise MissingItemError("the server does not have this image any more: send it again")
+        return content
 
     async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
         """Return an item as a small WebP."""
@@ -271,31 +296,28 @@ class Service:
 
     def captions(self, key: int) -> list[str]:
         """Return the captions of an item; there may be none."""
-        return [*self._captions.get(self.served.id_of(key), ())]
+        return [*map(self.served.readable, self._captions.get(self.served.id_of(key), ()))]
 
     def examples(self) -> list[str]:
-        """Return sentences to try: those of the settings, or captions of the images."""
+        """Return sentences to try: those of the settings, or captions or titles of the images."""
         if self.settings.examples:
             return [*self.settings.examples]
         drawn = random.Random(0)
         names = sorted(self._captions)
         some = drawn.sample(names, min(len(names), 40))
         firsts = [text.strip(" .") for name in some for text in self._captions[name][:1]]
-        return [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS][:_EXAMPLES]
+        firsts += drawn.sample(self.served.titles, min(len(self.served.titles), 40))
+        sentences = [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS]
+        return [*map(self.served.readable, sentences[:_EXAMPLES])]
 
-    def describe(self, *, is_local: bool) -> dict[str, Any]:
-        """Return the description of the server for clients.
-
-        Args:
-            is_local: whether the client is on this machine; others are not told where engine and folders are.
-        """
+    def describe(self) -> dict[str, Any]:
+        """Return the description of the server for clients, who are not told where its files are."""
         served, note = self.served, self.served.engine.note
         return {
             "title": self.settings.title,
             "items": len(served),
             "complete": served.is_complete,
             "created": note.created,
-            "engine": served.place if is_local else "",
             "model": self.names.get("model", ""),
             "embeddings": note.embeddings,
             "width": note.dim,
@@ -310,7 +332,6 @@ class Service:
             "fields": [{"name": name, "values": values} for name, values in served.fields.items()],
             "upload_bytes": self.limits.upload_bytes,
             "top_k": LARGEST_PAGE,
-            "roots": [readable(root.path) for root in note.roots] if is_local else [],
         }
 
     async def _follow(self) -> None:
@@ -383,6 +404,17 @@ def small_image(path: Path, *, large: bool = False) -> bytes:
     image.thumbnail((side, side))
     encoded = io.BytesIO()
     image.save(encoded, "WEBP", quality=82 if large else 78)
+    return encoded.getvalue()
+
+
+def query_image(image: Image.Image) -> bytes:
+    """Return an image as a small JPEG, or as a PNG if it is small anyway, so that every browser can show it."""
+    encoded = io.BytesIO()
+    if max(image.size) <= QUERY_PX // 2:
+        image.save(encoded, "PNG")
+    else:
+        image.thumbnail((QUERY_PX, QUERY_PX))
+        image.save(encoded, "JPEG", quality=95, subsampling=0)
     return encoded.getvalue()
 
 

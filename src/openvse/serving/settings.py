@@ -28,8 +28,8 @@ class Limits:
         connections: open connections from which on requests are refused.
         waiting: questions that wait for the model; further ones are refused.
         together: maximum queries per model call; 1 disables batching.
-        characters: the longest sentence.
         thumbnail_bytes: memory for small images.
+        kept_bytes: memory for images that clients search with; those that were not used for longest are forgotten.
         reranked_bytes: memory for embeddings of images by the second model.
         sentences: embedded sentences that are kept, so that the next page of hits costs no call of the text encoder.
     """
@@ -45,8 +45,8 @@ class Limits:
     connections: int = 4000
     waiting: int = 512
     together: int = 64
-    characters: int = 1000
     thumbnail_bytes: int = 64_000_000
+    kept_bytes: int = 64_000_000
     reranked_bytes: int = 128_000_000
     sentences: int = 2048
 

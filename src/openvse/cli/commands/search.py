@@ -292,7 +292,9 @@ def print_answers(
     for one, answer in zip(asked, answers, strict=True):
         typer.echo(one.title)
         for hit in answer.hits:
-            likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
+            likely = f"{hit.fit:<8}  " if hit.fit else ""
+            if hit.probability is not None and (page.min_precision or page.expected):
+                likely = f"{percent(hit.probability):>5}  "  # they speak of numbers
             name = escaped(hit.id if sentences else hit.path)
             span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
             typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")

@@ -29,6 +29,7 @@ function parameters(query, page) {
   const all = new URLSearchParams();
   if (query.q) all.set("q", query.q);
   if (query.like !== null) all.set("like", query.like);
+  if (query.image) all.set("image", query.image);
   for (const each of query.avoid) all.append("avoid", each);
   for (const each of query.where) all.append("where", each);
   if (query.least !== null) all.set("min_score", query.least);
@@ -37,12 +38,13 @@ function parameters(query, page) {
   return all;
 }
 
-export function search(query, page, signal) {
-  const all = parameters(query, page);
-  if (!query.image) return ask(`api/search?${all}`, { signal });
+export const search = (query, page, signal) => ask(`api/search?${parameters(query, page)}`, { signal });
+
+// The server keeps an image for later searches, makes a picture of it that every browser shows, and returns its name.
+export async function keep(file, signal) {
   const form = new FormData();
-  form.set("image", query.image, "query.jpg");
-  return ask(`api/search/image?${all}`, { method: "POST", body: form, signal });
+  form.set("image", file, "query");
+  return (await ask("api/images", { method: "POST", body: form, signal })).image;
 }
 
 const json = (body) => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });

@@ -106,6 +106,9 @@ function say(text) {
   by("status").textContent = text;
 }
 
+by("chip-image").addEventListener("error", () => { by("chip-image").hidden = true; });
+by("chip-image").addEventListener("load", () => { by("chip-image").hidden = false; });
+
 function trouble(error) {
   if (error.status === 401) {
     login();
@@ -164,7 +167,8 @@ function similar(hit) {
 // An image as the query.
 
 async function useImage(file) {
-  if (!file?.type.startsWith("image/")) {
+  if (!file) return;
+  if (file.type && !file.type.startsWith("image/")) {
     say("Only images can be searched with.");
     return;
   }
@@ -172,10 +176,19 @@ async function useImage(file) {
     say("The model of this index cannot read images, so it is searched with words.");
     return;
   }
-  const small = await smaller(file);
-  Object.assign(query, { image: small, like: null, least: null });
-  remember(true);
-  run();
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  say("Sending the image …");
+  try {
+    const image = await api.keep(await smaller(file), signal);
+    if (signal.aborted) return;
+    Object.assign(query, { image, like: null, least: null });
+    remember(true);
+    run();
+  } catch (error) {
+    if (error.name !== "AbortError") trouble(error);
+  }
 }
 
 // A large photo is sent as a small one, which the model would make of it anyway; what cannot be drawn is sent as it is.
@@ -185,21 +198,22 @@ async function smaller(file) {
     const scale = Math.min(1, QUERY_PX / Math.max(drawn.width, drawn.height));
     if (scale === 1 && file.size < 500_000) return file;
     const canvas = make("canvas", { width: Math.round(drawn.width * scale), height: Math.round(drawn.height * scale) });
-    canvas.getContext("2d").drawImage(drawn, 0, 0, canvas.width, canvas.height);
+    const pen = canvas.getContext("2d");
+    Object.assign(pen, { fillStyle: "#fff", imageSmoothingQuality: "high" });
+    pen.fillRect(0, 0, canvas.width, canvas.height);  // what is transparent is white, as on the server
+    pen.drawImage(drawn, 0, 0, canvas.width, canvas.height);
     return await new Promise((done) => canvas.toBlob((made) => done(made || file), "image/jpeg", 0.92));
   } catch {
     return file;
   }
 }
 
-let shown = "";
 function showChip() {
-  if (shown) URL.revokeObjectURL(shown);
-  shown = query.image ? URL.createObjectURL(query.image) : "";
-  by("chip").hidden = !query.image && query.like === null;
-  if (query.image) by("chip-image").src = shown;
-  else if (query.like !== null) by("chip-image").src = api.address(query.likeThumbnail || `api/items/${query.like}/thumbnail`);
-  by("chip-image").alt = query.image ? "The image that is searched with" : "The image whose likes are searched";
+  const { image, like } = query;
+  by("chip").hidden = !image && like === null;
+  if (image) by("chip-image").src = `api/images/${image}`;
+  else if (like !== null) by("chip-image").src = api.address(query.likeThumbnail || `api/items/${like}/thumbnail`);
+  by("chip-image").alt = image ? "The image that is searched with" : "The image whose likes are searched";
   by("q").placeholder = by("chip").hidden ? "Describe an image" : "Add words";
 }
 
@@ -209,6 +223,8 @@ function remember(anew) {
   const all = new URLSearchParams();
   if (query.q) all.set("q", query.q);
   if (query.like !== null) all.set("like", query.like);
+  if (query.image) all.set("image", query.image);
+  if (query.weight !== 0.5 && (query.image || query.like !== null)) all.set("weight", query.weight);
   for (const kind of ["avoid", "where"]) for (const each of query[kind]) all.append(kind, each);
   if (query.least !== null) all.set("least", query.least);
   if (query.again) all.set("again", "1");
@@ -218,10 +234,11 @@ function remember(anew) {
 
 function recall() {
   const all = new URLSearchParams(location.search);
-  const like = all.get("like"), least = all.get("least");
+  const like = all.get("like"), image = all.get("image");
+  const number = (name, otherwise) => (all.get(name) && Number.isFinite(Number(all.get(name))) ? Number(all.get(name)) : otherwise);
   Object.assign(query, {
-    q: all.get("q") || "", image: null, like: /^\d+$/.test(like || "") ? Number(like) : null, likeThumbnail: "",
-    avoid: all.getAll("avoid"), where: all.getAll("where"), least: least !== null && Number.isFinite(Number(least)) ? Number(least) : null, again: all.has("again"),
+    q: all.get("q") || "", image: /^[0-9a-f]{32}$/.test(image || "") ? image : null, like: /^\d+$/.test(like || "") ? Number(like) : null, likeThumbnail: "",
+    avoid: all.getAll("avoid"), where: all.getAll("where"), least: number("least", null), weight: number("weight", 0.5), again: all.has("again"),
   });
   by("q").value = query.q;
 }
@@ -315,7 +332,7 @@ addEventListener("drop", (event) => {
   useImage(event.dataTransfer.files[0]);
 });
 addEventListener("paste", (event) => {
-  const file = [...(event.clipboardData?.files || [])].find((each) => each.type.startsWith("image/"));
+  const [file] = event.clipboardData?.files || [];
   if (!file) return;
   event.preventDefault();
   useImage(file);

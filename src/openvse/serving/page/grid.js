@@ -1,7 +1,7 @@
 // The images that were found: one card each, moved through with the arrow keys.
 
 import { address } from "./api.js";
-import { make, percent, score } from "./words.js";
+import { make, score } from "./words.js";
 
 export class Grid {
   constructor(list, { onOpen, onMore }) {
@@ -85,22 +85,21 @@ export class Grid {
 
   #made(hit, place) {
     const picture = make("img", { alt: "", loading: "lazy", decoding: "async" });
-    const likely = hit.probability === null ? "" : `, probability ${percent(hit.probability)}`;
+    const likely = hit.fit ? `, ${hit.fit}` : "";
     const moved = hit.was === null || hit.was === hit.rank ? "" : `, was ${hit.was}`;
-    const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.id}, score ${score(hit.score)}${likely}${moved}` });
+    const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${moved}` });
     card.dataset.place = place;
     picture.addEventListener("load", () => {
       const shape = picture.naturalWidth / picture.naturalHeight;
-      card.classList.toggle("is-square", shape > 0.9 && shape < 1.12);  // drawings and icons are shown whole
+      card.classList.toggle("is-square", shape > 0.9 && shape < 1.12);  // drawings and icons are often on white
       card.classList.add("is-loaded");
     });
     picture.addEventListener("error", () => card.classList.add("is-broken"));
     picture.src = address(hit.thumbnail);
     const shot = make("span", { className: "shot" }, picture);
     if (hit.was !== null) shot.append(move(hit));
-    const worth = hit.probability === null ? score(hit.score) : percent(hit.probability);
-    const name = make("span", { className: "name", title: hit.id }, hit.id.split("/").at(-1));
-    card.append(shot, make("span", { className: "line" }, name, make("span", { className: "worth" }, worth)));
+    const name = make("span", { className: "name", title: hit.id }, hit.title);
+    card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${hit.fit}` }, hit.fit || score(hit.score))));
     return make("li", {}, card);
   }
 

@@ -20,6 +20,7 @@ export class Panel {
     by("next").addEventListener("click", () => onStep(1));
     by("similar").addEventListener("click", () => onSimilar(this.hit));
     by("look").addEventListener("click", () => this.toggleLook());
+    by("panel-image").addEventListener("load", () => this.#fitStage());
     by("panel-video").addEventListener("loadedmetadata", () => { if (by("veil").hidden) this.#film(true); });
     by("ask-form").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -36,7 +37,7 @@ export class Panel {
     this.leaving = new AbortController();
     Object.assign(this, { hit, query, moves: false });
     this.box.hidden = false;
-    by("panel-name").textContent = hit.id.split("/").at(-1);
+    by("panel-name").textContent = hit.title;
     by("panel-name").title = hit.id;
     by("panel-body").scrollTop = 0;
     by("previous").disabled = isFirst;
@@ -90,6 +91,14 @@ export class Panel {
     moving.src = api.address(item.file);
   }
 
+  // The stage has the shape of the image, so that what is drawn over it lies right; a small image is enlarged a little.
+  #fitStage() {
+    const { naturalWidth: width, naturalHeight: height } = by("panel-image");
+    if (!height) return;
+    by("stage").style.setProperty("--shape", width / height);
+    by("stage").style.setProperty("--most", `${3 * height}px`);
+  }
+
   #unload() {
     this.#film(false);
     by("panel-video").removeAttribute("src");
@@ -110,7 +119,7 @@ export class Panel {
       entries[0] = ["Rank, was → now", `${hit.was} → ${hit.rank}`, kind];
     }
     entries.push(["Score", score(hit.score)]);
-    if (hit.probability !== null) entries.push(["Probability", percent(hit.probability)]);
+    if (hit.fit) entries.push(["Fit", hit.fit], ["Probability", percent(hit.probability)]);
     by("scores").replaceChildren(...entries.map(([name, value, kind = ""]) => make("div", {}, make("dt", {}, name), make("dd", { className: kind }, value))));
   }
 
@@ -124,7 +133,7 @@ export class Panel {
       by("original").href = api.address(item.file);
       if (item.kind === "clip" && !by("stage").hidden) this.#load(item);
       if (ANIMATED.test(item.id) && !by("stage").hidden) this.#animate(item, signal);
-      by("facts").replaceChildren(...rows({ Path: item.path || item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
+      by("facts").replaceChildren(...rows({ Name: item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
       by("captions").replaceChildren(...item.captions.map((text) => make("li", {}, text)));
       by("captions-box").hidden = !item.captions.length;
       if (item.captions.length) by("panel-image").alt = item.captions[0];
@@ -159,7 +168,8 @@ export class Panel {
   #draw(looked) {
     by("looked").hidden = false;
     this.#film(false);
-    drawLooked(looked, by("veil"), by("outlines"));
+    const image = by("panel-image");
+    drawLooked(looked, by("veil"), by("outlines"), image.naturalWidth / image.naturalHeight || 1);
     by("looked-words").replaceChildren(...shadedWords(looked));
     by("looked-note").textContent = describeLooked(looked);
   }

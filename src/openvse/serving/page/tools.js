@@ -1,6 +1,6 @@
 // Filters, what to avoid, the lowest score, and the second model.
 
-import { chance, make, percent, score } from "./words.js";
+import { make, score } from "./words.js";
 
 const by = (id) => document.getElementById(id);
 const BUILT_IN = [
@@ -12,7 +12,7 @@ const BUILT_IN = [
 
 export class Tools {
   constructor(query, onChange) {
-    Object.assign(this, { query, onChange, curve: [], best: 1, fields: BUILT_IN });
+    Object.assign(this, { query, onChange, fits: {}, best: 1, fields: BUILT_IN });
     for (const [button, form, input] of [["add-filter", "filter-form", "filter-value"], ["add-avoid", "avoid-form", "avoid-value"]]) {
       by(button).addEventListener("click", () => this.#toggle(by(button), by(form), by(input)));
       by(form).addEventListener("keydown", (event) => {
@@ -25,7 +25,7 @@ export class Tools {
     by("filter-form").addEventListener("submit", (event) => {
       event.preventDefault();
       const field = by("filter-field").value, value = by("filter-value").value.trim();
-      if (value) this.#add("where", `${field.includes(" ") ? `"${field}"` : field} ${by("filter-operator").value} ${value}`);
+      if (value) this.#add("where", `${/^[\w.]+$/.test(field) ? field : `"${field}"`} ${by("filter-operator").value} ${value}`);
       by("filter-value").value = "";
     });
     by("avoid-form").addEventListener("submit", (event) => {
@@ -54,7 +54,9 @@ export class Tools {
   }
 
   offer(info) {
-    this.fields = [...BUILT_IN, ...info.fields.map((each) => ({ ...each, hint: each.values[0] || "", operator: "=" }))];
+    const taken = new Set(BUILT_IN.map((each) => each.name));
+    const own = info.fields.map(({ name, values }) => ({ name: taken.has(name) ? `meta.${name}` : name, values, hint: values[0] || "words", operator: values.length ? "=" : "contains" }));
+    this.fields = [...BUILT_IN, ...own];
     by("filter-field").replaceChildren(...this.fields.map((each) => make("option", { value: each.name }, each.name)));
     this.#fieldChosen();
     by("again-box").hidden = !info.rerank;
@@ -82,7 +84,7 @@ export class Tools {
 
   // The range of the slider goes from what speaks for nothing to a little above the best hit.
   learn(page) {
-    this.curve = page.curve;
+    this.fits = page.fits;
     if (this.query.least === null && page.hits.length) {
       this.best = Math.max(...page.hits.map((hit) => hit.score));
       const low = Math.min(0, Math.floor(20 * Math.min(...page.hits.map((hit) => hit.score))) / 20);
@@ -96,8 +98,8 @@ export class Tools {
     const { least } = this.query;
     if (least === null) by("least").value = by("least").min;
     else by("least").value = least;
-    const likely = least === null ? null : chance(this.curve, least);
-    by("least-value").textContent = least === null ? "any" : likely === null ? score(least) : `${score(least)} · ${percent(likely)}`;
+    const fit = Object.entries(this.fits).find(([, from]) => from !== null && least >= from)?.[0] || "unlikely";
+    by("least-value").textContent = least === null ? "any" : Object.keys(this.fits).length ? `${score(least)} · ${fit}` : score(least);
     by("least").setAttribute("aria-valuetext", by("least-value").textContent);
   }
 

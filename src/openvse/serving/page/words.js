@@ -21,17 +21,6 @@ export function size(bytes) {
 
 export const date = (text) => new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" }).format(new Date(text));
 
-// The probability of a score, read off a curve [[score, probability], ...]; null without one.
-export function chance(curve, value) {
-  if (!curve.length) return null;
-  if (value <= curve[0][0]) return curve[0][1];
-  for (let k = 1; k < curve.length; k += 1) {
-    const [x0, y0] = curve[k - 1], [x1, y1] = curve[k];
-    if (value <= x1) return x1 === x0 ? y1 : y0 + ((value - x0) / (x1 - x0)) * (y1 - y0);
-  }
-  return curve.at(-1)[1];
-}
-
 export function make(tag, attributes = {}, ...inside) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
