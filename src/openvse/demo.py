@@ -132,12 +132,11 @@ def run_demo(
     held_out = {
         path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"
     }
-    names = _names(corpus)
     sheet = out / "contact_sheet.html"
-    write_whole(sheet, _page(hits, names, held_out))
+    write_whole(sheet, _page(hits, held_out))
     return DemoResult(
         table=report.to_markdown(),
-        answers=[[DemoHit(names[h.id], h.score, h.id in held_out) for h in answer] for answer in hits],
+        answers=[[DemoHit(h.title, h.score, h.id in held_out) for h in answer] for answer in hits],
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,
         model=result.best,
@@ -157,14 +156,6 @@ def _evaluate(model: TwoTower, corpus: Corpus, features: FeatureStore) -> Report
     )
 
 
-def _names(corpus: Corpus) -> dict[str, str]:
-    """Return the first text of each image by its file name."""
-    names: dict[str, str] = {}
-    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
-        names.setdefault(corpus.image_paths[image].name, corpus.captions[text])
-    return names
-
-
 def _say_names(corpus: Corpus, path: Path) -> None:
     """Write the texts of the images for their index: the first as the title, the others as keywords."""
     texts: dict[str, list[str]] = {}
@@ -177,18 +168,12 @@ def _say_names(corpus: Corpus, path: Path) -> None:
     write_whole(path, "".join(json.dumps(each) + "\n" for each in said))
 
 
-def _page(hits: Sequence[Sequence[Hit]], names: dict[str, str], held_out: set[str]) -> str:
-    """Return the contact sheet, with the names of the images and a mark on those that were held out of training."""
-    labelled = {
-        f"{query} ({BEYOND[query]})" if query in BEYOND else query: [
-            replace(hit, id=names[hit.id]) for hit in answer
-        ]
-        for query, answer in zip(QUERIES, hits, strict=True)
-    }
-    badges = {names[file]: "held out" for file in held_out}
+def _page(hits: Sequence[Sequence[Hit]], held_out: set[str]) -> str:
+    """Return the contact sheet, with a mark on the images that were held out of training."""
+    queries = [f"{query} ({BEYOND[query]})" if query in BEYOND else query for query in QUERIES]
     return contact_sheet(
-        labelled,
+        dict(zip(queries, hits, strict=True)),
         "openvse demo: emoji that fit a sentence",
         note="Images: OpenMoji (CC BY-SA 4.0). A badge marks emoji that were held out of training.",
-        badges=badges,
+        badges=dict.fromkeys(held_out, "held out"),
     )
