@@ -357,6 +357,31 @@ def test_an_image_that_the_browser_cannot_show_has_a_preview(
     expect(page.locator("#trouble")).to_contain_text("not an image")
 
 
+def test_regions_are_numbered_where_they_overlap(url: str, open_page: Open, troubles: list[str]) -> None:
+    boxes = [
+        [0.1, 0.1, 0.6, 0.9],
+        [0.12, 0.1, 0.62, 0.9],
+        [0.4, 0.3, 0.9, 0.95],
+        [0, 0, 1, 1],
+        [0.7, 0, 1, 0.3],
+    ]
+    looked = {"of": "score", "boxes": boxes, "shares": [0.3, 0.2, 0.1, -0.1, 0.05], "tiled": False}
+    told = {**looked, "words": ["grass"], "word_shares": [0.5], "view": 1, "views": 1}
+    page = open_page(f"{url}/?q=grass")
+    page.route("**/looked**", lambda route: route.fulfill(json=told))
+    loaded(page, 6)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("l")
+    expect(page.locator("#looked-note")).to_contain_text("1 (55 %), 2 (18 %), 3 (9 %)")
+    assert page.locator("#outlines text").all_text_contents() == ["3", "2", "1"]
+    stage = page.locator("#stage").bounding_box()
+    best = page.locator("#outlines .f1").bounding_box()
+    assert stage and best
+    assert (best["x"] - stage["x"]) / stage["width"] == pytest.approx(0.1, abs=0.02)
+    assert best["width"] / stage["width"] == pytest.approx(0.5, abs=0.03)
+    assert not serious(page) and not troubles
+
+
 def test_cards_show_whole_images_with_titles(
     own_place: Place, model: TwoTower, running: Callable[[Service], Running], open_page: Open
 ) -> None:
@@ -408,6 +433,17 @@ def test_on_a_phone(url: str, open_page: Open, troubles: list[str], dark: bool) 
     assert not page.evaluate(wide) and not serious(page)
     page.locator("#close").click()
     expect(page.locator(".card").first).to_be_focused()
+    page.locator(".card").nth(1).click()
+    expect(page.locator("#close")).to_be_focused()
+    page.go_back()  # as on a phone, this closes what covers the page
+    expect(page.locator("#panel")).to_be_hidden()
+    expect(page.locator("#q")).to_have_value("grass")
+    expect(page.locator(".card")).to_have_count(48)
+    page.locator(".card").first.click()
+    page.locator("#similar").click()
+    page.wait_for_url("**like=**")
+    loaded(page, 4)
+    expect(page.locator("#panel")).to_be_hidden()
     assert not troubles
 
 

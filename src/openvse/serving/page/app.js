@@ -17,6 +17,7 @@ let info = { answer: null, rerank: null };
 let running = null;
 let more = false;
 let open = null;
+let asked = "";
 
 const grid = new Grid(by("grid"), { onOpen: (place) => (open === place ? closePanel() : openPanel(place)), onMore: nextPage });
 const panel = new Panel({ onClose: closePanel, onSimilar: similar, onStep: step });
@@ -30,6 +31,7 @@ async function run() {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
+  asked = location.search;
   closePanel();
   tools.show();
   showChip();
@@ -123,10 +125,12 @@ function trouble(error) {
 // The panel.
 
 function openPanel(place) {
+  const covers = matchMedia("(max-width: 60rem)").matches;
+  if (covers && open === null) history.pushState({ panel: true }, "");  // so that Back closes it
   open = place;
   panel.open(grid.hits[place], query, { answers: Boolean(info.answer), looks: info.looks, shows: info.shows, isFirst: place === 0, isLast: place === grid.hits.length - 1 });
   grid.mark(place);
-  if (matchMedia("(max-width: 60rem)").matches) by("close").focus();
+  if (covers) by("close").focus();
 }
 
 function closePanel() {
@@ -137,6 +141,7 @@ function closePanel() {
   panel.close();
   grid.mark(null);
   if (held || document.activeElement === document.body) grid.focus(place);
+  if (history.state?.panel) history.back();
 }
 
 // What the model looked at, of an image that may not be open yet.
@@ -337,7 +342,14 @@ addEventListener("paste", (event) => {
   event.preventDefault();
   useImage(file);
 });
-addEventListener("popstate", () => { recall(); run(); });
+addEventListener("popstate", () => {
+  if (location.search === asked) {
+    closePanel();
+    return;
+  }
+  recall();
+  run();
+});
 
 // The beginning.
 
@@ -370,7 +382,7 @@ async function begin() {
   document.title = by("brand").textContent = info.title;
   tools.offer(info);
   by("pick").hidden = !info.images;
-  by("hero-note").textContent = `Describe one of ${count(info.items)} images in your own words, or drop an image here.`;
+  by("hero-note").textContent = `Describe one of ${count(info.items)} images in your own words, or search with an image.`;
   const examples = info.examples.length ? info.examples : FALLBACK;
   by("examples").replaceChildren(...examples.map((text) => {
     const button = make("button", { type: "button" }, text);

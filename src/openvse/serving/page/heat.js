@@ -90,7 +90,7 @@ export function describeLooked(looked) {
   else if (sum > 0 && most > 0) parts.push(`The brighter a part, the more it adds to the score: the brightest of ${looked.shares.length} adds ${percent(Math.min(1, most / sum))} of it.`);
   else parts.push("The darker a part, the more it speaks against the words; taken together, the parts speak against them.");
   if (!looked.tiled) {
-    const each = foremost(looked).map((place, rank) => `${rank + 1} ${sum > 0 ? percent(Math.max(0, Math.min(1, looked.shares[place] / sum))) : ""}`.trim());
+    const each = foremost(looked).map((place, rank) => `${rank + 1}${sum > 0 ? ` (${percent(Math.max(0, Math.min(1, looked.shares[place] / sum)))})` : ""}`);
     parts[0] = `${looked.of === "attention" ? "The answer came above all from the numbered regions" : "The numbered regions add most to the score"}: ${each.join(", ")}.`;
   }
   if (looked.views > 1) parts.push(`The model has ${looked.views} views of this image; view ${looked.view} fits best.`);
