@@ -149,7 +149,10 @@ def test_texts_of_several_images_and_pairs_that_are_named_twice_count_once() -> 
 
 
 def test_pooling_is_the_isotonic_regression() -> None:
-    """Compare with the min-max formula: the regression is max over starts of the min over ends of the mean."""
+    """Compare with the min-max formula: the regression is max over starts of the min over ends of the mean.
+
+    The curve has the value of a run at its centre, and rises from centre to centre.
+    """
     generator = np.random.default_rng(0)
     for _ in range(20):
         relevant, irrelevant = generator.integers(0, 4, (2, 12)).astype(float)
@@ -169,8 +172,15 @@ def test_pooling_is_the_isotonic_regression() -> None:
             )
             for place in filled
         }
-        odds = share * np.exp(np.interp(filled, knots, ratios))
-        assert odds / (1 + odds) == pytest.approx(np.array([*wanted.values()]))
+        runs: dict[float, list[int]] = {}
+        for place in filled.tolist():
+            runs.setdefault(round(wanted[place], 9), []).append(place)
+        centres = [round(float(np.average(run, weights=total[run]))) for run in runs.values()]
+        assert set(knots.tolist()) == {*centres, filled[0], filled[-1]} and (np.diff(knots) > 0).all()
+        odds = share * np.exp(np.interp(centres, knots, ratios))
+        assert odds / (1 + odds) == pytest.approx(np.array([*runs]), abs=1e-6)
+        inner = (knots >= centres[0]) & (knots <= centres[-1])
+        assert (np.diff(ratios[inner]) > 0).all()  # no step
 
 
 def test_the_line_is_the_most_likely_one() -> None:

@@ -182,30 +182,35 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
 
 
 def isotonic(counts: Counts) -> tuple[Int[np.ndarray, "K"], Float[np.ndarray, "K"]]:
-    """Pool adjacent violators: the likelihood ratio is constant in runs of bins, and rises from run to run.
+    """Pool adjacent violators: runs of bins get one likelihood ratio each, which rises from run to run.
 
-    A relevant pair is added to the lowest bin and an irrelevant one to the highest. So no pair is certain, and n
-    relevant pairs that score above all irrelevant ones have the odds n : 1.
+    The knots are the centres of the runs, weighted by their pairs (centred isotonic regression: Oron and Flournoy,
+    Statistics in Biopharmaceutical Research 2017), so the curve rises between them instead of jumping; the first and
+    the last bin have the ratios of their runs. A relevant pair is added to the lowest bin and an irrelevant one to the
+    highest. So no pair is certain, and n relevant pairs that score above all irrelevant ones have the odds n : 1.
     """
     relevant, irrelevant = counts.relevant.copy(), counts.irrelevant.copy()
     filled = np.flatnonzero(relevant + irrelevant)
     relevant[filled[0]] += 1
     irrelevant[filled[-1]] += 1
-    runs: list[tuple[int, int, float, float]] = []  # first and last bin, relevant, irrelevant
+    runs: list[tuple[float, float, float]] = []  # relevant, irrelevant, the sum of the bins of all pairs
     for place, yes, no in zip(
         filled.tolist(), relevant[filled].tolist(), irrelevant[filled].tolist(), strict=True
     ):
-        run = (place, place, yes, no)
-        while (
-            runs and run[2] * runs[-1][3] <= runs[-1][2] * run[3]
-        ):  # its ratio is not above that of the run before
+        run = (yes, no, place * (yes + no))
+        while runs and run[0] * runs[-1][1] <= runs[-1][0] * run[1]:  # not above the ratio of the run before
             before = runs.pop()
-            run = (before[0], run[1], before[2] + run[2], before[3] + run[3])
+            run = (before[0] + run[0], before[1] + run[1], before[2] + run[2])
         runs.append(run)
     share = np.log(relevant.sum()) - np.log(irrelevant.sum())
-    knots = [(place, np.log(yes / no) - share) for first, last, yes, no in runs for place in {first, last}]
-    places, log_ratios = zip(*sorted(knots), strict=True)
-    return np.array(places), np.maximum.accumulate(np.array(log_ratios))
+    ratios = np.maximum.accumulate([np.log(yes / no) - share for yes, no, _ in runs])
+    centres = [round(total / (yes + no)) for yes, no, total in runs]
+    knots = {
+        int(filled[0]): ratios[0],
+        **dict(zip(centres, ratios, strict=True)),
+        int(filled[-1]): ratios[-1],
+    }
+    return np.array([*knots]), np.array([*knots.values()])
 
 
 def logistic(counts: Counts) -> tuple[Int[np.ndarray, "K"], Float[np.ndarray, "K"]]:
