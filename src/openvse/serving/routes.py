@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from mimetypes import guess_type
 from typing import IO, Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, File, Path, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from starlette.responses import FileResponse, JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from openvse.errors import DataError
+from openvse.errors import DataError, nearest
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, is_token, session_of
@@ -61,7 +62,19 @@ UPLOAD_REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"description": "The body is too large.", **ERROR},
 }
 
-api = APIRouter(prefix="/api", responses=REFUSALS)
+
+def _check_names(request: Request) -> None:
+    """Raise DataError where the address holds a field that the interface does not describe, or one twice."""
+    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    known = {each["name"]: each["schema"].get("type") for each in operation.get("parameters", ())}
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if name not in known:
+            raise DataError(f"{name} is no field of this request{nearest(name, [*known])}")
+        if count > 1 and known[name] != "array":
+            raise DataError(f"{name} is given {count} times: give it once")
+
+
+api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
 plain = APIRouter()
 
 Item = Annotated[Key, Path()]
