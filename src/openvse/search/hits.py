@@ -22,14 +22,15 @@ GENERAL = 0.01
 """The share of the images of which the words assume that they fit, as a sentence may be a general one."""
 
 _TITLES = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
-_FILES = ("file_name", "image", "path", "video", "split")
+FILE_KEYS = ("file_name", "image", "path", "video", "split")
+"""Keys of the users' metadata that say which file a line is about, or where it belongs, and nothing of its content."""
 
 
 def title_of(metadata: Mapping[str, object]) -> str:
     """Return the text of a user's metadata that names an item best: a caption, a title or another text; "" for none."""
     named = [metadata.get(key) for key in _TITLES]
     named = [value[0] if isinstance(value, list) and value else value for value in named]
-    others = [value for key, value in metadata.items() if key not in _FILES]
+    others = [value for key, value in metadata.items() if key not in FILE_KEYS]
     for value in (*named, *others):
         if isinstance(value, str) and any(map(str.isalpha, value)):
             return " ".join(value.split())

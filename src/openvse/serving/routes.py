@@ -78,7 +78,7 @@ api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_
 plain = APIRouter()
 
 Item = Annotated[Key, Path()]
-Image = Annotated[UploadFile, File(description="An image: JPEG, PNG, WebP, GIF, AVIF, TIFF or BMP.")]
+Image = Annotated[UploadFile, File(description="An image: JPEG, PNG, WebP, GIF, AVIF, HEIC, TIFF or BMP.")]
 
 
 def _shown(example: object) -> dict[int | str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.search import Answer, Hit, Index, Probabilities, SearchEngine
+from openvse.search.hits import FILE_KEYS
 from openvse.serving.batching import RememberingModel
 from openvse.stores import StoreAddress
 from openvse.stores.choice import EngineChoice
@@ -104,7 +105,7 @@ class Served:
                 )
             self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
-            said = self._catalogue.metadata_values()
+            said = [pair for pair in self._catalogue.metadata_values() if not self._place.search(pair[1])]
             self.fields = _fields_of(said)
             self.titles = sorted({value for name, value in said if name == "title"})
             self._count = len(self._catalogue)
@@ -256,8 +257,7 @@ def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:
         some = found.setdefault(name, [])
         if len(some) < _VALUES_SHOWN and len(value) <= _VALUE_CHARACTERS:
             some.append(value)
-    hidden = ("file_name", "image", "path", "video", "split")
-    return {name: found[name] for name in sorted(found) if name not in hidden and not {*name} & {*'"\\'}}
+    return {name: found[name] for name in sorted(found) if name not in FILE_KEYS and not {*name} & {*'"\\'}}
 
 
 def _anywhere(folders: Sequence[Path]) -> re.Pattern[str]:
