@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from openvse.analysis.suspicious import (
     swap_captions,
 )
 from openvse.datasets import open_corpus
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, TrainingError
 from openvse.tasks.load import load
 from tests.cli.album import write_album, write_recipe
 from tests.tiny import write_tiny_corpus
@@ -83,6 +84,9 @@ def test_swapped_captions_are_found(tmp_path: Path) -> None:
     again = score_folds(plan)
     assert {path: path.stat().st_mtime_ns for path in times} == times
     np.testing.assert_array_equal(again.standing, scores.standing)
+    other = replace(plan, corpus=swapped.select(np.arange(len(swapped) - 2)), fold=plan.fold[:-2])
+    with pytest.raises(TrainingError, match=r"data are not those .*: train: .* choose another --out"):
+        score_folds(other)
     pair = int(np.flatnonzero(plan.fold[swapped.relevance.images] == 0)[3])
     image, text = int(swapped.relevance.images[pair]), int(swapped.relevance.texts[pair])
     assert scores.score[pair] == pytest.approx(_score(plan, image, text), abs=1e-5)

@@ -78,6 +78,14 @@ def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("model.safetensors")}
     assert run_sweep(sweep) == found
     assert {path: path.stat().st_mtime_ns for path in times} == times
+    table = recipe.parent / "tiny.csv"
+    lines = table.read_text()
+    try:
+        table.write_text(lines.replace("green", "grass", 1))
+        with pytest.raises(OpenVSEError, match=r"_s0 was trained on other data \(another train\)"):
+            run_sweep(sweep)
+    finally:
+        table.write_text(lines)
     with pytest.raises(OpenVSEError, match=f"{VIEWS}-1_s0.*--out"):
         run_sweep(replace(sweep, overrides=("training.batch_size=16",)))
     with pytest.raises(OpenVSEError, match="num_view"):  # before anything is trained

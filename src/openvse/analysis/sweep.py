@@ -19,7 +19,7 @@ from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
 from openvse.analysis.trainings import SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.analysis.views import measure_views
-from openvse.corpus import Corpus
+from openvse.corpus import Corpus, digest_of_pairs
 from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation import Metrics, evaluate
 from openvse.evaluation.metrics import RECALLS
@@ -286,15 +286,15 @@ class _Runs:
     def __init__(self, sweep: Sweep, watcher: Watcher | None, progress: OnProgress | None) -> None:
         self._sweep, self._progress = sweep, progress
         self._trainings = Trainings(watcher)
-        self._shared: dict[str, tuple[Corpus, SharedStores]] = {}
+        self._shared: dict[str, tuple[Corpus, SharedStores, dict[str, str]]] = {}
 
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
         """Return what a run reached; it is trained, or continued, if that is not known yet."""
         sweep = self._sweep
-        corpus, stores = self._data(plain)
+        corpus, stores, digests = self._data(plain)
         folder = sweep.folder / f"{setting.name}_s{seed}"
         recipe = _recipe(sweep, setting, seed, stores.overrides)
-        asked = {"recipe": recipe.to_dict(), "split": sweep.split}
+        asked = {"recipe": recipe.to_dict(), "split": sweep.split, "data": digests}
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
         model = self._trainings.best(recipe, folder, place)
@@ -307,13 +307,16 @@ class _Runs:
         write_whole(folder / RESULT, json.dumps(asked | {"metrics": metrics}, indent=2) + "\n")
         return metrics
 
-    def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, SharedStores]:
+    def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, SharedStores, dict[str, str]]:
+        """Return the data of a recipe, with stored features and a hash of the pairs of each split that is read."""
         tree = recipe.to_dict()
         read = [tree["data"], *(tree[side]["encoder"] for side in ("image", "text"))]
         key = hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:12]
         if key not in self._shared:
             corpus, folder = open_data(recipe), self._sweep.folder / "stores" / key
-            self._shared[key] = corpus, share_stores(recipe, corpus, folder, self._progress)
+            read_splits = sorted({"train", "validation", self._sweep.split})
+            digests = {split: digest_of_pairs(corpus.split(split)) for split in read_splits}
+            self._shared[key] = corpus, share_stores(recipe, corpus, folder, self._progress), digests
         return self._shared[key]
 
 
@@ -321,7 +324,7 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
     """Return what an earlier sweep wrote about the same run; None if it wrote nothing, or measured another split.
 
     Raises:
-        OpenVSEError: the run has another recipe.
+        OpenVSEError: the run has another recipe or other data.
     """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -334,6 +337,12 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         changed = sorted(key for key in keys if before.get(key) != wanted["recipe"].get(key))
         raise OpenVSEError(
             f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
+        )
+    before = kept.get("data") or {}  # an earlier version did not note them
+    if changed := [split for split, digest in wanted["data"].items() if before.get(split, digest) != digest]:
+        raise OpenVSEError(
+            f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot "
+            f"stand beside new ones: choose another --out for this sweep"
         )
     return dict(kept["metrics"]) if kept.get("split") == wanted["split"] else None
 

@@ -112,9 +112,12 @@ class Trainings:
             recipe: the recipe.
             folder: the folder of the run; one that is finished is not trained again.
             message: says which training this is, and is passed on in any case.
+
+        Raises:
+            TrainingError: the run was trained on other data before, so that it cannot stand beside the others.
         """
         self._watcher.note(message)
-        return load_as(TwoTower, train(recipe, folder, resume=True, watcher=self).best)
+        return load_as(TwoTower, train(recipe, folder, resume=True, same_data=True, watcher=self).best)
 
     def warn(self, message: str) -> None:
         """Pass a warning on, if it is new."""

@@ -189,11 +189,16 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
 def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
     """Leave out images that a store lacks, because they could not be decoded, and list them in ``problems``.
 
+    Images whose file has changed since their features were stored are kept, and listed too.
+
     Raises:
         StoreError: the store has none of the images.
     """
     if features is None:
         return corpus
+    if isinstance(features, FeatureStore):
+        stale = features.stale(zip(corpus.image_ids, corpus.image_paths, strict=True))
+        corpus = replace(corpus, problems=(*corpus.problems, stale)) if stale else corpus
     stored = np.fromiter((item in features for item in corpus.image_ids), dtype=bool, count=len(corpus))
     if stored.all():
         return corpus

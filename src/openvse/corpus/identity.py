@@ -99,12 +99,9 @@ class SplitData:
             ordered: whether the order of the questions matters.
             sees: whether the model looks at the images; otherwise their content does not matter.
         """
-        lines = (
-            "\0".join((q.question_id, q.image_id, q.text, *map(str, q.answers))) for q in questions.questions
-        )
         images = (questions.image_ids, questions.image_paths) if sees else ((), ())
         content = _content(*images, features)
-        digest = digest_of(lines, ordered=ordered)
+        digest = digest_of_questions(questions, ordered=ordered)
         return cls("questions", len(questions.image_ids), len(questions), digest, content)
 
 
@@ -119,6 +116,12 @@ def digest_of(lines: Iterable[str], *, ordered: bool = True) -> str:
 def digest_of_pairs(corpus: Corpus) -> str:
     """Return a hash of the relevant pairs, by the names of the images and the words of the sentences."""
     return digest_of(_pairs(corpus), ordered=False)
+
+
+def digest_of_questions(questions: QuestionSet, *, ordered: bool = False) -> str:
+    """Return a hash of questions: their names, images, words and answers."""
+    lines = ("\0".join((q.question_id, q.image_id, q.text, *q.answers)) for q in questions.questions)
+    return digest_of(lines, ordered=ordered)
 
 
 def _pairs(corpus: Corpus) -> Iterable[str]:

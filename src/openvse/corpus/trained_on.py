@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import UInt
@@ -18,6 +18,9 @@ SAMPLE_SIZE = 1024
 """The number of training images that a model remembers; of fewer it remembers all."""
 
 _KEPT_BYTES = 6
+
+_Sample: TypeAlias = tuple[int, UInt[np.ndarray, "_"]]
+"""The number of all images, and the smallest of their hashes in order."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +55,30 @@ def training_sample(corpus: Corpus) -> dict[str, Any]:
     Args:
         corpus: the images that a model is trained on, with their texts.
     """
-    return _written(np.sort(_hashes(corpus))[:SAMPLE_SIZE], len(corpus))
+    return _written(len(corpus), np.sort(_hashes(corpus))[:SAMPLE_SIZE])
 
 
-def also_trained_on(data: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data in a model's provenance, whose sample also has the images that it was trained on before.
+def also_trained_on(data: Mapping[str, Any], *before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data in a model's provenance, whose sample also has the images of other trainings.
 
     Args:
-        data: the data that it is trained on now.
-        before: those that it was trained on until then; neither is checked.
+        data: the data that the model is trained on now.
+        before: the provenance of what it began from, or of what it is joined with; it is not checked.
     """
-    both = [stated for each in (data, before) if (stated := _stated({"data": each})) is not None]
-    if len(both) < 2:
-        return dict(data)
-    hashes = np.unique(np.concatenate([sample for _, sample in both]))
-    limits = [int(sample.max()) for count, sample in both if count > len(sample)]
-    known = hashes[hashes <= min(limits)] if limits else hashes
-    # All of them are known if neither sample is a part; otherwise only that there are more.
-    count = max(len(hashes), *(count for count, _ in both)) if limits else len(hashes)
-    return {**data, "trained_on": _written(known[:SAMPLE_SIZE], count)}
+    found = _stated({"data": data}), *map(_stated, before)
+    known = [each for each in found if each is not None]
+    return {**data, "trained_on": _written(*_union(known))} if len(known) > 1 else dict(data)
 
 
-def _written(smallest: UInt[np.ndarray, "S"], count: int) -> dict[str, Any]:
+def _union(known: Sequence[_Sample]) -> _Sample:
+    """Join samples; the result holds all hashes up to the smallest bound of those that are not complete."""
+    hashes = np.unique(np.concatenate([sample for _, sample in known]))
+    bounds = [int(sample.max()) for count, sample in known if count > len(sample)]
+    kept = hashes[hashes <= min(bounds)] if bounds else hashes
+    return max(len(hashes), *(count for count, _ in known)), kept[:SAMPLE_SIZE]
+
+
+def _written(count: int, smallest: UInt[np.ndarray, "S"]) -> dict[str, Any]:
     """Return a sample as provenance keeps it; ``count`` is the number of all images."""
     kept = smallest.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _KEPT_BYTES :]
     return {"images": count, "sample": base64.b64encode(kept.tobytes()).decode()}
@@ -99,13 +104,19 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
     return Seen(len(hashes), int(np.isin(hashes, sample).sum()))
 
 
-def _stated(provenance: Mapping[str, Any]) -> tuple[int, UInt[np.ndarray, "S"]] | None:
-    """Return the number of training images and the sample of them that a model remembers; None if it has none."""
-    data = provenance.get("data")
+def _stated(provenance: Mapping[str, Any]) -> _Sample | None:
+    """Return the number of training images and the sample of them that a model remembers; None if it has none.
+
+    A joined model remembers what its members were trained on.
+    """
+    data, members = provenance.get("data"), provenance.get("joined")
     stated = data.get("trained_on") if isinstance(data, Mapping) else None
-    if not isinstance(stated, Mapping) or (sample := _read(stated)) is None:
-        return None
-    return stated["images"], sample
+    own = _read(stated) if isinstance(stated, Mapping) else None
+    parts = (
+        [_stated(each) for each in members if isinstance(each, Mapping)] if isinstance(members, list) else []
+    )
+    known = [each for each in (own, *parts) if each is not None]
+    return _union(known) if len(known) > 1 else next(iter(known), None)
 
 
 def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
@@ -121,8 +132,8 @@ def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
     return np.fromiter((stable_hash(name) & kept for name in named), dtype=np.uint64, count=len(corpus))
 
 
-def _read(stated: Mapping[str, Any]) -> UInt[np.ndarray, "S"] | None:
-    """Return the hashes of a sample; None if it is not one, since provenance may hold anything."""
+def _read(stated: Mapping[str, Any]) -> _Sample | None:
+    """Return a sample; None if it is not one, since provenance may hold anything."""
     try:
         content = np.frombuffer(base64.b64decode(stated["sample"], validate=True), dtype=np.uint8)
         if not len(content) or not isinstance(stated["images"], int):
@@ -131,4 +142,4 @@ def _read(stated: Mapping[str, Any]) -> UInt[np.ndarray, "S"] | None:
         wide[:, 8 - _KEPT_BYTES :] = content.reshape(-1, _KEPT_BYTES)
     except (KeyError, TypeError, ValueError, binascii.Error):
         return None
-    return wide.view(">u8").ravel().astype(np.uint64)
+    return stated["images"], wide.view(">u8").ravel().astype(np.uint64)

@@ -93,6 +93,7 @@ class Findings:
         problems: what was left out, and leakage, one line each.
         reliability: how far the model's probabilities hold, if it knows any.
         queries: the best and the worst queries of each direction.
+        digest: a hash of the data, by which other data of the same name are noticed.
     """
 
     data: str
@@ -104,3 +105,4 @@ class Findings:
     problems: tuple[str, ...] = ()
     reliability: Reliability | None = None
     queries: tuple[AnsweredQueries, ...] = ()
+    digest: str = ""

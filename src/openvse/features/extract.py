@@ -33,6 +33,7 @@ from openvse.encoders import TokenStatesEncoder
 from openvse.errors import DataError, ModelError
 from openvse.features.layout import MANIFEST, StoreDtype, StoreManifest, read_ids
 from openvse.features.sources import SourceLog
+from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.files import write_whole, writing
 from openvse.functional import pad
@@ -60,6 +61,7 @@ class ExtractionReport:
         done: the number of images whose features were added.
         skipped_existing: the number of images that the store already had.
         failed: path and reason of each image that cannot be used.
+        stale: a line about images that the store already had and whose file has changed since, or "".
         seconds: the wall time.
         unit: the name of what is counted, if it is not images.
     """
@@ -67,6 +69,7 @@ class ExtractionReport:
     done: int = 0
     skipped_existing: int = 0
     failed: Failures[ImageFile] = field(default_factory=list)
+    stale: str = ""
     seconds: float = 0.0
     unit: str = "images"
 
@@ -118,6 +121,7 @@ def extract_features(
     how = _ImageExtraction(batch_size, device, dtype, backbone, num_workers)
     report = ExtractionReport()
     report.failed = _extract(how, images, store, workers, progress, report)
+    report.stale = FeatureStore.open(store).stale(images) if report.skipped_existing else ""
     return report
 
 

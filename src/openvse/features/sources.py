@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from openvse.errors import StoreError
 from openvse.files import writing
+from openvse.media.packed import ImageFile
 
 SOURCES = "sources.jsonl"
 
@@ -79,6 +80,27 @@ class SourceLog:
         with writing(self._folder):
             # The line end before it separates it from the rest of a line that a kill cut off.
             self._file.write(f"\n{json.dumps(line)}\n".encode())
+
+
+def changed_since(sources: Mapping[str, SourceFile], images: Iterable[tuple[str, ImageFile]]) -> list[str]:
+    """Return the ids of images whose file is not the one that was read: it has another size, or was written since.
+
+    If all files have another time, they were copied, and only sizes are compared.
+
+    Args:
+        sources: the source file of each item, by its id.
+        images: identifier and file of each image; what is not known or not there any more is left out.
+    """
+    sized, timed, checked = list[str](), list[str](), 0
+    for item, path in images:
+        if (source := sources.get(item)) is None or not isinstance(path, Path) or not path.exists():
+            continue
+        status, checked = path.stat(), checked + 1
+        if status.st_size != source.size:
+            sized.append(item)
+        if (status.st_mtime_ns, status.st_size) != (source.modified_ns, source.size):
+            timed.append(item)
+    return sized if len(timed) == checked > 1 else timed
 
 
 def read_sources(store: Path) -> Mapping[Path, SourceFile]:

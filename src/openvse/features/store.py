@@ -26,7 +26,10 @@ from openvse.features.layout import (
     damaged_store,
     read_ids,
 )
+from openvse.features.sources import SourceFile, changed_since, read_sources
 from openvse.functional import position_mask
+from openvse.media.names import escaped
+from openvse.media.packed import ImageFile
 from openvse.types import Inputs
 
 
@@ -140,6 +143,24 @@ class FeatureStore:
     def _position_of(self) -> dict[str, int]:
         # Built on first use: workers that only gather never hold it.
         return dict(zip(self.ids, range(len(self)), strict=True))
+
+    @cached_property
+    def _sources(self) -> dict[str, SourceFile]:
+        return {source.id: source for source in read_sources(self.path).values()}
+
+    def stale(self, images: Iterable[tuple[str, ImageFile]]) -> str:
+        """Return a line about images whose file has changed since their features were stored, or "".
+
+        Args:
+            images: identifier and file of each image.
+        """
+        changed = changed_since(self._sources, images)
+        if not changed:
+            return ""
+        return (
+            f"{len(changed)} image(s) have changed since {self.path} was made (first: {escaped(changed[0])}), whose "
+            f"features are of the earlier files: delete that store, or extract into another"
+        )
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
         """Return the positions of the items.

@@ -397,6 +397,7 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     data = provenance.get("data")
     data = data if isinstance(data, Mapping) else {}
     yield "Trained on", escape(_data(data)), False
+    yield "Data changed", escape(_changes(run)), False
     yield "Test images in training", *_leakage(each)
     yield "Licence of the data", escape(str(data.get("licence", ""))), False
     seed = "" if provenance.get("seed") is None else f", seed {provenance['seed']}"
@@ -428,6 +429,15 @@ def _data(data: Mapping[str, Any]) -> str:
     ]
     counts = ", ".join(f"{splits[each]:,} {each}" for each in ordered if isinstance(splits[each], int))
     return f"{data.get('name', 'unknown data')}{f': {counts} images' if counts else ''}"
+
+
+def _changes(run: ReportedRun) -> str:
+    """Return after which epochs the run went on with other data, and the sizes of these; "" if it never did."""
+    said = []
+    for record in run.records.of("data")[1:] if run.records else []:
+        sizes = (f"{n:,} {split}" for split in SPLITS if isinstance(n := record.get(f"{split}_images"), int))
+        said.append(f"after epoch {record['epoch']}: {', '.join(sizes)} images since then")
+    return "; ".join(said)
 
 
 def _leakage(each: MeasuredReport) -> tuple[str, bool]:

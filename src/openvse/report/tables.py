@@ -13,7 +13,7 @@ from openvse.evaluation.report import INTERVAL, interval_cells, metric_cells, me
 from openvse.output.documents import CONFIDENCE
 from openvse.output.table import Table
 from openvse.report.run import MeasuredReport, read_run
-from openvse.tasks.runs import NamedRun
+from openvse.tasks.runs import NamedRun, differing_data
 
 _PLACES = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL)
 
@@ -112,9 +112,15 @@ def remarks(reports: Sequence[MeasuredReport]) -> list[str]:
         for line in lines
         if line not in shared
     ]
+    tests = {each.findings.digest for each in there if each.findings is not None} - {""}
+    differ = (
+        ["the test sets are not the same, so that the figures cannot be compared"] if len(tests) > 1 else []
+    )
     sides = any(name.startswith(("i2t_", "t2i_")) for name in shown_metrics(reports))
     return [
         *leaks,
+        *differ,
+        *differing_data({each.run.name: [each.run.named] for each in reports}),
         *shared,
         *own,
         *(["i2t: images ask for texts; t2i: texts ask for images"] if sides else []),

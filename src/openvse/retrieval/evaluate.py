@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.corpus import Corpus, seen_in_training
+from openvse.corpus import Corpus, digest_of_pairs, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
@@ -242,6 +242,7 @@ def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
         problems=report.problems,
         reliability=report.reliability,
         queries=tuple(_queries(evaluation, report, count)) if count else (),
+        digest="" if evaluation.corpus is None else digest_of_pairs(evaluation.corpus),
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from openvse.aggregators import Gated
+from openvse.corpus import also_trained_on
 from openvse.errors import ModelError
 from openvse.model import Model, Origin, take_weights
 from openvse.tasks import kind_of
@@ -27,12 +28,14 @@ class Blend:
         share: the share of the second model, from 0 to 1.
         metric: the metric that selected the share.
         scores: each share that was tried, with its score.
+        warnings: what the user should know of these scores, such as leakage.
     """
 
     model: Model
     share: float
     metric: str
     scores: tuple[tuple[float, float], ...]
+    warnings: tuple[str, ...] = ()
 
 
 def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11) -> Blend:
@@ -56,24 +59,22 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
             f"second began from the first"
         )
     model, ends = _ends(first, second)
+    model.provenance = dict(second.provenance)
+    if data := model.provenance.get("data"):
+        model.provenance["data"] = also_trained_on(data, first.provenance)
     kind, scores = kind_of(model.task), list[tuple[float, float]]()
-    metric = ""
+    metric, warnings = "", dict[str, None]()
     for share in torch.linspace(0, 1, num_shares).tolist():
         _put(model, ends, share)
-        metric, score = kind.score(kind.evaluate([model], request))
+        evaluation = kind.evaluate([model], request)
+        warnings |= dict.fromkeys(evaluation.warnings)
+        metric, score = kind.score(evaluation)
         scores.append((round(share, 6), score))
     share, score = max(scores, key=lambda each: (each[1], -each[0]))
     _put(model, ends, share)
-    model.provenance = {
-        **second.provenance,
-        "blend": {
-            "share": share,
-            "of": [first.fingerprint, second.fingerprint],
-            "split": request.split,
-            metric: score,
-        },
-    }
-    return Blend(model.eval(), share, metric, tuple(scores))
+    of = [first.fingerprint, second.fingerprint]
+    model.provenance["blend"] = {"share": share, "of": of, "split": request.split, metric: score}
+    return Blend(model.eval(), share, metric, tuple(scores), tuple(warnings))
 
 
 def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], dict[str, Tensor]]]:

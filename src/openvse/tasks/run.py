@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 
 from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
+from openvse.corpus import also_trained_on
 from openvse.errors import CheckpointError, TrainingError
 from openvse.files import locked, made, write_whole
 from openvse.model import Start
@@ -49,6 +50,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    same_data: bool = False,
     watcher: Watcher | None = None,
     on_extraction: Callable[[WorkProgress], None] | None = None,
 ) -> RunResult:
@@ -61,6 +63,8 @@ def train(
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
             If there is no run yet, this one begins.
         overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
+        same_data: whether to refuse to resume on other data than the run was trained on; otherwise they are told, and
+            the best epoch is chosen among those on the present validation split.
         watcher: the object that is notified about every step.
         on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
 
@@ -81,10 +85,10 @@ def train(
         if accelerator.is_main_process:
             held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
         accelerator.wait_for_everyone()
-        return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
+        return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume, same_data)
 
 
-def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
+def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) -> RunResult:
     goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
     if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
         require_peft()  # known before hours of extraction
@@ -97,13 +101,13 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     adapt(task.model)
     if inputs.accelerator.device.type == "cpu":
         _expect_memory(task, start, recipe.training)
-    task.model.provenance = _provenance(recipe, task)
+    task.model.provenance = _provenance(recipe, task, start)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
     if start is not None and (line := task.seen_by(start.model.provenance).describe(start.name)):
         inputs.watcher.warn(line)
     if goes_on:
-        trainer.resume()
+        trainer.resume(same_data=same_data)
     elif inputs.accelerator.is_main_process:
         _begin(inputs.folder, recipe, start)
     return RunResult(inputs.folder / BEST, trainer.fit())
@@ -137,11 +141,13 @@ def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> No
         ) from error
 
 
-def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
+def _provenance(recipe: RunRecipe, task: AnyTask, start: Start | None) -> dict[str, Any]:
     """Return what the folder of a model records about this run; the folder of the run keeps the whole recipe."""
     tree = recipe.to_dict()
     stated = {key: tree[key] for key in ("description", "published") if tree.get(key)}
-    return {"recipe": recipe.name, "seed": recipe.seed, **stated, "data": task.data}
+    data = also_trained_on(task.data, *([] if start is None else [start.model.provenance]))
+    digests = {name: split.digest for name, split in task.splits.items()}
+    return {"recipe": recipe.name, "seed": recipe.seed, **stated, "data": {**data, "digests": digests}}
 
 
 def _accelerator(spec: TrainingSpec) -> Accelerator:

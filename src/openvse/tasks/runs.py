@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from openvse.errors import ModelError, OpenVSEError
-from openvse.model.folder import CONFIG
+from openvse.model.folder import CONFIG, read_config
+from openvse.tasks.load import find_model
 from openvse.tasks.run import RECIPE
 from openvse.training.checkpoint import BEST, CHECKPOINT
 from openvse.training.records import METRICS, read_records
@@ -64,6 +65,40 @@ class NamedRun:
         if not planned or not done or done >= planned:
             return ""
         return f"{self.source} has finished {done} of {planned} epochs: its best model so far is measured"
+
+    def digests(self, split: str) -> set[str]:
+        """Return the hashes of the data of a split that its models name; none for models that do not tell."""
+        found = set()
+        for model in self.models:
+            try:
+                data = read_config(find_model(model)).provenance.get("data")
+            except OpenVSEError:
+                continue
+            named = data.get("digests") if isinstance(data, Mapping) else None
+            if isinstance(named, Mapping) and split in named:
+                found.add(str(named[split]))
+        return found
+
+
+def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
+    """Return a line for the training and for the validation split, if not all runs had the same data.
+
+    Args:
+        rows: the runs of each row; those that do not tell their data are left out.
+    """
+    lines = []
+    for split, did in (("train", "trained"), ("validation", "validated")):
+        alike: dict[frozenset[str], list[str]] = {}
+        for name, runs in rows.items():
+            if found := frozenset().union(*(run.digests(split) for run in runs)):
+                alike.setdefault(found, []).append(name)
+            if len(found) > 1 and len(runs) > 1:
+                lines.append(f"{name}: its runs were {did} on different data, and their mean mixes them")
+        if len(alike) > 1:
+            listed = "; ".join(", ".join(names) for names in alike.values())
+            effect = ", so that their validation scores cannot be compared" if split == "validation" else ""
+            lines.append(f"not all runs were {did} on the same data ({listed}){effect}")
+    return lines
 
 
 def find_runs(source: str) -> NamedRun:

@@ -55,7 +55,9 @@ class OtherData:
         return f"the data are not those with which the run was trained so far: {listed}"
 
 
-def find_other_data(kept: Mapping[str, Any], task: AnyTask, where: Path) -> OtherData | None:
+def find_other_data(
+    kept: Mapping[str, Any], task: AnyTask, where: Path, *, same_data: bool = False
+) -> OtherData | None:
     """Return how the data of a task differ from those of a checkpoint; None if they are the same.
 
     Args:
@@ -63,13 +65,17 @@ def find_other_data(kept: Mapping[str, Any], task: AnyTask, where: Path) -> Othe
             known.
         task: the task.
         where: the folder of the run, for messages.
+        same_data: whether to refuse other data.
 
     Raises:
-        TrainingError: the words or answers of the model, which come from the training data, are others.
+        TrainingError: the data are others and refused; or so are the words or answers of the model, which come from
+            the training data.
     """
     before = {name: SplitData(**values) for name, values in kept.get("splits", {}).items()}
     changes = {name: change for name, then in before.items() if (change := then.change(task.splits[name]))}
     found = OtherData(changes, _moved(before, task.splits), "")
+    if changes and same_data:
+        raise TrainingError(f"{found.describe()}: give them again, or choose another --out")
     if kept and kept["entries"] != digest_of(entries_of(task.model)):
         raise TrainingError(
             f"{found.describe()}; the words or answers of the model come from the training data and would be others: "

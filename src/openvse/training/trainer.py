@@ -161,9 +161,7 @@ class Trainer:
             TrainingError: the checkpoint does not fit, or the data are others and cannot be gone on with.
         """
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
-        other = find_other_data(state.get("data", {}), self.task, self.folder)
-        if other is not None and same_data:
-            raise TrainingError(f"{other.describe()}: give them again, or choose another --out")
+        other = find_other_data(state.get("data", {}), self.task, self.folder, same_data=same_data)
         try:
             self.model.load_state_dict(state["model"])
             self.objectives.load_state_dict(state["objectives"])
@@ -182,7 +180,8 @@ class Trainer:
                 f"with which the run was started"
             ) from error
         if before := state.get("data"):
-            self.model.provenance["data"] = also_trained_on(self.task.data, before)
+            now = self.model.provenance.get("data", self.task.data)
+            self.model.provenance["data"] = also_trained_on(now, {"data": before})
         if other is not None:
             self._go_on_with(other)
 

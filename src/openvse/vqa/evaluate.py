@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.corpus import QuestionSet, seen_in_training
+from openvse.corpus import QuestionSet, digest_of_questions, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
@@ -152,6 +152,7 @@ def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
         notes=tuple(report.protocol_lines()),
         problems=report.problems,
         queries=(_queries(evaluation, count),) if count else (),
+        digest=digest_of_questions(evaluation.questions),
     )
 
 

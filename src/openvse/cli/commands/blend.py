@@ -40,6 +40,7 @@ def blend(
     device: Device = "cpu",
 ) -> None:
     """Average the weights of two models with the same parts, with the share that is best on validation."""
+    from openvse.cli.progress import warn
     from openvse.errors import OpenVSEError
     from openvse.tasks.blend import blend as run
     from openvse.tasks.load import find_model, load
@@ -53,6 +54,8 @@ def blend(
     request = Request(on, split, () if features is None else (features,), allow_outside=allow_outside)
     one, other = (load(find_model(name, in_run=True), device=device) for name in (first, second))
     done = run(one, other, request, num_shares=shares)
+    for line in done.warnings:
+        warn(line)
     typer.echo(f"share of {second}   {split} {done.metric}")
     for share, score in done.scores:
         typer.echo(f"{share:5.2f}  {score:6.1f}{'  best' if share == done.share else ''}")

@@ -113,14 +113,18 @@ def say(
     form: str,
 ) -> None:
     """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write files."""
+    from dataclasses import replace
+
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.evaluation import Row, contrast_rows
     from openvse.evaluation.comparison import comparison_text, comparison_values
+    from openvse.tasks.runs import differing_data
 
     left = iter(compared.runs)  # the runs are measured in the order of the rows
     joined = [Row(name, tuple(next(left) for _ in group)) for name, group in rows.items()]
-    comparison = contrast_rows(compared.comparison(joined))
+    frame = compared.comparison(joined)
+    comparison = contrast_rows(replace(frame, problems=(*frame.problems, *differing_data(rows))))
     unfinished = filter(None, (run.unfinished() for group in rows.values() for run in group))
     for line in (*unfinished, *(warning for run in compared.runs for warning in run.warnings)):
         warn(line)

@@ -138,7 +138,7 @@ def _run(
             progress=lambda state: show(state.done, state.total, state.per_s),
         )
     skipped = [f"skipped {escaped(path)}: {reason}" for path, reason in report.failed]
-    for problem in (*chosen.problems, *skipped):
+    for problem in filter(None, (*chosen.problems, report.stale, *skipped)):
         warn(problem)
     return report
 
