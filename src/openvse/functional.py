@@ -58,7 +58,7 @@ def soft_pool(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float
 
 
 def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
-    """Sort each dimension over the elements, largest first; padding comes last and is 0.
+    """Sort each dimension over the elements, largest first; NaN counts as the largest; padding comes last and is 0.
 
     On a CPU a compiled kernel sorts. Elsewhere the sorted axis is made the last one: sorting contiguous runs is faster
     than sorting strided ones.
@@ -70,7 +70,8 @@ def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) ->
         local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
     columns = local.transpose(1, 2).contiguous()
     on_cpu = columns.device.type == "cpu" and not torch.compiler.is_compiling()
-    ranked = _sort_on_cpu(columns) if on_cpu else columns.sort(dim=-1, descending=True).values
+    by_numpy = on_cpu and not bool(columns.isnan().any())  # NumPy sorts NaN to the other end
+    ranked = _sort_on_cpu(columns) if by_numpy else columns.sort(dim=-1, descending=True).values
     if padded:
         ranked = ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
     return ranked

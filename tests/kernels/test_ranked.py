@@ -126,6 +126,48 @@ def test_nan_and_infinity_stay_visible() -> None:
     assert sum_ranked(-local, mask, first)[0, 1] == 0  # minus infinity has no weight
 
 
+def with_nan(kind: torch.dtype, elements: int) -> tuple[Tensor, Tensor]:
+    """Return sets of which each dimension has no NaN, one, several or nothing else, beside infinity, and a mask."""
+    torch.manual_seed(elements)
+    # Whole numbers, distinct in each dimension, which bfloat16 holds.
+    local, mask = torch.rand(5, elements, 70).argsort(dim=1).to(kind), some_masks(5, elements)
+    for at, value in enumerate((torch.nan, -torch.nan, torch.inf)):
+        local[:, at % elements, at::7] = value
+    local[4, :, 9:20] = torch.nan
+    local[2, torch.rand(elements) < 0.4, 20:30] = torch.nan
+    return local, mask
+
+
+KINDS = [torch.float32, torch.float64, torch.bfloat16]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("elements", [1, 3, 16, 40])
+def test_nan_is_the_largest_number_as_in_pytorch(kind: torch.dtype, elements: int) -> None:
+    local, mask = with_nan(kind, elements)
+    mine, theirs = local.clone().requires_grad_(), local.clone().requires_grad_()
+    rows = functional.sort_descending(mine, mask).transpose(1, 2)
+    given = torch.randn(rows.shape).to(kind)
+    rows.backward(given)
+    for item, real in enumerate(mask):
+        expected = theirs[item, real].sort(dim=0, descending=True).values
+        assert torch.equal(rows[item, : len(expected)].nan_to_num(nan=7), expected.nan_to_num(nan=7))
+        expected.backward(given[item, : len(expected)])
+    single = local.isfinite() & mask.unsqueeze(2)  # of several NaN, any may come first
+    assert torch.equal(mine.grad[single], theirs.grad[single])
+    assert torch.allclose(mine.grad.sum(1), theirs.grad.sum(1), atol=0.1 if kind == torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pooling_of_nan_is_nan_on_every_path(kind: torch.dtype) -> None:
+    local, mask = with_nan(kind, 40)
+    has_nan = (local.isnan() & mask.unsqueeze(2)).any(dim=1)
+    last = (functional.position_mask(mask.sum(1), 40).sum(1, keepdim=True) - 1 == torch.arange(40)).to(kind)
+    assert torch.equal(functional.masked_k_max(local, mask, 1).isnan(), has_nan)
+    assert functional.masked_k_max(local, mask, 3)[has_nan].isnan().all()
+    assert functional.sum_by_rank(local, mask, last)[has_nan].isnan().all()  # only the smallest has a weight
+
+
 @requires_compiler
 def test_too_few_weights_are_refused() -> None:
     local, mask = torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool)

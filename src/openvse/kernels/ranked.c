@@ -7,6 +7,9 @@
    A function does its work for some of the items: "run" has it do all of them on several threads, those of OpenMP that PyTorch
    uses. Other threads would wait for PyTorch's, which stay busy for a while after they have worked.
 
+   NaN counts as the largest number, as in PyTorch: exchanges leave it where it is, and the few dimensions that have one are sorted
+   again (nan_first). A sum is NaN if one of its numbers is, whatever its weight.
+
    A set keeps the element of each rank in one byte (ids), from which the gradient is written without another sort. Numbers in
    bfloat16 are widened when they are read; sums are in single precision.
 
@@ -123,6 +126,22 @@ static void sort_both(float rows[][WIDTH], int32_t ids[][WIDTH], const Network *
   }
 }
 
+/* Sort the dimensions whose sum is NaN again, by insertion, which is fast where there is little else to move. */
+static void nan_first(float rows[][WIDTH], int32_t ids[][WIDTH], int size, int with_ids, const float *sums) {
+  for (int w = 0; w < WIDTH; w++)
+    for (int k = 1; sums[w] != sums[w] && k < size; k++) {
+      float value = rows[k][w];
+      int32_t id = with_ids ? ids[k][w] : 0;
+      int to = k;
+      for (; to > 0 && rows[to - 1][w] == rows[to - 1][w] && !(rows[to - 1][w] >= value); to--) {
+        rows[to][w] = rows[to - 1][w];
+        if (with_ids) ids[to][w] = ids[to - 1][w];
+      }
+      rows[to][w] = value;
+      if (with_ids) ids[to][w] = id;
+    }
+}
+
 /* Work on the items of a range, with the tensors that the function names in its comment. */
 typedef void Work(void **given, const Shape *s, i64 from, i64 to);
 
@@ -195,14 +214,19 @@ static void store_bfloat(uint16_t *to, const float *from, int width) {
 /* Read a block of the real elements and sort it, with the number of each element if ids are wanted. */
 static void CALLED(sort_block)(const STORE *x, const Shape *s, const int *real, const Network *net, int width,
                                float rows[][WIDTH], int32_t ids[][WIDTH], int with_ids) {
+  _Alignas(64) float sums[WIDTH] = {0};
+  int any_nan = 0;
   for (int k = 0; k < net->size; k++) {
     if (width < WIDTH) memset(rows[k], 0, sizeof rows[k]);
     LOAD(rows[k], x + real[k] * s->element, width);
+    for (int w = 0; w < WIDTH; w++) sums[w] += rows[k][w];
     if (with_ids)
       for (int w = 0; w < WIDTH; w++) ids[k][w] = real[k];
   }
   if (with_ids) sort_both(rows, ids, net);
   else sort_values(rows, net);
+  for (int w = 0; w < WIDTH; w++) any_nan |= sums[w] != sums[w];
+  if (any_nan) nan_first(rows, ids, net->size, with_ids, sums);
 }
 
 static void CALLED(save_ids)(uint8_t *to, const Shape *s, int size, int width, int32_t ids[][WIDTH]) {
@@ -230,6 +254,8 @@ void CALLED(sum)(void **given, const Shape *s, i64 from, i64 to) {
       int width = s->dims - l < WIDTH ? (int)(s->dims - l) : WIDTH;
       CALLED(sort_block)(x + b * s->item + l, s, real, &net, width, rows, numbers, ids != NULL);
       memset(total, 0, sizeof total);
+      for (int w = 0; size > 0 && w < WIDTH; w++)
+        if (rows[0][w] != rows[0][w]) total[w] = rows[0][w];
       for (int k = 0; k < size; k++) {
         float weight = weights[b * s->ranks + k];
         if (weight == 0) continue; /* as of a k-max, whose other elements must not count even if they are infinite */

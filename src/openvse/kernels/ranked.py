@@ -44,7 +44,7 @@ def is_usable(local: Tensor) -> bool:
 
 
 def sort_elements(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-    """Sort the elements in each dimension, largest first; padding comes last and is 0.
+    """Sort the elements in each dimension, largest first; NaN counts as the largest; padding comes last and is 0.
 
     Args:
         local: sets for which ``is_usable`` is True.
@@ -61,6 +61,8 @@ def sum_ranked(
     local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], weights: Float[Tensor, "B M"]
 ) -> Float[Tensor, "B L"]:
     """Sum the elements with weights by their rank in each dimension, in single precision.
+
+    An element of weight 0 does not count, even if it is infinite; but the sum is NaN if any element is.
 
     Args:
         local: sets for which ``is_usable`` is True.
