@@ -19,7 +19,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
+from numpy.typing import DTypeLike
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -91,6 +92,9 @@ class Features:
 class EmbeddingSet:
     """K embeddings per item in the joint space; K = 1 is the usual case, and K = N keeps all tokens.
 
+    ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 where an item has
+    fewer embeddings.
+
     Attributes:
         vectors: ``[B, K, D]``; a Tower returns them at unit length.
         mask: ``[B, K]``, True where the embedding exists.
@@ -105,6 +109,15 @@ class EmbeddingSet:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> Shaped[np.ndarray, "B *K D"]:
+        vectors = self.vectors.detach().cpu()
+        vectors = vectors.float() if vectors.dtype == torch.bfloat16 else vectors  # NumPy has no bfloat16
+        one = vectors.shape[1] == 1
+        vectors = vectors[:, 0] if one else vectors.masked_fill(~self.mask.cpu().unsqueeze(2), 0.0)
+        return np.array(vectors.numpy(), dtype=dtype, copy=copy)
 
     def __getitem__(self, rows: slice | Int[Tensor, "b"]) -> EmbeddingSet:
         """Return some of the items: a view for a slice, a copy for positions."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
+from numpy.typing import DTypeLike
 
 Kind: TypeAlias = Literal["inner", "order"]
 """How two embeddings are compared: by their inner product, or as order embeddings."""
@@ -20,6 +21,9 @@ _DIFFERENCES = 1 << 20
 class ArraySet:
     """K embeddings for each item, as an ``EmbeddingSet`` without PyTorch.
 
+    ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 where an item has
+    fewer embeddings.
+
     Attributes:
         vectors: ``[B, K, D]``, of unit length.
         mask: ``[B, K]``, True where the embedding exists.
@@ -30,6 +34,13 @@ class ArraySet:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> Shaped[np.ndarray, "B *K D"]:
+        one = self.vectors.shape[1] == 1
+        vectors = self.vectors[:, 0] if one else np.where(self.mask[..., None], self.vectors, 0)
+        return np.array(vectors, dtype=dtype, copy=copy)
 
     def __getitem__(self, rows: slice | Int[np.ndarray, "b"]) -> ArraySet:
         """Return some of the items."""
