@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,12 +19,14 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.files import locked
 from openvse.model import TwoTower
+from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
@@ -91,6 +94,54 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     report = evaluate(embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0).metrics
     assert max(record["rsum"] for record in records) == pytest.approx(report["rsum"])
     assert report["t2i_meanr"] <= 3
+
+
+def limited(corpus: Path, limit: int | None, seed: int = 0) -> Corpus:
+    tree = tiny_tree(corpus) | {"seed": seed}
+    tree["data"]["limit"] = limit
+    return open_data(parse_recipe(tree))
+
+
+def test_a_limit_draws_training_images_with_the_seed(corpus: Path) -> None:
+    whole = limited(corpus, None)
+    parts = {limit: limited(corpus, limit) for limit in (1, 5, 9, 10**6)}
+    trained = {limit: part.split("train").image_ids for limit, part in parts.items()}
+    assert [len(ids) for ids in trained.values()] == [1, 5, 9, len(whole.split("train"))]
+    assert set(trained[1]) < set(trained[5]) < set(trained[9]) and trained[9] != trained[10**6][:9]
+    assert limited(corpus, 5).image_ids == parts[5].image_ids != limited(corpus, 5, seed=1).image_ids
+    for part in parts.values():
+        assert part.split("validation").image_ids == whole.split("validation").image_ids
+        assert set(part.captions) <= set(whole.captions)
+    assert parts[10**6].image_ids == whole.image_ids
+
+
+def test_a_limit_keeps_the_splits_of_data_without_any(corpus: Path, tmp_path: Path) -> None:
+    tree, path = tiny_tree(corpus), tmp_path / "unsplit.csv"
+    lines = (corpus / "tiny.csv").read_text().splitlines()
+    path.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in lines))
+    tree["data"] |= {"source": str(path), "limit": 3}
+    whole = open_corpus(path, require_images=False)
+    part = open_data(parse_recipe(tree))
+    assert len(part.split("train")) == 3
+    assert part.split("test").image_ids == whole.split("test").image_ids
+
+
+@pytest.mark.medium
+def test_a_run_with_a_limit_resumes_and_says_how_many(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus)
+    tree["data"]["limit"] = 9
+    recipe = parse_recipe(tree)
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "parts", watcher=Recorder(2), resume=True)
+    train(recipe, tmp_path / "parts", resume=True)
+    whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    provenance = json.loads((tmp_path / "parts" / "best" / "config.json").read_text())["provenance"]
+    assert provenance["data"]["splits"]["train"] == 9
+    tree["data"]["limit"] = 8
+    with pytest.raises(TrainingError, match="another data"):
+        train(parse_recipe(tree), tmp_path / "parts", resume=True)
 
 
 @pytest.mark.medium

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -177,6 +179,17 @@ def test_refusals(questions: Path, tmp_path: Path) -> None:
         with pytest.raises(error, match=message) as caught:
             train(parse_recipe({**tree, **change}), tmp_path / "run")
         assert "\n" not in str(caught.value)
+
+
+def test_a_limit_draws_training_images_and_keeps_their_questions(questions: Path, tmp_path: Path) -> None:
+    tree = answering_tree(questions)
+    tree["data"]["limit"] = 2
+    asked = open_questions(f"question_folder:{questions}", require_images=False)
+    task = open_answering(parse_recipe(tree), RunInputs(tmp_path, Accelerator(cpu=True), Recorder(), None))
+    of_images = Counter(question.image_id for question in asked.split("train").questions)
+    assert task.data["splits"]["train"] == len(set(task.training.image_of.tolist())) == 2
+    assert len(task.training) in {sum(pair) for pair in combinations(of_images.values(), 2)}
+    assert len(task._validation) == len(asked.split("validation"))
 
 
 def test_validation_on_some_images_alone(questions: Path, tmp_path: Path) -> None:

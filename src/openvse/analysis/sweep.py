@@ -310,7 +310,8 @@ class _Runs:
     def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, SharedStores, dict[str, str]]:
         """Return the data of a recipe, with stored features and a hash of the pairs of each split that is read."""
         tree = recipe.to_dict()
-        read = [tree["data"], *(tree[side]["encoder"] for side in ("image", "text"))]
+        seed = tree["data"]["limit"] and tree["seed"]  # which draws the training images
+        read = [tree["data"], seed, *(tree[side]["encoder"] for side in ("image", "text"))]
         key = hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:12]
         if key not in self._shared:
             corpus, folder = open_data(recipe), self._sweep.folder / "stores" / key

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 from accelerate import Accelerator
 from torch import nn
 
@@ -27,6 +29,7 @@ from openvse.training.inputs import (
     RunInputs,
     count_words,
     data_of,
+    drawn,
     open_features,
     open_text_features,
     small_split_warning,
@@ -178,18 +181,24 @@ def _set_chunks(model: TwoTower, size: int | None) -> None:
 
 
 def open_data(recipe: RetrievalRecipe) -> Corpus:
-    """Open all splits of the data of a recipe.
+    """Open all splits of the data of a recipe, with the training images that ``data.limit`` leaves.
 
     Raises:
         DataError: the data hold questions in place of captions, or see ``open_corpus``.
     """
-    return open_corpus(
+    corpus = open_corpus(
         source_of(recipe),
         require_images=recipe.data.features in (None, AUTO),
         allow_outside=recipe.data.allow_outside,
         merge_captions=recipe.data.merge_captions,
         questions=False,
     )
+    if recipe.data.limit is None:
+        return corpus
+    labels = np.asarray(corpus.split_labels())
+    learned = drawn(np.flatnonzero(labels == "train"), recipe)
+    kept = np.sort(np.concatenate([np.flatnonzero(labels != "train"), learned]))
+    return replace(corpus, splits=tuple(labels.tolist())).select(kept)
 
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:

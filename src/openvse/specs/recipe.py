@@ -25,6 +25,8 @@ class DataSpec(Strict):
         allow_outside: whether images may be outside the folder of your own data: ``../``, absolute paths, links.
         merge_captions: whether, in your own data, captions of different images that are equal except for case are one
             text, relevant to all of these images; false makes them wrong for each other.
+        limit: the number of training images, drawn with the seed, with all their captions or questions; None takes
+            all. A draw contains every smaller one of the same seed. Validation and test stay whole.
         captions_per_image: for retrieval. None draws pairs at random. Otherwise each image occurs once per epoch with
             this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
             counts images.
@@ -37,6 +39,7 @@ class DataSpec(Strict):
     random_views: bool = True
     allow_outside: bool = False
     merge_captions: bool = True
+    limit: Annotated[int, Field(ge=1)] | None = None
     captions_per_image: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
 
 

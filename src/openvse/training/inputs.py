@@ -175,6 +175,13 @@ def data_of(corpus: Corpus) -> dict[str, Any]:
     return {"name": corpus.name, "splits": splits, **licence, "trained_on": trained_on}
 
 
+def drawn(positions: Int[np.ndarray, "I"], recipe: RunRecipe) -> Int[np.ndarray, "b"]:
+    """Return the positions of the training images that ``data.limit`` leaves, drawn with the seed, in their order."""
+    if recipe.data.limit is None:
+        return positions
+    return np.sort(np.random.default_rng(recipe.seed).permutation(positions)[: recipe.data.limit])
+
+
 def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:
     """Return ``wanted`` of ``count`` positions, evenly spread; all positions if there are fewer."""
     wanted = min(wanted, count)

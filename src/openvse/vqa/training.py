@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from openvse.training.inputs import (
     RunInputs,
     count_words,
     data_of,
+    drawn,
     open_features,
     open_text_features,
     small_split_warning,
@@ -142,12 +144,23 @@ def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[T
     return total / batch.divisor
 
 
+def _limited(questions: QuestionSet, recipe: VQARecipe) -> QuestionSet:
+    """Return the questions with the training images that ``data.limit`` leaves."""
+    labels, images = np.asarray(questions.split_labels()), questions.images_of()
+    learned = drawn(np.unique(images[labels == "train"]), recipe)
+    kept = (labels != "train") | np.isin(images, learned)
+    named = (replace(q, split=label) for q, label in zip(questions.questions, labels.tolist(), strict=True))
+    return replace(questions, questions=tuple(compress(named, kept)))
+
+
 def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     """Open data and features, and build the model and its answers."""
     with_images = recipe.image is not None and recipe.data.features in (None, AUTO)
     questions = open_questions(
         source_of(recipe), require_images=with_images, allow_outside=recipe.data.allow_outside
     )
+    if recipe.data.limit is not None:
+        questions = _limited(questions, recipe)
     asked = questions.split("train").questions
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
