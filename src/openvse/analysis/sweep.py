@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from openvse.evaluation import Metrics, evaluate
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
 from openvse.files import locked, made, write_whole
-from openvse.output.figures import COLUMN, HEAT, colour, new_figure
+from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
@@ -49,6 +49,7 @@ METRICS = ("rsum", *RECALLS, *_RANKS, VIEW_COSINE)
 
 _NUMBERED = re.compile(r"(?P<label>[^=]+)=(?P<number>[^=]+)$")
 _LONGEST_NAME = 200
+_MOST_TICKS = 25
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Axis:
     @property
     def numbers(self) -> list[float] | None:
         """The values as numbers; None if one of them is none."""
-        numbers = [_number(value) for value in self.values]
+        numbers = [number_in(value) for value in self.values]
         return [number for number in numbers if number is not None] if None not in numbers else None
 
 
@@ -206,7 +207,7 @@ def _named(settings: Sequence[str]) -> Axis:
         overrides.append(tuple(each.strip() for each in _split(changes) if changes.strip()))
     values, label = _distinct(names, "--setting"), "setting"
     parts = [_NUMBERED.match(name) for name in names]
-    labels = {part["label"] for part in parts if part and _number(part["number"]) is not None}
+    labels = {part["label"] for part in parts if part and number_in(part["number"]) is not None}
     if all(parts) and len(labels) == 1:
         label, values = labels.pop(), tuple(part["number"] for part in parts if part)
     return Axis(label, values, tuple(overrides))
@@ -235,7 +236,8 @@ def _distinct(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _number(text: str) -> float | None:
+def number_in(text: str) -> float | None:
+    """Return the finite number that a text says; None if it says none."""
     try:
         number = float(text)
     except ValueError:
@@ -409,7 +411,7 @@ def _best(found: Sequence[Swept], metric: str) -> Swept:
 
 
 def _plain(value: str) -> Cell:
-    number = _number(value)
+    number = number_in(value)
     if number is None:
         return value
     return int(number) if number == int(number) else number
@@ -463,38 +465,52 @@ def _draw_line(axis: Axis, found: Sequence[Swept], metric: str, label: str) -> F
         for number, each in zip(numbers, found, strict=True)
         if (mean := each.mean(metric)) is not None
     )
-    places, means, spread = zip(*points, strict=True)
-    axes.errorbar(places, means, yerr=spread if any(spread) else None, fmt="o-", capsize=2, color=colour(0))
+    draw_line(axes, points, metric)
     axes.set_xlabel(axis.label)
     axes.set_ylabel(label)
-    axes.set_xticks(places, [f"{place:g}" for place in places])
-    if metric == VIEW_COSINE:  # on the whole scale, so that views which are nearly the same look so
-        axes.set_ylim(min(0.0, *means), 1.05)
     _say_bars(axes, found)
     return figure
 
 
+def draw_line(axes: Axes, points: Sequence[tuple[float, float, float]], metric: str) -> None:
+    """Draw a line through points, which are numbers with their mean and spread."""
+    numbers, means, spread = zip(*points, strict=True)
+    least = min((after - before for before, after in pairwise(numbers)), default=1.0)
+    # Labels of numbers such as 0, 0.01, 0.1 and 1 would overlap: these are spaced evenly.
+    places = numbers if least * _MOST_TICKS >= numbers[-1] - numbers[0] else range(len(numbers))
+    axes.errorbar(places, means, yerr=spread if any(spread) else None, fmt="o-", capsize=2, color=colour(0))
+    axes.set_xticks(places, [f"{number:g}" for number in numbers])
+    if metric == VIEW_COSINE:  # on the whole scale, so that views which are nearly the same look so
+        axes.set_ylim(min(0.0, *means), 1.05)
+
+
 def _draw_points(found: Sequence[Swept], metric: str, label: str) -> Figure:
-    """Draw a point for each setting. Differences are small against the sum, and bars would have to begin at 0."""
     known = [(each, mean) for each in found if (mean := each.mean(metric)) is not None]
-    spread = [each.spread(metric) or 0.0 for each, _ in known]
     figure = new_figure(COLUMN, 0.24 * len(known) + 0.9)
     axes = figure.subplots()
-    means, places = [mean for _, mean in known], range(len(known))
+    names = [", ".join(each.setting.at) for each, _ in known]
+    draw_points(axes, names, [mean for _, mean in known], [e.spread(metric) or 0.0 for e, _ in known], metric)
+    axes.set_xlabel(label)
+    _say_bars(axes, found)
+    return figure
+
+
+def draw_points(
+    axes: Axes, names: Sequence[str], means: Sequence[float], spread: Sequence[float], metric: str
+) -> None:
+    """Draw a point for each name. Differences are small against the sum, and bars would have to begin at 0."""
+    places = range(len(names))
     axes.errorbar(means, places, xerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
     digits = 3 if metric == VIEW_COSINE else 1
     for place, mean in zip(places, means, strict=True):
         axes.annotate(
             f"{mean:.{digits}f}", (mean, place), (0, 4), textcoords="offset points", ha="center", fontsize=7
         )
-    axes.set_yticks(places, [", ".join(each.setting.at) for each, _ in known])
-    axes.set_ylim(len(known) - 0.4, -0.7)
+    axes.set_yticks(places, [lines_of(name, 30) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.7)
     axes.margins(x=0.15)
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel(label)
-    _say_bars(axes, found)
-    return figure
 
 
 def _say_bars(axes: Axes, found: Sequence[Swept]) -> None:

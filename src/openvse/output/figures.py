@@ -116,10 +116,19 @@ def marked(right: bool | None) -> tuple[str, str]:
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """Put the legend of some axes under the figure."""
+    """Put the legend of some axes under the figure, in at most so many columns as fit; long labels are broken."""
     handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+    room = figure.get_figwidth() * figure.dpi
+    longest = max(map(len, labels), default=0)
+    # First with fewer columns, then with shorter lines.
+    tries = [(count, longest) for count in range(min(columns, len(labels)), 0, -1)]
+    tries += [(1, width) for width in range(longest - 1, 9, -1)]
+    for count, width in tries:
+        shown = [lines_of(label, width, most=9) for label in labels]
+        legend = figure.legend(handles, shown, loc="outside lower center", ncols=count)
+        if legend.get_window_extent().width <= room:
+            return
+        legend.remove()
 
 
 def blank(axes: Axes) -> None:

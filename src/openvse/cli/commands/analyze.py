@@ -312,6 +312,33 @@ def training(
 
 
 @analyze_app.command()
+def sweeps(
+    folders: Annotated[
+        list[str], typer.Argument(help="Folders of 'openvse sweep'. NAME=FOLDER names one in the figures.")
+    ],
+    out: Out,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Key that all sweeps vary, as the axis; give it several times. Default: a point for each sweep."
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="What to draw, as for 'openvse sweep'; give it several times.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Finished sweeps side by side: a metric over a key, with the spread over all other settings."""
+    from openvse.analysis.sweep import check_metrics
+    from openvse.analysis.sweeps import NAME, analyze_sweeps, open_sweeps
+
+    begin(out, NAME, overwrite=overwrite)
+    found = analyze_sweeps(open_sweeps(folders), over or (), check_metrics(metric or ()))
+    finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
 @going_on(KEPT)
 def suspicious(
     recipe: Recipe,
