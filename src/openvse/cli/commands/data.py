@@ -1,12 +1,13 @@
-"""``openvse data``: lists the data sets, describes one, and checks a copy of it."""
+"""``openvse data``: lists the data sets, describes one, checks a copy of it and counts it."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -127,6 +128,40 @@ def check(
     harm = f" is not complete: see the lines marked WRONG, and openvse data {name}"
     typer.echo(where + (harm if published else ": the lines marked WRONG harm training"), err=True)
     raise typer.Exit(1)
+
+
+@data.command()
+def stats(
+    source: Source,
+    root: Annotated[Path | None, typer.Option(help="Folder with the files of the named data set.")] = None,
+    form: Annotated[
+        Literal["text", "markdown", "latex", "csv"], typer.Option("--format", help="How to print the table.")
+    ] = "text",
+    as_json: Json = False,
+) -> None:
+    """Count a data set: items, sentences, words and vocabulary of each split (PVSE, Table 1). Reads no image."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import warn
+    from openvse.datasets import open_corpus
+    from openvse.datasets.statistics import data_statistics
+
+    name, place = named_place(source, root)
+    corpus = open_corpus(
+        f"{name}:{place}" if name else source, require_images=False, allow_outside=True, merge_captions=False
+    )
+    table = data_statistics(corpus)
+    for problem in corpus.problems:
+        warn(problem)
+    if as_json:
+        print_json("data stats", {"data": corpus.name, "splits": table.to_json()})
+        return
+    forms: dict[str, Callable[[], str]] = {
+        "text": table.to_text,
+        "markdown": table.to_markdown,
+        "latex": table.to_latex,
+        "csv": table.to_csv,
+    }
+    typer.echo(forms[form]().rstrip("\n"))
 
 
 def named_place(source: str, root: Path | None) -> tuple[str, Path]:

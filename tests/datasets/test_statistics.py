@@ -1,0 +1,57 @@
+"""Statistics of a data set: counts by hand on a few sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from openvse.cli.app import app
+from openvse.cli.commands import data  # noqa: F401 - registers the command
+from openvse.datasets import open_corpus
+from openvse.datasets.statistics import data_statistics
+
+LINES = [
+    {"file_name": "a.jpg", "captions": ["A dog runs.", "two dogs; a CAT"], "split": "train"},
+    {"file_name": "b.jpg", "captions": ["a dog runs."], "split": "train"},
+    {"file_name": "c.jpg", "captions": ["犬 and über"], "split": "dev"},
+]
+
+
+def write_data(folder: Path) -> Path:
+    path = folder / "metadata.jsonl"  # the images are not there
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return path
+
+
+def test_items_sentences_words_and_vocabulary_are_counted(tmp_path: Path) -> None:
+    corpus = open_corpus(write_data(tmp_path), require_images=False, merge_captions=False)
+    train, validation, whole = data_statistics(corpus).to_json()
+    assert train == {
+        "split": "train",
+        "items": 2,
+        "sentences": 3,
+        "per item": 1.5,
+        "words": 10,
+        "per sentence": 10 / 3,
+        "longest": 4,
+        "vocabulary": 6,  # a, dog, runs, two, dogs, cat
+    }
+    assert (validation["split"], validation["vocabulary"]) == ("validation", 3)
+    assert (whole["split"], whole["items"], whole["sentences"], whole["vocabulary"]) == ("all", 3, 4, 9)
+
+
+def test_the_command_prints_every_form(tmp_path: Path) -> None:
+    path = write_data(tmp_path)
+
+    def told(*words: str) -> str:
+        result = CliRunner().invoke(app, ["data", "stats", str(path), *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert told().splitlines()[0].split()[:3] == ["split", "items", "sentences"]
+    assert told("--format", "csv").splitlines()[1].startswith("train,2,3,1.5,10,")
+    assert told("--format", "markdown").startswith("| split |")
+    assert r"\begin{tabular}" in told("--format", "latex")
+    assert json.loads(told("--json"))["result"]["splits"][2]["split"] == "all"
