@@ -99,8 +99,10 @@ def test_times_grow_with_the_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.medium
 def test_poolings_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     speed = script("pooling_speed", monkeypatch)
-    speeds = speed.time_poolings(["mean", "gpo", "pie_net"], elements=3, width=8, batch=2, repeats=1)
-    assert [each.name for each in speeds] == ["mean", "gpo", "pie_net"]
+    names = ["mean", "gpo", "pie_net", "lip", "k_max+mean"]
+    assert {"lip", "k_max+mean"} < {*speed.POOLINGS}
+    speeds = speed.time_poolings(names, elements=3, width=8, batch=3, repeats=1)
+    assert [each.name for each in speeds] == names
     assert all(each.forward > 0 and each.training > 0 for each in speeds)
     with pytest.raises(OpenVSEError, match="gpoo"):
         speed.time_poolings(["gpoo"])
