@@ -14,11 +14,10 @@ from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
 from openvse.functional import interpolate
 from openvse.model import TwoTower
-from openvse.output.figures import PAGE, QUIET, colour, line_style, new_figure
+from openvse.output.figures import PAGE, QUIET, colour, legend_below, line_style, new_figure
 from openvse.output.table import Table
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -165,10 +164,7 @@ def _draw(curves: Sequence[Curve], k: int) -> Figure:
             if row == len(sides) - 1:
                 axes.set_xlabel("position, largest first")
         grid[row, 0].set_ylabel("coefficient")
-    handles: dict[str, Artist] = {}
-    for axes in grid.flat:
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=min(5, len(handles)))
+    legend_below(figure, *grid.flat, columns=5)
     return figure
 
 

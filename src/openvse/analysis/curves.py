@@ -114,7 +114,7 @@ def _summary(
 def _draw_validation(names: Sequence[str], rows: Sequence[tuple[str, int, float]], metric: str) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
-    figure = new_figure(COLUMN, 2.4 + 0.13 * len(names))
+    figure = new_figure(COLUMN, 2.5)
     axes = figure.subplots()
     for number, name in enumerate(names):
         points = [row[1:] for row in rows if row[0] == name]
@@ -129,7 +129,7 @@ def _draw_validation(names: Sequence[str], rows: Sequence[tuple[str, int, float]
 
 
 def _draw_loss(runs: Mapping[str, RunRecords], rows: Sequence[tuple[str, int, float]]) -> Figure:
-    figure = new_figure(COLUMN, 2.4 + 0.13 * len(runs))
+    figure = new_figure(COLUMN, 2.5)
     axes = figure.subplots()
     _draw_steps(axes, runs, rows)
     values = [row[-1] for row in rows]
@@ -143,7 +143,7 @@ def _draw_loss(runs: Mapping[str, RunRecords], rows: Sequence[tuple[str, int, fl
 def _draw_negatives(
     runs: Mapping[str, RunRecords], rows: Sequence[tuple[str, str, str, int, float]]
 ) -> Figure:
-    figure = new_figure(2 * COLUMN, 2.4 + 0.13 * len(runs))
+    figure = new_figure(2 * COLUMN, 2.5)
     grid = figure.subplots(1, 2, sharey=True)
     titles = {"i2t": "images asking for texts", "t2i": "texts asking for images"}
     for axes, (side, title) in zip(grid, titles.items(), strict=True):
@@ -167,5 +167,8 @@ def _draw_steps(axes: Axes, runs: Mapping[str, RunRecords], rows: Sequence[Seque
 
 
 def _set_log(axes: Axes) -> None:
+    from matplotlib.ticker import LogFormatter
+
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter())

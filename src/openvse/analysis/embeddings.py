@@ -199,13 +199,14 @@ def _hubs(corpus: Corpus, occurrence: Mapping[str, Occurrence]) -> list[tuple[st
 
 
 def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[Group]]]) -> Figure:
-    figure = new_figure(PAGE, 4.4 + 0.1 * len(groups))
+    figure = new_figure(PAGE, 4.5)
     (images, texts), (length, rare) = figure.subplots(2, 2)
     for axes, side, kind in ((images, "t2i", "image"), (texts, "i2t", "text")):
         for number, (name, sides) in enumerate(occurrence.items()):
             counts = np.sort(sides[side])[::-1]
             share = np.arange(1, len(counts) + 1) / len(counts)
-            label = f"{name} (skewness {skewness(counts):.1f})"
+            # Names of several models stand below the figure.
+            label = ("" if len(occurrence) > 1 else f"{name}, ") + f"skewness {skewness(counts):.1f}"
             axes.plot(100 * share, counts, color=colour(number), label=label)
         axes.axhline(counts.mean(), color="0.6", linewidth=0.8, linestyle="--")
         axes.set_xlabel(f"{kind}s, most frequent first (%)")
@@ -263,7 +264,7 @@ def draw_map(embedded: Sequence[Embedded], seed: int = 0) -> Figure:
         axes.scatter(*texts.T, s=5, color=colour(1), label="texts", zorder=2)
         axes.set_title(each.name)
         blank(axes)
-        axes.legend(loc="best")
+    legend_below(figure, *grid.flat)
     return figure
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -44,6 +45,8 @@ HEAT = "viridis"
 """The colour map of matrices and heat maps, whose brightness rises evenly."""
 
 LINES = ("-", "--", ":", "-.")
+
+_LINE = 0.25  # inches of a legend of one line
 
 
 @contextmanager
@@ -115,9 +118,15 @@ def marked(right: bool | None) -> tuple[str, str]:
     return {True: ("✓ ", RIGHT), False: ("✗ ", WRONG), None: ("", "black")}[right]
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """Put the legend of some axes under the figure, in at most so many columns as fit; long labels are broken."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend_below(figure: Figure, *axes: Axes, columns: int = 4) -> None:
+    """Put one legend of some axes under the figure, in at most so many columns as fit.
+
+    Long labels are broken, and the figure grows by what the legend needs beyond its first line.
+    """
+    named: dict[str, Artist] = {}
+    for each in axes:
+        named |= dict(zip(*reversed(each.get_legend_handles_labels()), strict=True))
+    labels = [*named]
     room = figure.get_figwidth() * figure.dpi
     longest = max(map(len, labels), default=0)
     # First with fewer columns, then with shorter lines.
@@ -125,8 +134,10 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
     tries += [(1, width) for width in range(longest - 1, 9, -1)]
     for count, width in tries:
         shown = [lines_of(label, width, most=9) for label in labels]
-        legend = figure.legend(handles, shown, loc="outside lower center", ncols=count)
-        if legend.get_window_extent().width <= room:
+        legend = figure.legend([*named.values()], shown, loc="outside lower center", ncols=count)
+        needed = legend.get_window_extent()
+        if needed.width <= room:
+            figure.set_figheight(figure.get_figheight() + max(0.0, needed.height / figure.dpi - _LINE))
             return
         legend.remove()
 

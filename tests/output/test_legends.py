@@ -1,0 +1,42 @@
+"""Legends fit their figure, however many names there are and however long they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from openvse.output.figures import COLUMN, PAGE, legend_below, new_figure, styled
+
+LONG = "a model of which the name is longer than a column of a paper is wide, with the seed"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("width", [COLUMN, PAGE])
+@pytest.mark.parametrize(
+    "names", [["a", "b"], [LONG], [f"{LONG} {n}" for n in range(6)], ["x" * 30] * 1 + [LONG]]
+)
+def test_a_legend_is_inside_and_leaves_room(width: float, names: list[str]) -> None:
+    with styled():
+        figure = new_figure(width, 2.4)
+        axes = figure.subplots()
+        for number, name in enumerate(names):
+            axes.plot([0, 1], [0, number], label=name)
+        legend_below(figure, axes)
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        box, whole = legend.get_window_extent(), figure.bbox
+        assert box.x0 >= 0 and box.x1 <= whole.x1 and box.y0 >= 0
+        assert axes.get_window_extent().height > 1.2 * figure.dpi
+        shown = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+    assert shown == [*dict.fromkeys(names)]
+
+
+@pytest.mark.medium
+def test_axes_that_share_names_have_one_legend() -> None:
+    with styled():
+        figure = new_figure(PAGE, 2.4)
+        for axes in figure.subplots(1, 2):
+            for name in ("a", "b"):
+                axes.plot([0, 1], [0, 1], label=name)
+        legend_below(figure, *figure.axes)
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
