@@ -378,7 +378,7 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
         pixels = images[number]
         cells = grid[line, start : start + columns]
         cells[0].imshow(pixels)
-        cells[0].set_title(row[0].model if len(models) > 1 else "image")
+        cells[0].set_title(lines_of(row[0].model, 20) if len(models) > 1 else "image")
         letters = round(120 / (columns * across))
         # What all maps of an image share stands once, below the image.
         shared = len(row) > 1 and len({one.caption for one in row}) == 1

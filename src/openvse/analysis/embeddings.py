@@ -18,7 +18,7 @@ from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError
-from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, new_figure
+from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.types import EmbeddingSet
 
@@ -262,7 +262,7 @@ def draw_map(embedded: Sequence[Embedded], seed: int = 0) -> Figure:
             axes.plot(*zip(image, text, strict=True), color="0.8", linewidth=0.3, zorder=1)
         axes.scatter(*images.T, s=5, color=colour(0), label="images", zorder=2)
         axes.scatter(*texts.T, s=5, color=colour(1), label="texts", zorder=2)
-        axes.set_title(each.name)
+        axes.set_title(lines_of(each.name, 44))
         blank(axes)
     legend_below(figure, *grid.flat)
     return figure

@@ -17,7 +17,7 @@ from openvse.analysis.sweep import VIEW_COSINE, draw_line, draw_points, number_i
 from openvse.errors import DataError, OpenVSEError, nearest
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
-from openvse.output.figures import COLUMN, PAGE, new_figure
+from openvse.output.figures import COLUMN, PAGE, lines_of, new_figure
 from openvse.output.table import Table
 from openvse.tasks.runs import split_name
 
@@ -134,7 +134,7 @@ def _draw(sweeps: Mapping[str, KeptSweep], over: Sequence[str], metric: str) -> 
             means = [float(np.mean(values)) for values in found.values()]
             spread = [_spread(values) for values in found.values()]
             numbers = [number_in(value) for value in found]
-            axes.set_title(name if len(sweeps) > 1 else "")
+            axes.set_title(lines_of(name, 30) if len(sweeps) > 1 else "")
             if key and None not in numbers:
                 points = sorted(zip([n for n in numbers if n is not None], means, spread, strict=True))
                 draw_line(axes, points, metric)

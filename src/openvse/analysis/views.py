@@ -13,7 +13,7 @@ from jaxtyping import Float
 from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
-from openvse.output.figures import HEAT, PAGE, colour, new_figure
+from openvse.output.figures import HEAT, PAGE, colour, lines_of, new_figure
 from openvse.output.table import Table
 from openvse.types import EmbeddingSet
 
@@ -133,9 +133,9 @@ def _draw(views: Sequence[Views]) -> Figure:
         heat.set_visible(True)
         names = [str(view + 1) for view in range(len(each.shares))]
         drawn = bars.bar(names, 100 * each.shares, color=[colour(view) for view in range(len(names))])
-        bars.bar_label(drawn, fmt="%.0f", fontsize=7, padding=1)
+        bars.bar_label(drawn, fmt="%.0f", fontsize=7 if len(names) <= 6 else 5, padding=1)
         bars.set_ylim(0, 112)
-        bars.set_title(f"{each.model}\n{each.side}s")
+        bars.set_title(f"{lines_of(each.model, 24)}\n{each.side}s")
         bars.set_xlabel("view")
         if column == 0:
             bars.set_ylabel("pairs won (%)")
