@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 class OpenVSEError(Exception):
@@ -86,6 +88,31 @@ class DiskError(OpenVSEError, OSError):
 
 FEW = 6
 """The number of names up to which a message lists them in full; beyond it, the message names a command."""
+
+
+def said_by(error: BaseException, width: int = 160) -> str:
+    """Return what an error of another library says, in one line that is cut between words, or else its type."""
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # without the colours of a terminal
+    if len(text) <= width:
+        return text or type(error).__name__
+    end = text.rfind(" ", 0, width - 3)
+    return f"{text[: end if end > 0 else width - 4]} ..."
+
+
+_EXTRA = re.compile(r"""(?P<package>.*?)\s*;.*\bextra\s*==\s*["'](?P<extra>[\w-]+)["'].*""")
+
+
+def install(extra: str) -> str:
+    """Return the command that installs the packages of an extra of openvse, from a clone and from a wheel alike."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    for whole in ("openvse", "openvse-runtime"):
+        with suppress(PackageNotFoundError):
+            found = [_EXTRA.fullmatch(line) for line in requires(whole) or ()]
+            packages = [f"'{each['package']}'" for each in found if each and each["extra"] == extra]
+            if packages:
+                return f"pip install {' '.join(packages)}"
+    return f"pip install '.[{extra}]' in a clone of openvse"
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
