@@ -38,7 +38,7 @@ def write_coco(root: Path, word: str = "dog") -> Path:
 
 
 def write_cxc(folder: Path) -> Path:
-    """Write the files of ratings; caption 911 was rated as not fitting its own image."""
+    """Write the files of ratings; caption 911 was rated as fitting neither its own image nor the other caption."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def caption(number: int) -> str:
@@ -66,7 +66,7 @@ def write_cxc(folder: Path) -> Path:
         (image_name(100), image_name(101), 1.0, "i2i_csim"),
         (image_name(102), image_name(103), 3.2, "i2i_csim"),
         (image_name(101), image_name(103), 2.0, "i2i_csim"),
-        (image_name(103), image_name(100), 0.5, "i2i_csim"),
+        (image_name(103), image_name(100), 2.5, "i2i_csim"),
     ]
     headers = {"sits": "caption,image", "sts": "caption1,caption2", "sis": "image1,image2"}
     for task, rows in (("sits", sits), ("sts", sts), ("sis", sis)):

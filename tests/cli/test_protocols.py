@@ -37,7 +37,7 @@ def test_judgements_are_evaluated(invoke: Invoke, trained: Path, coco: Path, tmp
     assert "| image to image |" in result.stdout
     assert "| text-text |" in result.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["retrieval"]["text to text"]["queries"] == 6
+    assert report["retrieval"]["text to text"]["queries"] == 8
     document = json.loads(invoke(*words[:4], "eccv_caption", "--annotations", eccv, "--json", "-q").stdout)
     judged = document["result"]["report"]
     assert set(judged["retrieval"]["image to text"]["metrics"]) == {"map_at_r", "rprecision", "r1"}
@@ -46,9 +46,24 @@ def test_judgements_are_evaluated(invoke: Invoke, trained: Path, coco: Path, tmp
 def test_another_number_of_images_is_told(invoke: Invoke, trained: Path, coco: Path) -> None:
     result = invoke("evaluate", trained / "run" / "best", f"coco:{coco}", "--protocol", "coco_5k", "--every")
     assert result.exit_code == 0, result.output
-    assert "warning: protocol coco_5k has 5,000 and 25,010 items, and 4 and 9 are evaluated" in result.stderr
+    assert "warning: protocol coco_5k has 5,000 and 25,000 items, and 4 and 9 are evaluated" in result.stderr
     assert "i2t nDCG@10" in result.stdout
     assert "i2t nDCG@10" not in invoke("evaluate", trained / "run" / "best", f"coco:{coco}").stdout
+
+
+def test_the_sentences_of_a_protocol_are_those_that_are_ranked(
+    invoke: Invoke, trained: Path, coco: Path
+) -> None:
+    path = coco / "dataset_coco.json"
+    tree = json.loads(path.read_text())
+    said = tree["images"][0]["sentences"]
+    said += [{"raw": f"a cat number {each}", "sentid": 9000 + each} for each in range(5)]
+    path.write_text(json.dumps(tree))
+    counts = {}
+    for words in ([], ["--protocol", "coco_5k"], ["--protocol", "coco_5k_all"]):
+        result = invoke("evaluate", trained / "run" / "best", f"coco:{coco}", *words, "--json", "-q")
+        counts[" ".join(words)] = json.loads(result.stdout)["result"]["report"]["protocol"]["num_texts"]
+    assert counts == {"": 14, "--protocol coco_5k": 12, "--protocol coco_5k_all": 14}
 
 
 def test_what_does_not_fit_a_protocol_gets_one_line(
@@ -72,5 +87,5 @@ def test_what_does_not_fit_a_protocol_gets_one_line(
 
 def test_protocols_are_listed(invoke: Invoke) -> None:
     lines = invoke("protocols").stdout.splitlines()
-    assert "coco_1k: COCO 1K: the mean of five folds of 1,000 test images" in lines
+    assert "coco_1k: COCO 1K: the mean of five folds of 1,000 test images of COCO 5K" in lines
     assert max(map(len, lines)) <= 80

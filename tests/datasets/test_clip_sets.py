@@ -163,7 +163,7 @@ def test_animations_by_their_addresses(tmp_path: Path, name: str, below: str) ->
     table = tmp_path / f"{below}{name}-v1.0.tsv"
     table.parent.mkdir(exist_ok=True)
     lines = [
-        (TUMBLR.format("a"), "a man\tnods"),
+        (TUMBLR.format("a"), "a man  nods\t20"),
         (TUMBLR.format("b"), "a cat"),
         (TUMBLR.format("a"), "he nods"),
     ]
@@ -180,6 +180,52 @@ def test_animations_by_their_addresses(tmp_path: Path, name: str, below: str) ->
     table.write_text("no tab here\n")
     with pytest.raises(DataError, match="v1.0.tsv.*1"):
         open_corpus(f"{name}:{tmp_path}")
+    for columns in ("a man\tnods", "a man\t20\t8", "20\ta man"):
+        table.write_text(f"{TUMBLR.format('a')}\ta cat\n\n{TUMBLR.format('b')}\t{columns}\n")
+        with pytest.raises(DataError, match="v1.0.tsv.*3"):
+            open_corpus(f"{name}:{tmp_path}")
+
+
+def test_tgif_as_pvse_lays_it_out(tmp_path: Path) -> None:
+    """The number of frames in the third column, -1 if unknown, is no part of a caption."""
+    lines = [
+        (TUMBLR.format("a"), "a man", 20),
+        (TUMBLR.format("b"), "a cat", -1),
+        (TUMBLR.format("a"), "he nods", 20),
+    ]
+    table = "".join("\t".join(map(str, line)) + "\n" for line in lines)
+    (tmp_path / "tgif-v1.0-gulp.tsv").write_text(table)
+    (tmp_path / "split").mkdir()
+    for part, item in (("train", "a"), ("valid", "b"), ("test", "gone")):
+        (tmp_path / "split" / f"{part}.txt").write_text(TUMBLR.format(item) + "\n")
+    touch(tmp_path / "gifs", ["tumblr_a_500.gif", "tumblr_b_500.gif"])
+    corpus = open_corpus(f"tgif:{tmp_path}")
+    assert split_ids(corpus) == {"train": ["tumblr_a_500"], "validation": ["tumblr_b_500"]}
+    assert corpus.captions == ("a man", "he nods", "a cat")
+
+
+@pytest.mark.parametrize("validation", ["valid", "val"])
+def test_mrw_as_pvse_lays_it_out(tmp_path: Path, validation: str) -> None:
+    """``valid.tsv`` is the name in PVSE's data.py, and ``val.tsv`` that in its script for downloads."""
+    items = [
+        {"id": "x7Rj", "sentence": "MRW a", "images": {"mp4_url": "https://i.imgur.com/x.mp4"}},
+        {"id": 42, "sentence": "MRW  b", "gulp_num_frames": 12},
+        {"id": "y", "sentence": "MRW c"},
+    ]
+    (tmp_path / "mrw-v1.0.json").write_text(json.dumps(items))
+    (tmp_path / "split").mkdir()
+    for part, item in (("train", "x7Rj"), (validation, "42"), ("test", "y")):
+        (tmp_path / "split" / f"{part}.tsv").write_text(f"{item}\n")
+    touch(tmp_path / "mp4", ["x7Rj.mp4", "42.mp4", "y.mp4"])
+    corpus = open_corpus(f"mrw:{tmp_path}")
+    assert split_ids(corpus) == {"train": ["x7Rj"], "validation": ["42"], "test": ["y"]}
+    assert corpus.captions == ("MRW a", "MRW b", "MRW c")
+    (tmp_path / "split" / "test.tsv").write_text("y\t12\n")
+    with pytest.raises(DataError, match="test.tsv.*1"):
+        open_corpus(f"mrw:{tmp_path}")
+    (tmp_path / "mrw-v1.0.json").write_text('[{"id": "y", "sentence": null}]')
+    with pytest.raises(DataError, match="mrw-v1.0.json"):
+        open_corpus(f"mrw:{tmp_path}")
 
 
 def test_files_that_hosts_call_alike_stay_apart() -> None:

@@ -133,6 +133,15 @@ def test_a_token_file_alone_tells_the_data_set(tmp_path):
     assert fitting(tmp_path) == FLICKR30K_LAYOUT
 
 
+def test_a_token_file_with_more_columns_is_refused(tmp_path):
+    """A third column would become a part of the caption."""
+    lines = token_lines().splitlines()
+    lines[1] += "\t0.93"
+    (tmp_path / "results_20130124.token").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="results_20130124.token.* 2"):
+        FLICKR30K_LAYOUT.open(tmp_path, require_images=False)
+
+
 def test_an_image_in_two_lists(tmp_path):
     compact(tmp_path)
     with (tmp_path / "splits" / "train.txt").open("a") as file:

@@ -39,6 +39,20 @@ def pets(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_columns_that_are_not_read_are_named(pets, suffix, caplog):
+    rows = [{"image": f"{n}.png", "caption": f"pet {n}", "caption 2": "more", "text": "x"} for n in "ab"]
+    path = write(pets, suffix, rows)
+    for source in (pets, path):
+        caplog.clear()
+        assert open_corpus(source).captions == ("pet a", "pet b")
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "caption 2, text" in caplog.text and path.name in caplog.text
+    caplog.clear()
+    open_corpus(write(pets, suffix, [{key: row[key] for key in ("image", "caption")} for row in rows]))
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("image", IMAGE_FIELDS)
 @pytest.mark.parametrize("caption", CAPTION_FIELDS)

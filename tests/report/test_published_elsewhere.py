@@ -15,9 +15,14 @@ from openvse.tasks.runs import NamedRun
 
 
 def report(data: str, num_images: int, folds: int = 1) -> MeasuredReport:
+    protocols = {5: ("coco_1k",), 1: ("coco_5k",)}[folds]
     run = ReportedRun(NamedRun("run", "run"), Path("run"), ModelConfig("retrieval", {}, {}))
     return MeasuredReport(
-        run, 1, 1, "f", Findings(data, {"num_images": num_images, "folds": folds}, {"rsum": 1.0})
+        run,
+        1,
+        1,
+        "f",
+        Findings(data, {"num_images": num_images, "folds": folds}, {"rsum": 1.0}, protocols=protocols),
     )
 
 

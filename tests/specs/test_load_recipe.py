@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from openvse.errors import RecipeError
+from openvse.evaluation.protocols import PROTOCOLS, protocol_named
 from openvse.specs import Part, apply_override, list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
@@ -172,11 +173,13 @@ def test_override_leaves_the_original_alone() -> None:
 
 def test_published_figures_are_those_of_the_same_protocol() -> None:
     provenance = {"published": load_recipe("vse_infinity/coco_regions_bigru").to_dict()["published"]}
-    (one_k,) = published_for(provenance, {"num_images": 5000, "folds": 5}).items()
-    (five_k,) = published_for(provenance, {"num_images": 5000, "folds": 1}).items()
+    both = ("coco_1k", "coco_5k")
+    (one_k,) = published_for(provenance, {"num_images": 5000, "folds": 5}, both).items()
+    (five_k,) = published_for(provenance, {"num_images": 5000, "folds": 1}, both).items()
     assert one_k[0] == "VSE-infinity, Table 2: COCO, 1K test, mean of 5 folds"
     assert (one_k[1]["rsum"], five_k[1]["rsum"]) == (520.8, 421.9)
-    assert published_for(provenance, {"num_images": 1000, "folds": 1}) == {}
+    assert published_for(provenance, {"num_images": 1000, "folds": 1}, both) == {}
+    assert published_for(provenance, {"num_images": 5000, "folds": 1}, ["coco_5k_all"]) == {}
 
 
 @pytest.mark.parametrize("published", [None, 3, {"source": "a"}, ["a", {"source": "b"}, {"metrics": {}}]])
@@ -195,6 +198,20 @@ def test_published_recalls_add_up() -> None:
         and sum(told.metrics.values()) != pytest.approx(2 * told.metrics["rsum"], abs=0.35)
     }
     assert off == {}
+
+
+@pytest.mark.medium
+def test_recipes_name_the_protocol_of_their_figures() -> None:
+    """Where the sentences of a data set are read in several ways, each published row says in which."""
+    for name in list_recipes():
+        data = name.partition("/")[2]
+        several = {each.data for each in PROTOCOLS.values() if each.pool != "all"}
+        mine = max((one for one in several if data.startswith(f"{one}_") or data == one), key=len, default="")
+        for told in read_recipe(name).get("published") or () if mine else ():
+            protocol = protocol_named(told["protocol"])
+            assert (protocol.data, protocol.items) == (mine, told["num_images"]), name
+            assert protocol.folds == told.get("folds", 1), name
+            assert protocol.pool != "all", name
 
 
 def test_a_model_saved_without_figures_still_loads() -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from openvse.corpus.splits import (
     LEAKAGE,
@@ -92,19 +92,29 @@ class Corpus:
         row_of[image_positions] = np.arange(len(image_positions))
         rows = row_of[self.relevance.images]
         order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
-        pair_texts = self.relevance.texts[order]
-        texts, first, inverse = np.unique(pair_texts, return_index=True, return_inverse=True)
-        # Texts are numbered by their first pair, so that the captions are in the order of the images.
-        by_pair = np.argsort(first)
-        number = np.empty_like(by_pair)
-        number[by_pair] = np.arange(len(by_pair))
-        return replace(
+        chosen = replace(
             self,
             image_ids=tuple(self.image_ids[i] for i in image_positions),
             image_paths=tuple(self.image_paths[i] for i in image_positions),
-            captions=tuple(self.captions[i] for i in texts[by_pair]),
-            relevance=Relevance(rows[order], number[inverse], len(image_positions), len(texts)),
             splits=tuple(self.splits[i] for i in image_positions),
+        )
+        return chosen._paired(rows[order], self.relevance.texts[order])
+
+    def with_pairs(self, kept: Bool[np.ndarray, "P"]) -> Corpus:
+        """Return all images with the texts of some of the pairs."""
+        return self._paired(self.relevance.images[kept], self.relevance.texts[kept])
+
+    def _paired(self, images: Int[np.ndarray, "P"], texts: Int[np.ndarray, "P"]) -> Corpus:
+        """Return the images with the texts of some pairs, which are numbered by their first pair."""
+        known, first, inverse = np.unique(texts, return_index=True, return_inverse=True)
+        by_pair = np.argsort(first)
+        number = np.empty_like(by_pair)
+        number[by_pair] = np.arange(len(by_pair))
+        captions = tuple(self.captions[i] for i in known[by_pair])
+        return replace(
+            self,
+            captions=captions,
+            relevance=Relevance(images, number[inverse], len(self.image_ids), len(captions)),
         )
 
 

@@ -86,7 +86,10 @@ def _tidy(captions: list[tuple[int, str]]) -> list[tuple[int, str]]:
 # Crisscrossed Captions: people's ratings of pairs of COCO's images and captions (Parekh et al., EACL 2021).
 
 POSITIVE = 3.0
-"""The rating, from 0 to 5, from which on a pair counts as positive for retrieval."""
+"""The rating, from 0 to 5, from which on a pair with a caption counts as positive for retrieval."""
+
+POSITIVE_IMAGES = 2.5
+"""The same for a pair of images, as VSE-infinity's released code counts it."""
 
 HEADERS = {
     "sits": ("caption", "image", "agg_score", "sampling_method"),

@@ -71,11 +71,16 @@ def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set
     Args:
         root: the folder of the lists.
         lists: for each split, the possible paths of its list; the first that exists is read.
+
+    Raises:
+        DataError: a list cannot be read, or has several columns.
     """
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
         path = first_file(root, names)
-        for line in read_lines(path) if path else ():
+        for number, line in enumerate(read_lines(path) if path else (), start=1):
+            if "\t" in line.strip():
+                raise DataError(f"{path}, line {number}: several columns between tabs: write one name a line")
             if line.strip():
                 splits[line.strip()].add(split)
     return splits

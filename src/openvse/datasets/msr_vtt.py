@@ -106,7 +106,8 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     """
     captions, owners = _read_captions(root)
     table = require_file("msr_vtt_1k_a", root, TEST_1K_A)
-    test = {clip: sentence for _, (clip, sentence) in read_rows(table, (("video_id",), ("sentence",)))}
+    columns = (("video_id",), ("sentence",))
+    test = {clip: sentence for _, (clip, sentence) in read_rows(table, columns, unread=("key", "vid_key"))}
     unknown = [clip for clip in test if clip not in captions]
     if unknown:
         raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions; get both from one source")

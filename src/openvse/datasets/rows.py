@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ CAPTION_FIELDS = ("captions", "caption", "text", "description")
 """The possible names of the field with one or more captions; if several are present, the first counts."""
 
 SPLIT_FIELD = "split"
+
+_logger = logging.getLogger(__name__)
 
 MAX_CAPTION_BYTES = 1 << 20
 """The largest file of the captions of one image."""
@@ -139,20 +142,27 @@ def check_size(where: str | Path, size: int) -> None:
         raise DataError(f"{where}: {size:,} bytes are not captions; at most {MAX_CAPTION_BYTES:,} are read")
 
 
-def read_tabbed(path: Path, key: str) -> Iterator[tuple[str, str]]:
-    """Yield what is before and behind the first tab of each line: a key and a sentence; blank lines are skipped.
+def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the two columns of each line, a key and a sentence, which a tab separates; blank lines are skipped.
 
     Args:
         path: the file.
-        key: what is before the tab, for messages.
+        key: what is in the first column, for messages.
+        counts: what the whole number in a third column counts, which is not read; "" if there is no such column.
 
     Raises:
-        DataError: the file cannot be read, or a line has no tab (with its number).
+        DataError: the file cannot be read, or a line has fewer columns or more (with its number).
     """
     for number, line in enumerate(read_lines(path), start=1):
-        name, tab, sentence = line.partition("\t")
-        if tab:
-            yield name.strip(), sentence
+        cells = [cell.strip() for cell in line.rstrip().split("\t")]
+        if len(cells) == 2 or (len(cells) == 3 and counts and cells[2].lstrip("-").isdigit()):
+            yield cells[0], cells[1]
+        elif len(cells) > 1:
+            known = f"{key} and the sentence" + (f", and perhaps {counts}" if counts else "")
+            raise DataError(
+                f"{path}, line {number}: {len(cells)} columns between tabs, and only {known} are known: remove the "
+                "others, or the tab in the sentence"
+            )
         elif line.strip():
             raise DataError(f"{path}, line {number}: write {key}, a tab and the sentence")
 
@@ -178,14 +188,20 @@ def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT
 
 
 def read_rows(
-    path: Path, columns: Sequence[Sequence[str]], optional: Sequence[str] = ()
+    path: Path,
+    columns: Sequence[Sequence[str]],
+    optional: Sequence[str] = (),
+    unread: Collection[str] = (),
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a table that is not blank: its line number, and the cells of the requested columns.
+
+    A warning names the columns that are not read.
 
     Args:
         path: a UTF-8 file with comma, semicolon or tab between the columns; its first line names them.
         columns: the possible names of each required column.
         optional: columns that may be missing; their cells are then "".
+        unread: columns that are known not to be needed, without a warning.
 
     Raises:
         DataError: the file cannot be read, a column is missing, or a row is malformed (with its line).
@@ -197,6 +213,11 @@ def read_rows(
     header = [name.strip().lower() for name in next(reader)]
     places = [_column(path, header, names) for names in columns]
     places += [header.index(name) if name in header else len(header) for name in optional]
+    others = [
+        name for place, name in enumerate(header) if place not in places and name and name not in unread
+    ]
+    if others:
+        _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others)))
     start = reader.line_num + 1  # a quoted cell may span several lines
     try:
         for row in reader:

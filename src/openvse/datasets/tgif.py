@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.datasets.clip_files import clip_corpus
-from openvse.datasets.layout import read_splits, require_file
+from openvse.datasets.layout import read_splits, reading_json, require_file
 from openvse.datasets.rows import read_tabbed
 
-TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv")
-MRW_CAPTIONS = ("mrw-v1.0.tsv", "data/mrw-v1.0.tsv")
+TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv", "tgif-v1.0-gulp.tsv")
+MRW_CAPTIONS = ("mrw-v1.0.json", "mrw-v1.0.tsv", "data/mrw-v1.0.tsv")
+_PARTS = {"train": ("train",), "validation": ("val", "valid"), "test": ("test",)}
 LISTS = {
-    "train": ("splits/train.txt", "data/splits/train.txt"),
-    "validation": ("splits/val.txt", "data/splits/val.txt"),
-    "test": ("splits/test.txt", "data/splits/test.txt"),
+    split: tuple(f"{folder}/{name}.txt" for folder in ("splits", "data/splits", "split") for name in names)
+    for split, names in _PARTS.items()
 }
-FOLDERS = ("gifs/", "gif/", "videos/", "data/gifs/", "images/")
+"""The lists of TGIF's owners, and those of PVSE (``split/valid.txt``)."""
+
+MRW_LISTS = {
+    split: (*(f"split/{name}.tsv" for name in reversed(names)), *LISTS[split])
+    for split, names in _PARTS.items()
+}
+FOLDERS = ("gifs/", "gif/", "mp4/", "videos/", "data/gifs/", "images/")
 
 _TERMS = "the animations belong to those who published them; for research only, do not redistribute them"
 _OWNERS = "https://github.com/raingo/TGIF-Release"
-_PVSE = "with the data of https://github.com/yalesong/pvse"
+_PVSE = "whose address is in data/prepare_mrw_dataset.sh of https://github.com/yalesong/pvse"
 
 
-def _pieces(table: tuple[str, ...], captions: str, splits: str) -> tuple[Piece, ...]:
-    clips = f"from the addresses in {table[0]}, each under its file's name"
+def _pieces(table: tuple[str, ...], lists: tuple[str, ...], captions: str, splits: str) -> tuple[Piece, ...]:
+    clips = f"from the addresses in {table[0]}, each under its file's name or id"
     return (
         Piece("captions", table, captions),
-        Piece("splits", LISTS["test"], splits),
+        Piece("splits", lists, splits),
         Piece("clips", FOLDERS, clips, media=True),
     )
 
@@ -42,6 +48,7 @@ TGIF = Facts(
     title="102,068 animated GIF from Tumblr, one sentence each, in the test three (Li et al., CVPR 2016)",
     pieces=_pieces(
         TGIF_CAPTIONS,
+        LISTS["test"],
         f"data/tgif-v1.0.tsv of {_OWNERS}",
         f"data/splits/train.txt, val.txt and test.txt of {_OWNERS}",
     ),
@@ -54,7 +61,12 @@ TGIF = Facts(
 MRW = Facts(
     name="mrw",
     title="50,107 reaction GIF with the sentence that each reacts to, my reaction when (Song and Soleymani, CVPR 2019)",
-    pieces=_pieces(MRW_CAPTIONS, _PVSE, _PVSE),
+    pieces=_pieces(
+        MRW_CAPTIONS,
+        MRW_LISTS["test"],
+        f"mrw-v1.0.json of mrw-v1.0.tar.gz, {_PVSE}",
+        f"split/train.tsv, valid.tsv and test.tsv of mrw-v1.0.tar.gz, {_PVSE}",
+    ),
     forms=(Form("PVSE's split", (44_107, 1000, 5000), 50_107),),
     licence=_TERMS,
     items="clips",
@@ -67,6 +79,8 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     """Open TGIF in its published form: ``tgif-v1.0.tsv``, an address and a sentence per line, and lists of addresses.
 
     The name of a clip is the file name in its address, without suffix; it may be stored as GIF or as any kind of video.
+    PVSE's form is read too: ``tgif-v1.0-gulp.tsv``, with the number of frames in a third column, which is not used, and
+    ``split/``.
 
     Args:
         root: the folder with ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
@@ -75,15 +89,32 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     Raises:
         DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.
     """
-    return _open("tgif", root, TGIF_CAPTIONS, require_images=require_images)
+    table = require_file("tgif", root, TGIF_CAPTIONS)
+    return _of_addresses("tgif", root, table, LISTS, require_images=require_images)
 
 
 def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open MRW in TGIF's layout: ``mrw-v1.0.tsv`` with an address and a sentence per line, and ``splits/``.
+    """Open MRW as PVSE publishes it: ``mrw-v1.0.json``, a list of objects with ``id`` and ``sentence``.
 
-    See ``open_tgif``, also for the errors.
+    The lists of ids are ``split/train.tsv``, ``valid.tsv`` (or ``val.tsv``) and ``test.tsv``; a clip is
+    ``mp4/<id>.mp4``, or another kind of video or animation of this name. TGIF's layout is read too, under MRW's name.
+
+    Args:
+        root: the folder with these files.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: see ``open_tgif``.
     """
-    return _open("mrw", root, MRW_CAPTIONS, require_images=require_images)
+    table = require_file("mrw", root, MRW_CAPTIONS)
+    if table.suffix != ".json":
+        return _of_addresses("mrw", root, table, MRW_LISTS, require_images=require_images)
+    captions: defaultdict[str, list[str]] = defaultdict(list)
+    with reading_json(table, "PVSE's format") as tree:
+        for each in tree:
+            captions[str(each["id"])].append(each["sentence"].strip())
+    splits = read_splits(root, MRW_LISTS)
+    return clip_corpus("mrw", root, captions, splits, FOLDERS, require_images=require_images)
 
 
 def clip_names(addresses: Iterable[str]) -> dict[str, str]:
@@ -104,9 +135,11 @@ def clip_names(addresses: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _open(name: str, root: Path, tables: Sequence[str], *, require_images: bool) -> Corpus:
-    lines = list(read_tabbed(require_file(name, root, tables), "the clip's address"))
-    listed = read_splits(root, LISTS)
+def _of_addresses(
+    name: str, root: Path, table: Path, lists: Mapping[str, Sequence[str]], *, require_images: bool
+) -> Corpus:
+    lines = list(read_tabbed(table, "the clip's address", counts="its number of frames"))
+    listed = read_splits(root, lists)
     name_of = clip_names([*(address for address, _ in lines), *listed])
     captions: defaultdict[str, list[str]] = defaultdict(list)
     for address, sentence in lines:

@@ -91,6 +91,7 @@ class Findings:
         beside: figures to compare with (published ones, chance, baselines), by label.
         notes: how it was measured, one line each.
         problems: what was left out, and leakage, one line each.
+        protocols: the published protocols that the data fit.
         reliability: how far the model's probabilities hold, if it knows any.
         queries: the best and the worst queries of each direction.
         digest: a hash of the data, by which other data of the same name are noticed.
@@ -103,6 +104,7 @@ class Findings:
     beside: Mapping[str, Metrics] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
     reliability: Reliability | None = None
     queries: tuple[AnsweredQueries, ...] = ()
     digest: str = ""

@@ -520,6 +520,6 @@ def published_elsewhere(reports: Sequence[MeasuredReport]) -> dict[str, Metrics]
         of_data = list_recipes() if data and split == "test" else ()
         for name in of_data:
             if name.partition("/")[2].startswith(f"{data}_"):
-                found |= published_for(read_recipe(name), findings.size)
+                found |= published_for(read_recipe(name), findings.size, findings.protocols)
     own = {label for each in reports if each.findings for label in each.findings.beside}
     return {source: metrics for source, metrics in found.items() if source not in own}

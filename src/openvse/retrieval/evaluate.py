@@ -26,7 +26,7 @@ from openvse.evaluation import (
 )
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.judged import JudgedReport
-from openvse.evaluation.protocols import TestProtocol
+from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
 from openvse.evaluation.report import QueryOutcomes
 from openvse.features import open_store, open_token_states
 from openvse.files import replacing
@@ -85,7 +85,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     corpus = open_captioned(request)
     expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
-    chosen = request.part(corpus)
+    chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     request.check_stores(len(models))
     stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
@@ -94,8 +94,11 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
-    other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
     report = report_on(models, embedded, request, chosen.name)
+    if protocol is None:
+        other = _protocol_of_figures(models, embedded.corpus, request.folds)
+    else:
+        other = filter(None, [protocol.mismatch(*size)])
     warnings = (*leaks, *other)
     problems = (*warnings, *report.problems)
     return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
@@ -160,7 +163,7 @@ def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: R
         resamples=request.resamples,
         seed=request.seed,
         keep=request.keep,
-        published=_published(models, relevance.num_images, request.folds),
+        published=_published(models, embedded.corpus, request.folds),
         problems=embedded.corpus.problems,
         see=None if shown is None else shown.see,
         every=request.every,
@@ -187,9 +190,11 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
         raise OpenVSEError(f"protocol {protocol.name} evaluates one model by itself: name one model")
     if request.annotations is None:
         raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
-    if protocol.name == "cxc":
-        rated = read_cxc(request.annotations, request.split)
-        return lambda items, similarity, model: judge_cxc(items, similarity, rated, model=model)
+    if protocol.name.startswith("cxc"):
+        rated, strict = read_cxc(request.annotations, request.split), protocol.name == "cxc_strict"
+        return lambda items, similarity, model: judge_cxc(
+            items, similarity, rated, strict=strict, model=model
+        )
     judged = read_eccv_caption(request.annotations)
     return lambda items, similarity, model: judge_eccv_caption(items, similarity, judged, model=model)
 
@@ -210,11 +215,23 @@ def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[
     return tuple(filter(None, found))
 
 
-def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
+def _published(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> dict[str, dict[str, float]]:
     """Return the published results of the model's recipe for such a test set; none for an ensemble."""
     if len(models) > 1:
         return {}
-    return published_for(models[0].provenance, {"num_images": num_images, "folds": folds})
+    size = {"num_images": len(corpus), "folds": folds}
+    return published_for(models[0].provenance, size, protocols_of(corpus))
+
+
+def _protocol_of_figures(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> Iterator[str]:
+    """Yield a line for each protocol that would let the published results of the model stand beside the report."""
+    size, fitting = {"num_images": len(corpus), "folds": folds}, protocols_of(corpus)
+    for name, protocol in PROTOCOLS.items() if len(models) == 1 else ():
+        figures = published_for(models[0].provenance, size, [name]).keys()
+        if name not in fitting and figures - published_for(models[0].provenance, size).keys():
+            yield (
+                f"the published figures are of other sentences of {protocol.data}: give --protocol {name} to compare"
+            )
 
 
 def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
@@ -240,6 +257,7 @@ def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
         beside=report.beside(),
         notes=tuple(report.protocol_lines()),
         problems=report.problems,
+        protocols=() if evaluation.corpus is None else protocols_of(evaluation.corpus),
         reliability=report.reliability,
         queries=tuple(_queries(evaluation, report, count)) if count else (),
         digest="" if evaluation.corpus is None else digest_of_pairs(evaluation.corpus),

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from openvse.corpus import Corpus
 from openvse.datasets.coco_judgements import (
     POSITIVE,
+    POSITIVE_IMAGES,
     EccvCaption,
     Positives,
     RatedPairs,
@@ -95,19 +96,26 @@ def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: Embedd
 
 
 def judge_cxc(
-    items: NumberedItems, similarity: Similarity, rated: Mapping[str, RatedPairs], *, model: str = ""
+    items: NumberedItems,
+    similarity: Similarity,
+    rated: Mapping[str, RatedPairs],
+    *,
+    strict: bool = False,
+    model: str = "",
 ) -> JudgedReport:
-    """Evaluate on Crisscrossed Captions.
+    """Evaluate on Crisscrossed Captions, as VSE-infinity's released code does for its Table 5.
 
-    A pair that was rated is positive if its rating is at least 3. Image-text positives are the rated pairs, which
-    include all pairs of COCO; captions of the same image are positive for each other unless they were rated lower.
-    The gallery holds the captions and images of the ratings, without the query itself. Queries without a positive item
-    are left out.
+    A rated pair with a caption is positive if its rating is at least 3, and a pair of images from 2.5 on. Image-text
+    positives are the rated pairs, which include all pairs of COCO; captions of the same image are positive for each
+    other, whatever their rating. The gallery holds the captions and images of the ratings, without the query itself.
+    Queries without a positive item are left out.
 
     Args:
         items: the embedded images and texts.
         similarity: the similarity of the model.
         rated: the ratings; see ``read_cxc``.
+        strict: the other reading of Parekh et al. (EACL 2021): 3 for all pairs, and captions of one image that were
+            rated lower are not positive.
         model: the fingerprint of the model, for the report.
 
     Raises:
@@ -123,9 +131,10 @@ def judge_cxc(
         for task, (first, second) in kinds.items()
     }
     text, image = _positive(found["sits"])
-    co_captions = _co_captions(items.text_images, found["sts"])
+    from_images = POSITIVE if strict else POSITIVE_IMAGES
+    co_captions = _co_captions(items.text_images, found["sts"] if strict else None)
     same_texts = _both_ways(_joined(_positive(found["sts"]), co_captions))
-    same_images = _both_ways(_positive(found["sis"]))
+    same_images = _both_ways(_positive(found["sis"], from_images))
     images, texts = items.images, items.texts
     directions = {
         "image to text": ((image, text), rank_among(images, texts, (image, text), similarity)),
@@ -134,7 +143,7 @@ def judge_cxc(
         "image to image": (same_images, rank_among(images, images, same_images, similarity, itself=True)),
     }
     return JudgedReport(
-        protocol="Crisscrossed Captions",
+        protocol="Crisscrossed Captions" + ", the strict reading" * strict,
         name=items.corpus.name,
         retrieval={
             name: recalls(ranked, items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text")))
@@ -144,8 +153,8 @@ def judge_cxc(
         model=model,
         problems=tuple(problems),
         notes=(
-            f"a pair is positive if its rating is at least {POSITIVE:g} of 5; captions of one image are, unless rated "
-            f"lower",
+            f"a pair is positive if its rating is at least {POSITIVE:g} of 5 (images: {from_images:g}); captions of "
+            f"one image are" + (", unless rated lower" if strict else ", whatever their rating"),
             "queries without a positive item are left out; the query is not a candidate",
             f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each; mean ± "
             f"standard deviation",
@@ -231,8 +240,8 @@ def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> In
     return np.where(known[order[place]] == numbers, order[place], -1)
 
 
-def _positive(found: _Found) -> Pairs:
-    chosen = found.ratings >= POSITIVE
+def _positive(found: _Found, rating: float = POSITIVE) -> Pairs:
+    chosen = found.ratings >= rating
     return found.first[chosen], found.second[chosen]
 
 
@@ -248,8 +257,8 @@ def _both_ways(pairs: Pairs) -> Pairs:
     return distinct[0], distinct[1]
 
 
-def _co_captions(images: Int[np.ndarray, "T"], rated: _Found) -> Pairs:
-    """Return the pairs of texts of one image, without those that were rated below the threshold."""
+def _co_captions(images: Int[np.ndarray, "T"], rated: _Found | None) -> Pairs:
+    """Return the pairs of texts of one image, without those that are rated below the threshold."""
     order = np.argsort(images, kind="stable")
     pairs = [
         (order[:-step][same], order[step:][same])
@@ -259,6 +268,8 @@ def _co_captions(images: Int[np.ndarray, "T"], rated: _Found) -> Pairs:
     if not pairs:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    if rated is None:
+        return first, second
     low = rated.ratings < POSITIVE
     keys = [
         np.minimum(a, b) * len(images) + np.maximum(a, b)

@@ -14,6 +14,7 @@ class PublishedRecalls(Strict):
 
     Attributes:
         source: paper, table, data set and protocol, in words.
+        protocol: the protocol whose choice of sentences they have, or None if all sentences of the data set count.
         num_images: the number of images of the test set.
         folds: the number of folds of the test set whose results are averaged.
         metrics: the results in percent, under the names that evaluation uses.
@@ -22,6 +23,7 @@ class PublishedRecalls(Strict):
     """
 
     source: str
+    protocol: str | None = None
     num_images: int = Field(ge=1)
     folds: int = Field(1, ge=1)
     metrics: dict[str, float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -251,13 +251,16 @@ def expect_data(protocol: TestProtocol | None, name: str) -> None:
         )
 
 
-def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:
-    """Return those published figures of a model's recipe that have this protocol, by their source.
+def published_for(
+    provenance: Mapping[str, Any], size: Mapping[str, int], protocols: Collection[str] = ()
+) -> dict[str, dict[str, float]]:
+    """Return those published figures of a model's recipe that can stand beside an evaluation, by their source.
 
     Args:
         provenance: the provenance of the model; it is not validated, so entries of another form are left out.
-        protocol: the values that an entry must have, for instance ``{"num_images": 1000, "folds": 1}``; a value that
-            an entry lacks counts as 1.
+        size: the values that an entry must have, for instance ``{"num_images": 1000, "folds": 1}``; a value that an
+            entry lacks counts as 1.
+        protocols: the protocols that the evaluation is one of; an entry that names another is left out.
     """
     entries = provenance.get("published")
     return {
@@ -265,5 +268,6 @@ def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) ->
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict)
         and {"source", "metrics"} <= entry.keys()
-        and all(entry.get(key, 1) == value for key, value in protocol.items())
+        and entry.get("protocol") in (None, *protocols)
+        and all(entry.get(key, 1) == value for key, value in size.items())
     }
