@@ -66,6 +66,20 @@ def test_linear_is_xavier_uniform_without_offset() -> None:
     assert abs(linear.weight.var().item() - bound**2 / 3) < 0.02 * bound**2
 
 
+def test_linear_drops_a_feature_of_all_positions_alike() -> None:
+    """So the mean over the positions is dropped out as HGR's release drops out the projected mean."""
+    torch.manual_seed(0)
+    projection = LinearProjection(input_dim=5, embed_dim=40, dropout=0.5)
+    local, mask = torch.randn(3, 4, 5), torch.ones(3, 4, dtype=torch.bool)
+    dropped, whole = projection(local, mask), projection.linear(local)
+    gone = (dropped == 0).all(dim=1)
+    assert torch.equal(gone, (dropped == 0).any(dim=1)) and 0.3 < float(gone.float().mean()) < 0.7
+    torch.testing.assert_close(dropped, whole * 2 * ~gone.unsqueeze(1))
+    assert torch.equal(projection.eval()(local, mask), whole)
+    with pytest.raises(RecipeError, match="dropout is 1"):
+        LinearProjection(input_dim=5, embed_dim=4, dropout=1.0)
+
+
 def test_none_keeps_features_and_width() -> None:
     local, mask = ragged()
     module = PROJECTIONS.get("none")(input_dim=6, embed_dim=99)

@@ -192,6 +192,40 @@ def test_the_states_are_those_of_the_bigru() -> None:
     )
 
 
+def test_dropout_takes_features_of_word_embeddings(annotation: str) -> None:
+    """As in HGR's release: before the GRU, at the scale 1 / (1 - p); what the GRU returns is not dropped."""
+    encoder = made(graphs=annotation, dropout=0.5)
+    inputs = pad(encoder.tokenize(CAPTIONS))
+    assert torch.equal(encoder(inputs).local, made(graphs=annotation)(inputs).local)
+    encoder.train()
+    torch.manual_seed(1)
+    dropped = encoder(inputs).local
+    rows = inputs.values.reshape(len(inputs), -1, 3)
+    there = inputs.mask[:, ::3] & (rows[..., 0] >= 0)  # type: ignore[index]
+    torch.manual_seed(1)
+    words = encoder.words(rows[:, : dropped.shape[1], 0].where(there[:, : dropped.shape[1]], 0))
+    words = torch.nn.functional.dropout(words, 0.5)
+    for row, length in enumerate(there.sum(dim=1).tolist()):
+        states = encoder.gru(words[row : row + 1, :length])[0].unflatten(2, (2, -1)).mean(dim=2)
+        torch.testing.assert_close(dropped[row, :length], states[0])
+    with pytest.raises(RecipeError, match="dropout is 1"):
+        made(dropout=1.0)
+
+
+def test_the_start_of_hgr_is_orthogonal() -> None:
+    torch.manual_seed(0)
+    encoder = RoleGraphEncoder(
+        embed_dim=6, word_dim=25, min_count=1, captions=CAPTIONS, gru_start="orthogonal"
+    )
+    for name, weight in encoder.gru.named_parameters():
+        if name.startswith("bias"):
+            assert not weight.any()
+        else:
+            square = weight @ weight.T if weight.shape[0] < weight.shape[1] else weight.T @ weight
+            torch.testing.assert_close(square, torch.eye(len(square)))
+    assert 0.15 < float(encoder.words.weight.abs().max()) <= 0.2  # 1 / sqrt(25)
+
+
 def test_assets_are_all_that_a_model_needs(annotation: str, tmp_path: Path) -> None:
     saved = made(graphs=annotation)
     saved.save_assets(tmp_path / "assets")

@@ -24,7 +24,15 @@ def plain(name: str, *left_out: str) -> dict[str, Any]:
     return tree
 
 
+def has(name: str, path: str) -> bool:
+    """Return whether a recipe sets an option of the path SIDE.encoder.OPTION."""
+    side, _, option = path.split(".")
+    return option in getattr(load_recipe(name), side).encoder.options
+
+
 SIDES = ("image.aggregator", "text.aggregator")
+AUGMENTATION = ("image.encoder.size_augmentation", "text.encoder.size_augmentation")
+TABLE_1 = ("seq2seq", "gcn", "gcn_seq2seq", "self_attention", "best")
 AGGREGATORS = (
     *("no_tok", "no_emb", "no_adpool", "balance_25", "balance_50", "balance_75", "balance_random"),
     *("lip", "seq2seq", "gcn", "self_attention", "ada_pool", "soft_pool", "gpo", "manual"),
@@ -39,17 +47,41 @@ def test_rows_of_vse_2ad_differ_in_the_aggregators(row: str) -> None:
 @pytest.mark.parametrize(
     ("row", "base"),
     [
-        *(
-            (row, "regions_bigru")
-            for row in ("seq2seq", "gcn", "gcn_seq2seq", "best", "transformer", "per_dimension")
-        ),
-        *((row, "butd_grids_bigru") for row in ("self_attention", "best", "transformer")),
+        *((row, "regions_bigru") for row in ("transformer", "per_dimension")),
+        ("transformer", "butd_grids_bigru"),
         *((row, "regions_bert") for row in ("mean_cls", "mean_gpo", "gpo_cls", "data_dependent")),
     ],
 )
 def test_rows_of_vse_infinity_differ_in_the_aggregators(row: str, base: str) -> None:
     name = f"vse_infinity/coco_{base}"
     assert plain(f"{name}_{row}", *SIDES) == plain(name, *SIDES)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        *(
+            (f"vse_infinity/coco_{base}_{row}", base)
+            for base in ("regions_bigru", "butd_grids_bigru")
+            for row in TABLE_1
+        ),
+        *((f"vse_pp/coco_{base}", base) for base in ("regions_bigru", "regions_bert", "butd_grids_bigru")),
+        ("vse_pp/coco_wsl_grids_bert", "wsl_grids_bert"),
+    ],
+)
+def test_rows_without_gpo_have_no_size_augmentation(name: str, base: str) -> None:
+    """VSE-infinity's VSE++ and Table 1: else as the row of GPO; B.1 calls augmenting VSE++ a finding of its own."""
+    recipe = load_recipe(name)
+    options = [side.encoder.options for side in (recipe.image, recipe.text)]
+    assert [each["size_augmentation"] for each in options] == ["none", "none"]
+    given = [path for path in AUGMENTATION if has(f"vse_infinity/coco_{base}", path)]
+    assert plain(name, *SIDES, *AUGMENTATION) == plain(f"vse_infinity/coco_{base}", *SIDES, *given)
+
+
+def test_augmented_vse_pp_is_offered_beside() -> None:
+    augmented = "vse_pp/coco_regions_bigru_augmentation"
+    assert plain(augmented, *SIDES) == plain("vse_infinity/coco_regions_bigru", *SIDES)
+    assert load_recipe(augmented).image.aggregator.name == "mean"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +108,21 @@ def test_videos_train_as_in_table_4() -> None:
                 1024,
                 128,
             )
+            assert recipe.training.clip_norm is None
+            assert recipe.text.encoder.options["gru_start"] == "orthogonal"
+
+
+@pytest.mark.parametrize("data", ["msr_vtt", "vatex"])
+def test_dropout_of_videos_is_where_hgr_has_it(data: str) -> None:
+    """On word embeddings before the GRU, and on projected frames or their mean; not on the states of words."""
+    for method in ("hgr", "hgr_infinity"):
+        recipe = load_recipe(f"{method}/{data}_frames_bigru")
+        options = recipe.text.aggregator.options
+        assert (options.get("dropout", 0.0), options["reasoning_dropout"]) == (0.0, 0.5)
+        assert recipe.text.encoder.options["dropout"] == recipe.image.aggregator.options["dropout"] == 0.2
+    recipe = load_recipe(f"vse_pp/{data}_frames_bigru")
+    assert recipe.text.encoder.options["dropout"] == 0.2
+    assert recipe.image.encoder.options["projection"] == {"name": "linear", "dropout": 0.2}
 
 
 def test_a_null_term_is_left_out() -> None:

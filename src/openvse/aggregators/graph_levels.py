@@ -33,7 +33,8 @@ class GraphLevels(Aggregator):
         aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
             4).
         num_layers: the number of layers of reasoning; 0 turns it off, with its normalisation.
-        dropout: the probability that a feature of a word is dropped in training.
+        dropout: the probability that a feature of a word's state is dropped in training. The released code drops those
+            of word embeddings instead: ``dropout`` of the encoder ``role_graph``.
         reasoning_dropout: the same for the updates of the reasoning.
 
     Raises:

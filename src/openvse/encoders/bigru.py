@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
-
 from openvse.encoders.augmentations import TokenMode
 from openvse.encoders.vocabulary import END, START
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
-from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder
+from openvse.encoders.words_encoder import MAX_WORDS, GRUStart, WordsEncoder
 from openvse.errors import RecipeError
 from openvse.layers.recurrence import forward_gru, packed_gru, states_at_end
 from openvse.registry import Maker
@@ -56,10 +54,13 @@ class BiGRU(WordsEncoder):
             ``unknown_words`` reports what was read.
         bidirectional: whether to read captions from both ends; false reads them forwards only, as VSE++ does in its own
             paper, so that the state at the last word has read the whole caption.
+        dropout: the probability that a feature of a word embedding is dropped in training, before the GRU (0.2 in HGR).
+        gru_start: where GRU and words start: ``uniform`` as in PyTorch, and within 0.1; ``orthogonal`` as in HGR's
+            released code, with biases of 0, and words within 1 / sqrt(word_dim).
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.
-        RecipeError: ``output: words`` has an odd width, or ``max_words`` is below 1.
+        RecipeError: ``output: words`` has an odd width, ``max_words`` is below 1, or dropout is not in [0, 1).
         DataError: no word occurs often enough in the captions, or the word vectors cannot be used.
     """
 
@@ -84,6 +85,8 @@ class BiGRU(WordsEncoder):
         protect_boundaries: bool = True,
         unknown: Literal["shared", "nearest"] = "shared",
         bidirectional: bool = True,
+        dropout: float = 0.0,
+        gru_start: GRUStart = "uniform",
     ) -> None:
         super().__init__(min_count=min_count, boundaries=boundaries, max_words=max_words)
         self.gives_pooled = output == "words"
@@ -92,16 +95,22 @@ class BiGRU(WordsEncoder):
         self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.global_state, self.bidirectional = global_state, bidirectional
         self.read_vocabulary(captions, assets, grow=grow, split=tokenizer(), nearest=unknown == "nearest")
-        self.make_words(word_dim, None if assets else word_vectors, freeze=freeze_words)
-        hidden_dim = embed_dim // 2 if self.gives_pooled and bidirectional else embed_dim
-        self.gru = nn.GRU(word_dim, hidden_dim, batch_first=True, bidirectional=bidirectional)
+        self.gru = self.make_gru(
+            word_dim,
+            embed_dim // 2 if self.gives_pooled and bidirectional else embed_dim,
+            None if assets else word_vectors,
+            freeze=freeze_words,
+            dropout=dropout,
+            start=gru_start,
+            bidirectional=bidirectional,
+        )
         protected = (START, END) if protect_boundaries else ()
         self.augmentation = self.make_augmentation(size_augmentation, augmentation_rate, protected)
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, L]`` has one feature for each token that augmentation kept."""
         ids, mask = self.augmentation(*self.checked(inputs))
-        embedded = self.words(ids)
+        embedded = self.embedded(ids)
         run = packed_gru if self.bidirectional else forward_gru
         states, final = run(self.gru, embedded, mask)
         if not self.gives_pooled:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from openvse.errors import RecipeError
 from openvse.functional import compact
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Configured, Registry
@@ -38,16 +39,24 @@ class LinearProjection(Projection):
         input_dim: C.
         embed_dim: D.
         bias: add one; CLIP's projections have none.
+        dropout: the probability that a feature is dropped in training, in all positions of an item alike: as if their
+            mean were projected and then dropped out, which is what HGR's released code does for VSE++ (0.2).
+
+    Raises:
+        RecipeError: dropout is not in [0, 1).
     """
 
-    def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = True) -> None:
+    def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
-        self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
+        if not 0 <= dropout < 1:
+            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
+        self.linear, self.dropout = xavier_linear(input_dim, embed_dim, bias=bias), nn.Dropout1d(dropout)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project every position."""
         projected: Tensor = self.linear(local)
-        return projected
+        dropped = self.training and self.dropout.p > 0
+        return self.dropout(projected.mT).mT if dropped else projected
 
 
 class NormLinear(Projection):

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from openvse.encoders.vocabulary import UNKNOWN
 from openvse.encoders.word_splitters import split_words
-from openvse.encoders.words_encoder import WordsEncoder
+from openvse.encoders.words_encoder import GRUStart, WordsEncoder
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.layers.recurrence import packed_gru
 from openvse.types import Features, Graph, Inputs
@@ -99,10 +99,13 @@ class RoleGraphEncoder(WordsEncoder):
         word_vectors: a file of pretrained word vectors, or ``package:NAME``; see ``bigru``.
         freeze_words: whether to keep the initial word embeddings.
         max_words: the number of words of a caption that are read; 30 in the released code.
+        dropout: the probability that a feature of a word embedding is dropped in training, before the GRU (0.2 in HGR).
+        gru_start: where GRU and words start: ``uniform`` as in PyTorch, and within 0.1; ``orthogonal`` as in HGR's
+            released code, with biases of 0, and words within 1 / sqrt(word_dim).
 
     Raises:
         ModelError: the assets are damaged, or the tagger is not installed.
-        RecipeError: a number of nodes or words is out of range.
+        RecipeError: a number of nodes or words is out of range, or dropout is not in [0, 1).
         DataError: the graphs or the word vectors cannot be used, or no word occurs often enough.
     """
 
@@ -122,6 +125,8 @@ class RoleGraphEncoder(WordsEncoder):
         word_vectors: str | None = None,
         freeze_words: bool = False,
         max_words: int | None = 30,
+        dropout: float = 0.0,
+        gru_start: GRUStart = "uniform",
     ) -> None:
         super().__init__(min_count=min_count, boundaries=False, max_words=max_words)
         for name, count in (("max_actions", max_actions), ("max_entities", max_entities)):
@@ -131,8 +136,10 @@ class RoleGraphEncoder(WordsEncoder):
         self.most, self.tagger = (max_actions, max_entities), tagger
         self.slots = 1 + 2 * max(max_actions, max_entities)
         self.read_vocabulary(captions, assets, grow=grow, split=split_words, nearest=False)
-        self.make_words(word_dim, None if assets else word_vectors, freeze=freeze_words)
-        self.gru = nn.GRU(word_dim, embed_dim, batch_first=True, bidirectional=True)
+        vectors = None if assets else word_vectors
+        self.gru = self.make_gru(
+            word_dim, embed_dim, vectors, freeze=freeze_words, dropout=dropout, start=gru_start
+        )
         file = Path(graphs) if graphs and assets is None else assets and assets / GRAPHS_FILE
         kept = file is not None and (assets is None or file.is_file())
         self.annotated = read_role_graphs(file) if file is not None and kept else {}
@@ -182,7 +189,7 @@ class RoleGraphEncoder(WordsEncoder):
         is_word, is_node = there & (rows[..., 0] >= 0), there & (rows[..., 0] < 0)
         length = int(is_word.sum(dim=1).max())
         mask = is_word[:, :length]
-        embedded = self.words(rows[:, :length, 0].where(mask, 0))
+        embedded = self.embedded(rows[:, :length, 0].where(mask, 0))
         states = packed_gru(self.gru, embedded, mask)[0].mean(dim=0)
         return Features(states, mask, graph=self._graph(rows, mask, is_node))
 

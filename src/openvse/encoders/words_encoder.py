@@ -6,9 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.backbones.pretrained import in_package
@@ -18,10 +19,12 @@ from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Cov
 from openvse.encoders.word_splitters import Splitter
 from openvse.encoders.word_vectors import read_packaged_vectors, read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
+from openvse.layers.recurrence import start_orthogonally
 from openvse.types import Inputs
 
 _logger = logging.getLogger(__name__)
 
+GRUStart: TypeAlias = Literal["uniform", "orthogonal"]
 VOCABULARY_FILE = "vocabulary.json"
 MAX_WORDS = 256
 """The number of words of a sentence that are read by default; the benchmarks have shorter sentences (at most 37 words
@@ -67,14 +70,25 @@ class WordsEncoder(TextEncoder):
         if grow:
             self.vocabulary = self.vocabulary.grown(captions, min_count=self.min_count)
 
-    def make_words(self, word_dim: int, word_vectors: str | None, *, freeze: bool) -> None:
-        """Make the embeddings of the words: uniform within 0.1, or from a file or package of word vectors.
+    def make_words(
+        self,
+        word_dim: int,
+        word_vectors: str | None,
+        *,
+        freeze: bool,
+        within: float = 0.1,
+        dropout: float = 0.0,
+    ) -> None:
+        """Make the embeddings of the words: uniform within a bound, or from a file or package of word vectors.
 
         Raises:
             DataError: the word vectors cannot be used.
+            RecipeError: dropout is not in [0, 1).
         """
-        self.words = nn.Embedding(len(self.vocabulary), word_dim)
-        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        if not 0 <= dropout < 1:
+            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
+        self.words, self.word_dropout = nn.Embedding(len(self.vocabulary), word_dim), nn.Dropout(dropout)
+        nn.init.uniform_(self.words.weight, -within, within)
         if word_vectors is not None:
             self._start_from(word_vectors)
         self.words.requires_grad_(not freeze)
@@ -87,6 +101,41 @@ class WordsEncoder(TextEncoder):
         return TokenAugmentation(
             mode, rate=rate, mask_id=MASK, replacements=replacements, protected=protected
         )
+
+    def make_gru(
+        self,
+        word_dim: int,
+        hidden_dim: int,
+        word_vectors: str | None,
+        *,
+        freeze: bool,
+        dropout: float,
+        start: GRUStart,
+        bidirectional: bool = True,
+    ) -> nn.GRU:
+        """Make the embeddings of the words, and return a GRU that reads them; see ``make_words``.
+
+        Args:
+            word_dim: the width of a word embedding.
+            hidden_dim: the width of a direction of the GRU.
+            word_vectors: the file or package of word vectors, or None.
+            freeze: whether to keep the initial word embeddings.
+            dropout: the probability that a feature of a word embedding is dropped in training.
+            start: where GRU and words start: ``uniform`` as in PyTorch and within 0.1; ``orthogonal`` as in HGR's
+                released code, with biases of 0, and words within 1 / sqrt(word_dim).
+            bidirectional: whether the GRU reads from both ends.
+        """
+        within = 0.1 if start == "uniform" else word_dim**-0.5
+        self.make_words(word_dim, word_vectors, freeze=freeze, within=within, dropout=dropout)
+        gru = nn.GRU(word_dim, hidden_dim, batch_first=True, bidirectional=bidirectional)
+        if start == "orthogonal":
+            start_orthogonally(gru)
+        return gru
+
+    def embedded(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N W"]:
+        """Return the word embeddings of token ids, with dropout in training."""
+        words: Tensor = self.word_dropout(self.words(ids))
+        return words
 
     @staticmethod
     def checked(inputs: Inputs) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:

@@ -138,6 +138,12 @@ def forward_gru(
     return pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0].unsqueeze(0), final
 
 
+def start_orthogonally(gru: nn.GRU) -> None:
+    """Give a GRU orthogonal weights and biases of 0, as HGR's released code does."""
+    for weight in gru.parameters():
+        nn.init.orthogonal_(weight) if weight.dim() == 2 else nn.init.zeros_(weight)
+
+
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:
     """Return both directions' states at the last element, where the backward one has read only that element."""
     return states[:, torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1]
