@@ -130,25 +130,11 @@ def judge_cxc(
         task: _present(rated[task], sides[first][1], sides[second][1])
         for task, (first, second) in kinds.items()
     }
-    text, image = _positive(found["sits"])
     from_images = POSITIVE if strict else POSITIVE_IMAGES
-    co_captions = _co_captions(items.text_images, found["sts"] if strict else None)
-    same_texts = _both_ways(_joined(_positive(found["sts"]), co_captions))
-    same_images = _both_ways(_positive(found["sis"], from_images))
-    images, texts = items.images, items.texts
-    directions = {
-        "image to text": ((image, text), rank_among(images, texts, (image, text), similarity)),
-        "text to image": ((text, image), rank_among(texts, images, (text, image), similarity, swapped=True)),
-        "text to text": (same_texts, rank_among(texts, texts, same_texts, similarity, itself=True)),
-        "image to image": (same_images, rank_among(images, images, same_images, similarity, itself=True)),
-    }
     return JudgedReport(
         protocol="Crisscrossed Captions" + ", the strict reading" * strict,
         name=items.corpus.name,
-        retrieval={
-            name: recalls(ranked, items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text")))
-            for name, (pairs, ranked) in directions.items()
-        },
+        retrieval=dict(_directions(items, found, similarity, from_images, strict=strict)),
         correlations=dict(_correlations(items, found, similarity)),
         model=model,
         problems=tuple(problems),
@@ -162,6 +148,29 @@ def judge_cxc(
             _INTERVALS,
         ),
     )
+
+
+def _directions(
+    items: NumberedItems,
+    found: dict[str, _Found],
+    similarity: Similarity,
+    from_images: float,
+    *,
+    strict: bool,
+) -> Iterator[tuple[str, Direction]]:
+    """Yield each direction of Crisscrossed Captions with its recalls."""
+    images, texts = items.images, items.texts
+    text, image = _positive(found["sits"])
+    co_captions = _co_captions(items.text_images, found["sts"] if strict else None)
+    same_texts = _both_ways(_joined(_positive(found["sts"]), co_captions))
+    same_images = _both_ways(_positive(found["sis"], from_images))
+    for name, pairs, ranked in (
+        ("image to text", (image, text), rank_among(images, texts, (image, text), similarity)),
+        ("text to image", (text, image), rank_among(texts, images, (text, image), similarity, swapped=True)),
+        ("text to text", same_texts, rank_among(texts, texts, same_texts, similarity, itself=True)),
+        ("image to image", same_images, rank_among(images, images, same_images, similarity, itself=True)),
+    ):
+        yield name, recalls(ranked, items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text")))
 
 
 def judge_eccv_caption(
