@@ -88,4 +88,6 @@ def test_what_does_not_fit_a_protocol_gets_one_line(
 def test_protocols_are_listed(invoke: Invoke) -> None:
     lines = invoke("protocols").stdout.splitlines()
     assert "coco_1k: COCO 1K: the mean of five folds of 1,000 test images of COCO 5K" in lines
+    place = lines.index("msr_vtt: MSR-VTT: 2,990 test clips; equal sentences are one text")
+    assert lines[place + 1] == "  as in cshizhe/hgr_v2t, t2vretrieval/readers/mpdata.py"
     assert max(map(len, lines)) <= 80

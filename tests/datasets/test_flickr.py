@@ -142,6 +142,16 @@ def test_a_token_file_with_more_columns_is_refused(tmp_path):
         FLICKR30K_LAYOUT.open(tmp_path, require_images=False)
 
 
+def test_a_tab_at_the_end_of_a_line_is_no_column(tmp_path):
+    lines = token_lines().splitlines()
+    lines[0] = lines[0].partition("\t")[0] + "\t"  # an empty caption
+    lines[1] += "\t"
+    (tmp_path / "results_20130124.token").write_text("\n".join(lines))
+    corpus = FLICKR30K_LAYOUT.open(tmp_path, require_images=False)
+    assert len(corpus.captions) == len(lines) - 1
+    assert any("empty caption" in problem for problem in corpus.problems)
+
+
 def test_an_image_in_two_lists(tmp_path):
     compact(tmp_path)
     with (tmp_path / "splits" / "train.txt").open("a") as file:

@@ -154,7 +154,9 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
         DataError: the file cannot be read, or a line has fewer columns or more (with its number).
     """
     for number, line in enumerate(read_lines(path), start=1):
-        cells = [cell.strip() for cell in line.rstrip().split("\t")]
+        cells = [cell.strip() for cell in line.split("\t")]
+        while len(cells) > 2 and not cells[-1]:
+            cells.pop()
         if len(cells) == 2 or (len(cells) == 3 and counts and cells[2].lstrip("-").isdigit()):
             yield cells[0], cells[1]
         elif len(cells) > 1:

@@ -165,7 +165,7 @@ _ALL = (
     TestProtocol(
         "cxc_strict",
         "coco",
-        "the same; images from 3 on, captions of an image if rated so",
+        "Crisscrossed Captions, the strict reading: 3 of 5 for all pairs",
         5000,
         annotations=_RATINGS,
     ),

@@ -39,6 +39,8 @@ def protocols() -> None:
 
     for each in PROTOCOLS.values():
         typer.echo(f"{each.name}: {each.title}")
+        if each.code:
+            typer.echo(f"  as in {each.code}")
         if each.annotations:
             typer.echo(f"  with --annotations: {each.annotations}")
 
