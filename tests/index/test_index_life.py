@@ -156,7 +156,9 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     lines = ['{"file_name": "red.png", "year": 2020}', "no json", '{"file_name": "gone.png"}', "[1]"]
     (photos / "metadata.jsonl").write_text("\n".join(lines))
     report = build_index(model, photos, out)
-    assert report.bad_metadata == [(photos / "metadata.jsonl", (2, 4))]
+    first, second = report.metadata_problems
+    assert f"{photos / 'metadata.jsonl'}: 2 line(s)" in first and "line 2" in first
+    assert ": 1 line(s) are about files that are not there" in second and "gone.png" in second
     assert said(out) == {"red.png": {"file_name": "red.png", "year": 2020}}
     paint(photos / "new.png", "red")
     with (photos / "metadata.jsonl").open("a") as file:
@@ -166,6 +168,24 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     (photos / "metadata.jsonl").unlink()
     build_index(model, photos, out)
     assert said(out) == {}
+
+
+def test_names_that_are_written_in_another_way(model: ColourModel, photos: Path, out: Path) -> None:
+    (photos / "red.png").rename(photos / "caf\u00e9.png")
+    names = [
+        r"deeper\white.png",
+        "cafe\u0301.png",
+        "BLUE.png",
+        "./green.png",
+        "/etc/passwd",
+        "../photos/green.png",
+    ]
+    lines = [json.dumps({"file_name": name, "number": number}) for number, name in enumerate(names)]
+    (photos / "metadata.jsonl").write_text("\n".join(lines))
+    (problem,) = build_index(model, photos, out).metadata_problems
+    assert ": 3 name(s) are written in another way" in problem
+    numbers = {name: entry["number"] for name, entry in said(out).items()}
+    assert numbers == {"deeper/white.png": 0, "caf\u00e9.png": 1, "blue.png": 2, "green.png": 3}
 
 
 def said(out: Path) -> dict[str, object]:

@@ -108,6 +108,81 @@ def test_conditions(engine: SearchEngine, conditions: list[str], expected: list[
     assert len(ids(engine, Query("red"))) == 5
 
 
+@pytest.fixture
+def accents(model: ColourModel, photos: Path, tmp_path: Path) -> SearchEngine:
+    """Names, keys and values with letters beyond ASCII, some composed and some decomposed."""
+    (photos / "red.png").rename(photos / "\u00dcBER.png")
+    (photos / "green.png").rename(photos / "cafe\u0301.png")
+    said = {
+        "\u00dcBER.png": {"place": "\u00c9TRETAT", "gr\u00f6\u00dfe": 3, "note": "Stra\u00dfe"},
+        "cafe\u0301.png": {"place": "E\u0301tretat", "gro\u0308\u00dfe": [5, "gro\u0308\u00df"]},
+        "blue.png": {"place": "\u039f\u0394\u039f\u03a3", "note": "SCHNEE"},
+    }
+    lines = [json.dumps({"file_name": name, **each}) for name, each in said.items()]
+    (photos / "metadata.jsonl").write_text("\n".join(lines))
+    build_index(model, photos, tmp_path / "index")
+    return SearchEngine(model, Index.open(tmp_path / "index"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("path contains \u00fcber", ["\u00dcBER.png"]),
+        ("path contains u\u0308BER", ["\u00dcBER.png"]),
+        ("path contains caf\u00e9", ["cafe\u0301.png"]),
+        ("path = caf\u00e9.png", ["cafe\u0301.png"]),
+        ("path ~ caf\u00e9.*", ["cafe\u0301.png"]),
+        ("path ~ ?BER.png", ["\u00dcBER.png"]),
+        ("path contains \udcff", []),
+        ("place contains \u00e9tretat", ["cafe\u0301.png", "\u00dcBER.png"]),
+        ("place = \u00c9tretat", ["cafe\u0301.png"]),
+        ("place contains \u03bf\u03b4\u03bf\u03c2", ["blue.png"]),
+        ("place != \u00c9tretat", ["blue.png", "deeper/white.png", "\u00dcBER.png"]),
+        ("note contains STRASSE", ["\u00dcBER.png"]),
+        ("note contains schnee", ["blue.png"]),
+        ("gr\u00f6\u00dfe >= 3", ["cafe\u0301.png", "\u00dcBER.png"]),
+        ("gro\u0308\u00dfe = gr\u00f6\u00df", ["cafe\u0301.png"]),
+        ("gr\u00f6\u00dfe != 3", ["blue.png", "cafe\u0301.png", "deeper/white.png"]),
+    ],
+)
+def test_case_and_accents(accents: SearchEngine, condition: str, expected: list[str]) -> None:
+    (answer,) = accents.answer("red", Page(where=(condition,)))
+    assert sorted(hit.id for hit in answer.hits) == expected
+    assert (answer.warnings, answer.searched) == ((), len(expected))
+
+
+@pytest.mark.parametrize(
+    ("condition", "message", "searched"),
+    [
+        ("yaer = 2019", "no item has the key yaer, so no item fits this condition: there are year, ", 0),
+        ("yaer != 2019", "no item has the key yaer, so every item fits this condition: there are year", 5),
+        ("\u00e4hnlich contains x", "no item has the key \u00e4hnlich", 0),
+        ("pth ~ a*", "there are path, ", 0),
+        ("draft = 1", "the values of draft are true or false, which 1 cannot be compared with", 0),
+        ("draft != no", "which no cannot be compared with, so every item fits", 5),
+        ("tags = true", "the values of tags are texts, which true cannot", 0),
+        ("meta.date < 2002", "", 1),
+        ("year = foo", "", 0),  # one of the years is a text
+        ("year contains 9", "", 1),
+    ],
+)
+def test_a_condition_on_values_that_no_item_has(
+    engine: SearchEngine, caplog: pytest.LogCaptureFixture, condition: str, message: str, searched: int
+) -> None:
+    first, second = engine.answer(["red", "blue"], Page(where=(condition, "size > 1")))
+    assert (first.searched, len(first.hits), len(first.warnings)) == (searched, searched, bool(message))
+    assert message in "".join(first.warnings) and first.warnings == second.warnings
+    assert [record.message for record in caplog.records] == [*first.warnings]  # once, for both
+
+
+def test_numbers_and_texts_are_not_compared(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    (photos / "metadata.jsonl").write_text('{"file_name": "red.png", "year": [2019, 7.5]}')
+    build_index(model, photos, tmp_path / "index")
+    with SearchEngine(model, Index.open(tmp_path / "index")) as engine:
+        (answer,) = engine.answer("red", Page(where=("year = foo",)))
+    assert answer.warnings[0].startswith("the values of year are numbers, which foo cannot be compared with")
+
+
 def test_dates(engine: SearchEngine) -> None:
     day = "2023-12-10"  # 19,701 days after 1970, for at least half a day wherever this runs
     before, on, after = (sorted(ids(engine, Query("red"), where=(f"date {sign} {day}",))) for sign in "<=>")

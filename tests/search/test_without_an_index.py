@@ -97,6 +97,17 @@ def test_it_finds_what_the_index_finds(
             assert [hit.path for hit in mine] == [hit.path for hit in others]
     assert engine.answer("a dog", Page(where=("year = 1900",)))[0].hits == []
     assert 0 < engine.answer("a dog", Page(where=("year = 2003",)))[0].searched < 60
+    nothing, every, other = (
+        engine.answer("a dog", Page(where=(where,)))[0]
+        for where in ("yaer contains 2003", "yaer != 2003", "big = foo")
+    )
+    assert (nothing.searched, len(every.hits), other.searched) == (0, 10, 0)
+    assert (
+        "of 60 items that were looked at, no item has the key yaer, so no item fits this condition: there are year"
+        in nothing.warnings[0]
+    )
+    assert "so every item fits" in every.warnings[0]
+    assert "the values of big are numbers, which foo" in other.warnings[0]
     with pytest.raises(MissingItemError, match="nothing"):
         engine.search(Query(like="nothing"))
     engine.close()

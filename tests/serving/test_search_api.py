@@ -113,6 +113,9 @@ def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngin
     assert ids(reply) == [hit.id for hit in engine.answer(DOG, Page(top_k=50, where=tuple(where)))[0].hits]
     assert reply["searched"] == len(reply["hits"]) < 60
     middle = reply["hits"][2]["score"] - 1e-4
+    assert reply["warnings"] == []
+    unknown = client.get("/api/search", params={"q": DOG, "where": "yaer = 2003"}).json()
+    assert (unknown["hits"], unknown["searched"]) == ([], 0) and "the key yaer" in unknown["warnings"][0]
     limited = client.get("/api/search", params={"q": DOG, "where": where, "min_score": middle}).json()
     assert ids(limited) == ids(reply)[:3] and not limited["more"]
 

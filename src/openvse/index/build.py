@@ -16,7 +16,6 @@ from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, Shari
 from openvse.index.maintenance import damaged_items, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.index.scanning import (
-    METADATA,
     SECONDS,
     Candidate,
     Changes,
@@ -59,7 +58,7 @@ class IndexReport:
         removed: the number of items that are no longer there, and were removed.
         kept: roots and folders that could not be looked at, with the reason; their items stay.
         compacted: the number of rows that no item needed any more, and that were removed from the files.
-        bad_metadata: lines of ``metadata.jsonl`` that could not be understood: the file, and their numbers.
+        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder.
         holds: the kind of the items.
         segments: the number of items that are segments of clips.
         engine: the engine that the index has; see ``IndexManifest``.
@@ -75,7 +74,7 @@ class IndexReport:
     removed: int = 0
     kept: list[tuple[Path, str]] = field(default_factory=list)
     compacted: int = 0
-    bad_metadata: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
+    metadata_problems: list[str] = field(default_factory=list)
     holds: Held = "images"
     segments: int = 0
     engine: Mapping[str, str] | None = None
@@ -344,9 +343,9 @@ class _Run:
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
-            bad_lines = self._note_what_is_said(writer, changes, listings)
+            problems = self._note_what_is_said(writer, changes, listings)
             writer.finish()
-            return self._report(writer, changes, outcome, bad_lines)
+            return self._report(writer, changes, outcome, problems)
 
     def _segment_seconds(self, found: FoundIndex | None) -> float:
         if self._holds == "sentences":
@@ -413,13 +412,13 @@ class _Run:
 
     def _note_what_is_said(
         self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
-    ) -> list[tuple[Path, tuple[int, ...]]]:
-        """Note ignore rules and metadata with the last transaction, and return the lines that were not understood."""
+    ) -> list[str]:
+        """Note ignore rules and metadata with the last transaction, and return what is wrong with the metadata."""
         if self._asked.ignore is not None:
             rules = "\n".join(self._asked.ignore)
             writer.at_the_end(lambda database: database.set(_IGNORE, rules))
         database = None if writer.written is None else writer.written.database
-        bad = []
+        problems: list[str] = []
         with_new = {candidate.root for candidate in changes.candidates}
         for listing in listings if self._holds == "images" else ():
             if listing.missing:
@@ -428,17 +427,16 @@ class _Run:
             said = new_metadata(database, listing, has_new=has_new)
             if said is None:
                 continue
-            if said.bad_lines:
-                bad.append((Path(listing.root.path) / METADATA, said.bad_lines))
+            problems += said.problems
             writer.at_the_end(partial(note_metadata, root=listing.root, said=said))
-        return bad
+        return problems
 
     def _report(
         self,
         writer: IndexWriter,
         changes: Changes,
         outcome: _Outcome,
-        bad_lines: list[tuple[Path, tuple[int, ...]]],
+        metadata_problems: list[str],
     ) -> IndexReport:
         """Compact the index if that is wanted or worth it, and return what was done."""
         index = writer.written
@@ -458,7 +456,7 @@ class _Run:
             removed=len(changes.gone),
             kept=changes.kept,
             compacted=compacted,
-            bad_metadata=bad_lines,
+            metadata_problems=metadata_problems,
             holds=self._holds,
             segments=count_segments(index.database),
             engine=index.manifest.engine,

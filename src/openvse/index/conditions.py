@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from difflib import SequenceMatcher
+from unicodedata import normalize
 
 import numpy as np
 from jaxtyping import Bool
 
 from openvse.errors import DataError
+from openvse.index.database import encode_id, plain_text
 from openvse.index.index import Index
+from openvse.media.names import escaped
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "contains")
 
@@ -24,8 +28,15 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _KINDS = ("image", "clip", "sentence")
+_FIELDS = ("path", "date", "size", "kind")
 _USERS = "meta."
-_PATH = "CASE kind WHEN 'clip' THEN file_of(CAST(id AS BLOB)) ELSE id END"
+_KEYS_TOLD = 10
+_TYPES = {  # of the database's JSON, by what messages call them
+    "numbers": ("integer", "real"),
+    "texts": ("text",),
+    "true or false": ("true", "false"),
+    "null": ("null",),
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class Condition:
         field: ``path`` (the item's id; for a segment of a clip, that of its file), ``date`` (of the file's last
             change), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of the user's ``metadata.jsonl``;
             ``meta.date`` is a key of the user's that is called ``date``.
-        operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``.
+        operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
+            ignores case. Accents are the same in one character or two, in keys, values and paths (Unicode's NFC).
         value: what to compare with; a list in the metadata fits if one of its values does.
 
     Examples:
@@ -56,7 +68,7 @@ class Condition:
         """
         match self.field:
             case "path":
-                return self._on_text(_PATH)
+                return self._on_text("id", "kind = 'clip'")
             case "kind":
                 if self.operator not in ("=", "!=") or self.value not in _KINDS:
                     raise DataError(
@@ -67,7 +79,12 @@ class Condition:
                 return f"size {self._order()} ?", [_bytes(self.value)]
             case "date":
                 return self._on_date()
-        return self._on_metadata(self.field.removeprefix(_USERS))
+        return self._on_metadata()
+
+    @property
+    def key(self) -> str:
+        """The key of the metadata that it is about; "" for path, date, size and kind."""
+        return "" if self.field in _FIELDS else self.field.removeprefix(_USERS)
 
     def _order(self) -> str:
         if self.operator in ("~", "contains"):
@@ -76,14 +93,16 @@ class Condition:
             )
         return self.operator
 
-    def _on_text(self, column: str) -> tuple[str, list[object]]:
-        """Return the condition on a text."""
+    def _on_text(self, column: str, is_clip: str = "0") -> tuple[str, list[object]]:
+        """Return the condition on a text; ``is_clip`` is SQL that says whether only the file of a segment counts."""
+        folded = self.operator == "contains"
+        text, value = _plain(column, is_clip, folded=folded), [plain_text(self.value, folded=folded)]
         match self.operator:
             case "~":
-                return f"{column} GLOB ?", [self.value]
+                return f"{text} GLOB CAST(? AS TEXT)", [*value]
             case "contains":
-                return f"instr(lower({column}), lower(?)) > 0", [self.value]
-        return f"{column} {self.operator} ?", [self.value]
+                return f"instr({text}, CAST(? AS TEXT)) > 0", [*value]
+        return f"{text} {self.operator} CAST(? AS TEXT)", [*value]
 
     def _on_date(self) -> tuple[str, list[object]]:
         start, end = _period(self.value)
@@ -96,14 +115,22 @@ class Condition:
                 return f"modified_ns {'>=' if self.operator == '>' else '<'} ?", [end]
         return f"modified_ns {self.operator} ?", [start]
 
-    def _on_metadata(self, key: str) -> tuple[str, list[object]]:
+    def _on_metadata(self) -> tuple[str, list[object]]:
         """Return the condition on a value of the metadata, or on one of a list of values."""
-        if '"' in key or "\\" in key:
-            raise DataError(f"the key {key} holds quotation marks or a backslash: give another key")
-        one, values = self._on_value()
-        found = f"EXISTS (SELECT 1 FROM json_each(items.metadata, ?) AS said WHERE {one})"
-        path = '$."' + key + '"'
-        return (f"NOT {found}" if self.operator == "!=" else found), [path, *values]
+        if '"' in self.key or "\\" in self.key:
+            raise DataError(f"the key {self.key} holds quotation marks or a backslash: give another key")
+        found, values = self._said(*self._on_value())
+        return (f"NOT {found}" if self.operator == "!=" else found), values
+
+    def _said(self, one: str, values: Sequence[object]) -> tuple[str, list[object]]:
+        """Return that an item has a value of the key of which something is true."""
+        each: str = "json_each(items.metadata, ?)"
+        key: object = f'$."{self.key}"'
+        if (
+            not self.key.isascii()
+        ):  # as the metadata hold these as escapes, the database does not find them itself
+            each, key = "json_each(values_of(items.metadata, ?))", encode_id(self.key)
+        return f"EXISTS (SELECT 1 FROM {each} AS said WHERE {one})", [key, *values]
 
     def _on_value(self) -> tuple[str, list[object]]:
         if self.operator in ("~", "contains"):
@@ -111,11 +138,82 @@ class Condition:
         operator = "=" if self.operator == "!=" else self.operator
         if self.value in ("true", "false", "null"):
             return f"said.type {operator} ?", [self.value]
-        text, values = f"said.type = 'text' AND said.value {operator} ?", [self.value]
+        equal, values = replace(self, operator=operator)._on_text("said.value")
+        text = f"said.type = 'text' AND {equal}"
         if not _NUMBER.fullmatch(self.value):
-            return text, [*values]
+            return text, values
         number = f"said.type IN ('integer', 'real') AND said.value {operator} ?"
         return f"(({number}) OR ({text}))", [float(self.value), *values]
+
+    def _comparable(self) -> tuple[str, ...]:
+        """Return what messages call the values that its value can be compared with."""
+        if self.operator in ("~", "contains") or _NUMBER.fullmatch(self.value):
+            return ("numbers", "texts")
+        return {"true": ("true or false",), "false": ("true or false",), "null": ("null",)}.get(
+            self.value, ("texts",)
+        )
+
+    def doubt(self, holds: Callable[[str, Sequence[object]], bool], keys: Callable[[], Sequence[str]]) -> str:
+        """Return why it fits no item, or every one, whatever its value: an unknown key, or values of another type.
+
+        Args:
+            holds: whether some item fulfils a condition in SQL, with the values that are bound to it.
+            keys: returns the keys of the metadata of the items.
+
+        Returns:
+            One line, "" where there is nothing to say.
+        """
+
+        def has(what: Sequence[str]) -> bool:
+            types = [name for each in what for name in _TYPES[each]]
+            return holds(*self._said(f"said.type IN ({', '.join('?' * len(types))})", types))
+
+        if not self.key or has(self._comparable()):
+            return ""
+        fits = "every item fits" if self.operator == "!=" else "no item fits"
+        kinds = [each for each in _TYPES if has([each])]
+        if kinds:
+            return (
+                f"the values of {escaped(self.key)} are {' and '.join(kinds)}, which {escaped(_shortened(self.value))} "
+                f"cannot be compared with, so {fits} this condition: give another value"
+            )
+        return (
+            f"no item has the key {escaped(_shortened(self.key))}, so {fits} this condition: "
+            f"{_nearest_keys(self.key, keys())}"
+        )
+
+
+def _nearest_keys(key: str, keys: Sequence[str]) -> str:
+    """Return the keys that there are, the most similar first."""
+    if not keys:
+        return f"there are only {', '.join(_FIELDS)}, as no item has metadata"
+    near = SequenceMatcher(b=key.casefold())
+
+    def similarity(other: str) -> float:
+        near.set_seq1(other.casefold())
+        return -near.ratio()
+
+    there = sorted({*keys, *_FIELDS}, key=lambda each: (similarity(each), each))
+    more = f" and {len(there) - _KEYS_TOLD:,} more" if len(there) > _KEYS_TOLD else ""
+    return f"there are {', '.join(map(escaped, there[:_KEYS_TOLD]))}{more}"
+
+
+def _plain(column: str, is_clip: str, *, folded: bool) -> str:
+    """Return the SQL of a text to compare: ASCII needs no function of Python, which takes ten times as long."""
+    is_ascii = f"NOT ({is_clip}) AND length({column}) = length(CAST({column} AS BLOB))"
+    itself = f"lower({column})" if folded else column
+    other = f"plain_text(CAST({column} AS BLOB), {int(folded)}, {is_clip})"
+    return f"CASE WHEN {is_ascii} THEN {itself} ELSE CAST({other} AS TEXT) END"
+
+
+def forms_of(text: str) -> list[str]:
+    """Return the forms in which a text may be stored: as it is given, with composed and with decomposed accents.
+
+    Examples:
+        >>> [len(form) for form in forms_of("caf\u00e9")]
+        [4, 5]
+    """
+    return list(dict.fromkeys((text, normalize("NFC", text), normalize("NFD", text))))
 
 
 def parse_condition(text: str) -> Condition:
@@ -147,11 +245,16 @@ def allowed_items(index: Index, conditions: Sequence[Condition]) -> Bool[np.ndar
         DataError: a value does not fit its field.
         IndexFormatError: the index is damaged.
     """
-    clauses = [condition.sql() for condition in conditions]
-    sql = "SELECT key FROM items WHERE " + " AND ".join(f"({clause})" for clause, _ in clauses)
     with index.database() as database:
-        keys = database.read(sql, [value for _, values in clauses for value in values])
+        keys = database.read(*all_of(conditions))
     return np.isin(index.table.keys, np.array([row[0] for row in keys], np.int64))
+
+
+def all_of(conditions: Sequence[Condition]) -> tuple[str, list[object]]:
+    """Return the query for the keys of the items that fulfil all conditions, and its values."""
+    clauses = [condition.sql() for condition in conditions]
+    text = "SELECT key FROM items WHERE " + " AND ".join(f"({clause})" for clause, _ in clauses)
+    return text, [value for _, values in clauses for value in values]
 
 
 def _bytes(value: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,8 @@ from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
 from openvse.index.manifest import Item, damaged
+from openvse.media.matching import composed
+from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
@@ -338,7 +341,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
         )
         try:
             connection.text_factory = decode_id
-            connection.create_function("file_of", 1, _file_of, deterministic=True)
+            add_functions(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
             if is_new:
@@ -355,9 +358,39 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             return connection
 
 
-def _file_of(name: bytes) -> str:
-    """Return the file of a segment by its name, or the name of another item, for conditions."""
-    return file_of(decode_id(name)).encode("utf-8", "replace").decode()
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Give a connection the functions that conditions need: ``plain_text`` and ``values_of``."""
+    connection.create_function("plain_text", 3, _plain_text, deterministic=True)
+    connection.create_function("values_of", 2, _values_of, deterministic=True)
+
+
+def plain_text(text: str, *, folded: bool) -> bytes:
+    """Return the bytes of a text for comparisons, in Unicode's NFC: accents are the same in one character or two.
+
+    Args:
+        text: the text.
+        folded: whether upper and lower case, and other forms of a letter, are the same (Unicode's case folding).
+    """
+    return encode_id(case_folded(text) if folded else composed(text))
+
+
+def _plain_text(stored: bytes | None, folded: int, is_clip: int) -> bytes | None:
+    """Return a text for comparisons; of a segment of a clip, its file."""
+    if stored is None:
+        return None
+    text = decode_id(stored)
+    return plain_text(file_of(text) if is_clip else text, folded=bool(folded))
+
+
+def _values_of(metadata: str | None, key: bytes) -> str | None:
+    """Return the values that metadata have under a key, as a list of JSON; None where there are none."""
+    if metadata is None:
+        return None
+    wanted = plain_text(decode_id(key), folded=False)
+    for name, value in json.loads(metadata).items():
+        if plain_text(name, folded=False) == wanted:
+            return json.dumps(value if isinstance(value, list | dict) else [value])
+    return None
 
 
 def _values(entry: Entry) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -19,7 +19,8 @@ from openvse.errors import DataError
 from openvse.index.database import Database, Root, decode_id, encode_id
 from openvse.index.manifest import Held, Item
 from openvse.media.listing import LeftOut, list_media, rules_of
-from openvse.media.names import is_video_name
+from openvse.media.matching import find_files
+from openvse.media.names import escaped, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
@@ -356,18 +357,19 @@ class Metadata:
     Attributes:
         state: time and size of the file; "" where there is none.
         lines: what is said of each file, as a JSON object, by its path below the folder; lines of one file are joined.
-        bad_lines: numbers of the lines that are no objects that name a file.
+        problems: a line each for what says nothing of a file: lines that are no objects or name none, and names that no
+            file has; and for names that are written in another way than those of their files.
     """
 
     state: str = ""
     lines: dict[str, str] = field(default_factory=dict)
-    bad_lines: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def new_metadata(database: Database | None, listing: RootListing, *, has_new: bool) -> Metadata | None:
     """Read the ``metadata.jsonl`` of a folder; None if the index knows it and the folder has no new items.
 
-    Bad lines are left out and counted, never a reason to stop.
+    Bad lines are left out and counted, never a reason to stop. Names are understood as ``find_files`` does.
     """
     folder = Path(listing.root.path)
     state, before = _metadata_state(folder), ""
@@ -378,15 +380,43 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     if not state:
         return Metadata()
     joined: dict[str, dict[str, object]] = {}
-    bad = []
+    bad: list[str] = []
     for number, entry in _json_lines(folder / METADATA):
         name = next((entry[key] for key in _NAMES if isinstance(entry.get(key), str)), None)
         if isinstance(name, str):
             joined.setdefault(name.removeprefix("./"), {}).update(entry)
         else:
-            bad.append(number)
-    lines = {name: json.dumps(entry, ensure_ascii=True) for name, entry in joined.items()}
-    return Metadata(state, lines, tuple(bad))
+            bad.append(f"line {number}")
+    files, problems = _files_of(folder, joined, listing)
+    if bad:
+        problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
+    lines: dict[str, dict[str, object]] = {}
+    for name, entry in joined.items():
+        lines.setdefault(files.get(name, name), {}).update(entry)
+    written = {name: json.dumps(entry, ensure_ascii=True) for name, entry in lines.items()}
+    return Metadata(state, written, tuple(f"{escaped(folder / METADATA)}: {each}" for each in problems))
+
+
+def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:
+    """Return the files of names that are written in another way, and what is wrong with the names."""
+    listed = {entry[3] for entry in listing.entries}
+    if listed.issuperset(names):
+        return {}, []
+    paths = {folder / name: name for name in names if name}
+    found, problems = find_files(paths), []
+    files = {
+        name: found.files[path].relative_to(folder).as_posix()
+        for path, name in paths.items()
+        if path in found.files and found.files[path] != path and found.files[path].is_relative_to(folder)
+    }
+    missing = [found.without_file(path) for path in paths if path not in found.files]
+    for what, cases in (
+        ("line(s) are about files that are not there", missing),
+        ("name(s) are written in another way than those of their files", found.otherwise_written()),
+    ):
+        if cases:
+            problems.append(f"{len(cases):,} {what} (first: {escaped(cases[0])})")
+    return files, problems
 
 
 def note_metadata(database: Database, root: Root, said: Metadata) -> None:

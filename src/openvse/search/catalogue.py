@@ -14,8 +14,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineBusyError, EngineError, IndexFormatError, MissingItemError
-from openvse.index.conditions import Condition, allowed_items
-from openvse.index.database import encode_id
+from openvse.index.conditions import Condition, all_of, allowed_items
+from openvse.index.database import add_functions, encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import Item
 from openvse.media.segments import file_of
@@ -48,6 +48,7 @@ _COUNTS = 1000
 _TABLE = (
     "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
 )
+_KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +77,10 @@ class Catalogue(ABC):
     @abstractmethod
     def count(self, where: Sequence[Condition]) -> int:
         """Return how many items fulfil conditions; an estimate where a store answers."""
+
+    @abstractmethod
+    def doubts(self, where: Sequence[Condition]) -> tuple[str, ...]:
+        """Return a line for each condition that no item fits, or every one, as no item has such values of its key."""
 
     @abstractmethod
     def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
@@ -170,6 +175,20 @@ class IndexCatalogue(Catalogue):
         """Return how many items fulfil conditions."""
         allowed = self._allowed(where)
         return len(self.index) if allowed is None else int(allowed.sum())
+
+    def doubts(self, where: Sequence[Condition]) -> tuple[str, ...]:
+        """Return a line for each condition that is about values which no item has."""
+        if not any(condition.key for condition in where):
+            return ()
+
+        def holds(sql: str, values: Sequence[object]) -> bool:
+            return bool(database.read(f"SELECT 1 FROM items WHERE {sql} LIMIT 1", values))
+
+        def keys() -> list[str]:
+            return [str(row[0]) for row in database.read(_KEYS)]
+
+        with self.index.database() as database:
+            return tuple(filter(None, (condition.doubt(holds, keys) for condition in where)))
 
     def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
         """Return the best items of each query."""
@@ -357,6 +376,28 @@ class StoreCatalogue(Catalogue):
         self._counts[conditions] = now, points // self.note.embeddings
         return points // self.note.embeddings
 
+    def doubts(self, where: Sequence[Condition]) -> tuple[str, ...]:
+        """Return a line for each condition that is about values which no item has, of some items and the last hits."""
+        if not any(condition.key for condition in where):
+            return ()
+        some = self._some()
+        with self._lock:
+            looked_at = {facts.path: facts for facts in (*self._known.values(), *some)}
+        items = dict(enumerate(looked_at.values()))
+
+        def holds(sql: str, values: Sequence[object]) -> bool:
+            return database.execute(f"SELECT 1 FROM items WHERE {sql} LIMIT 1", values).fetchone() is not None
+
+        def keys() -> list[str]:
+            return [str(row[0]) for row in database.execute(_KEYS)]
+
+        with _database(items) as database:
+            found = [condition.doubt(holds, keys) for condition in where]
+        return tuple(f"of {len(items):,} items that were looked at, {doubt}" for doubt in found if doubt)
+
+    def _some(self) -> list[ItemFacts]:
+        return self._ask(lambda store: store.some(_FIELDS_FROM // 4))
+
     def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
         """Return the best items of each query, as far as the store knows."""
         wanted = min(MOST_OF_STORE, count)
@@ -445,10 +486,9 @@ class StoreCatalogue(Catalogue):
 
     def metadata_values(self) -> list[tuple[str, str]]:
         """Return keys and values of the metadata of some items; each value of a list counts."""
-        some = self._ask(lambda store: store.some(_FIELDS_FROM // 4))
         counted = Counter(
             (name, str(value).lower() if isinstance(value, bool) else str(value))
-            for each in some
+            for each in self._some()
             for name, values in each.metadata.items()
             for value in (values if isinstance(values, list) else [values])
             if isinstance(value, str | int | float)
@@ -470,11 +510,17 @@ def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> se
     """Return the keys of the items that fulfil conditions, as the database of an index understands them."""
     if not where:
         return set(items)
-    clauses = [condition.sql() for condition in where]
+    with _database(items) as database:
+        return {int(row[0]) for row in database.execute(*all_of(where))}
+
+
+@contextmanager
+def _database(items: Mapping[int, ItemFacts]) -> Iterator[sqlite3.Connection]:
+    """Open a database in memory that holds items as that of an index does."""
     rows = [
         (
             key,
-            each.path,
+            encode_id(each.path),
             each.kind,
             each.modified_ns,
             each.size,
@@ -483,14 +529,10 @@ def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> se
         for key, each in items.items()
     ]
     with closing(sqlite3.connect(":memory:")) as database:
-        database.create_function("file_of", 1, lambda name: file_of(name.decode()), deterministic=True)
+        add_functions(database)
         database.execute(_TABLE)
-        database.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", rows)
-        text = "SELECT key FROM items WHERE " + " AND ".join(f"({clause})" for clause, _ in clauses)
-        return {
-            int(row[0])
-            for row in database.execute(text, [value for _, values in clauses for value in values])
-        }
+        database.executemany("INSERT INTO items VALUES (?, CAST(? AS TEXT), ?, ?, ?, ?)", rows)
+        yield database
 
 
 def _opened(address: StoreAddress, shape: tuple[int, int]) -> CatalogueStore:

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -192,14 +193,10 @@ class SearchEngine:
         if not queries:
             return []
         where = [tuple(parse_conditions(page.where)) for page in pages]
+        counts = [self.catalogue.count(conditions) for conditions in where]
         probabilities = [
-            Probabilities(
-                self.calibration,
-                max(1, self.catalogue.count(conditions)),
-                page.expected,
-                page.min_precision,
-            )
-            for page, conditions in zip(pages, where, strict=True)
+            Probabilities(self.calibration, max(1, count), page.expected, page.min_precision)
+            for page, count in zip(pages, counts, strict=True)
         ]
         for query, each in zip(queries, probabilities, strict=True):
             each.check([query])
@@ -217,11 +214,23 @@ class SearchEngine:
             asked, conditions = embedded.some(np.array(numbers)), where[numbers[0]]
             found = self._nearest(asked, wanted, conditions, one_per_file=some[0].one_per_file)
             hits |= zip(numbers, found, strict=True)
-        words = self._unknown_words(queries)
+        words, doubts = self._unknown_words(queries), self._doubts(where)
         return [
-            _answer(query, hits[number], pages[number], probabilities[number], words[number])
+            replace(
+                _answer(query, hits[number], pages[number], probabilities[number]),
+                searched=0 if where[number] and not hits[number] else counts[number],
+                unknown_words=words[number],
+                warnings=doubts[where[number]],
+            )
             for number, query in enumerate(queries)
         ]
+
+    def _doubts(self, where: Sequence[tuple[Condition, ...]]) -> dict[tuple[Condition, ...], tuple[str, ...]]:
+        """Return, and log, what is doubtful in the conditions of some queries; those of each query together."""
+        doubts = {conditions: self.catalogue.doubts(conditions) for conditions in dict.fromkeys(where)}
+        for doubt in dict.fromkeys(chain.from_iterable(doubts.values())):
+            _logger.warning("%s", doubt)
+        return doubts
 
     def _nearest(
         self, queries: EmbeddedQueries, wanted: int, where: tuple[Condition, ...], *, one_per_file: bool
@@ -281,7 +290,6 @@ def _answer(
     hits: Sequence[Hit],
     page: Page,
     probabilities: Probabilities,
-    unknown: tuple[UnknownWord, ...],
 ) -> Answer:
     """Return the page of the hits of a query, numbered, without its own item and those below the thresholds."""
     others = [hit for hit in hits if hit.id != query.like]
@@ -291,4 +299,4 @@ def _answer(
     good = [hit for hit in likely if hit.score >= lowest]
     last = page.skip + page.top_k
     of_sentence = probabilities if query.is_sentence else None
-    return Answer(good[page.skip : last], probabilities.searched, len(good) > last, unknown, of_sentence)
+    return Answer(good[page.skip : last], more=len(good) > last, probabilities=of_sentence)

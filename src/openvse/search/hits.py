@@ -173,11 +173,12 @@ class Answer:
 
     Attributes:
         hits: the hits of the page, best first.
-        searched: how many items were compared.
+        searched: how many items were compared; of a store without its index, an estimate.
         more: whether there may be further hits.
         unknown_words: words of the query that the model does not know.
         probabilities: what gave the hits their probabilities; None for a query that is not just a sentence.
         before: the rank of each hit before it was ranked again, by its id; empty otherwise.
+        warnings: a line for each condition that is about a key, or a type of values, that no item has.
     """
 
     hits: list[Hit]
@@ -186,3 +187,4 @@ class Answer:
     unknown_words: tuple[UnknownWord, ...] = ()
     probabilities: Probabilities | None = None
     before: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

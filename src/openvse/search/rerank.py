@@ -139,13 +139,12 @@ class HitReranker:
             ranked = [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]
         last = page.skip + page.top_k
         lowest = -math.inf if page.min_score is None else page.min_score
-        return Answer(
-            [hit for hit in ranked[page.skip : last] if hit.score >= lowest],
-            answer.searched,
-            answer.more or len(ranked) > last,
-            answer.unknown_words,
-            probabilities,
-            {hit.id: hit.rank for hit in answer.hits[: self.top]},
+        return replace(
+            answer,
+            hits=[hit for hit in ranked[page.skip : last] if hit.score >= lowest],
+            more=answer.more or len(ranked) > last,
+            probabilities=probabilities,
+            before={hit.id: hit.rank for hit in answer.hits[: self.top]},
         )
 
     def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:

@@ -167,4 +167,5 @@ FOUND_EXAMPLE: dict[str, Any] = {
     "curve": [[0.1, 0.001], [0.4, 0.8]],
     "fits": {"likely": 0.34, "possible": 0.21},
     "unknown_words": [],
+    "warnings": [],
 }

@@ -222,6 +222,7 @@ class Served:
             "curve": [] if answer.before else _curve(answer.probabilities),
             "fits": {} if answer.before or answer.probabilities is None else answer.probabilities.fits(),
             "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in answer.unknown_words],
+            "warnings": [*answer.warnings],
         }
 
     def _describe_hit(self, hit: Hit, before: int | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
-from openvse.index.conditions import Condition
+from openvse.index.conditions import Condition, forms_of
 from openvse.stores.base import CatalogueStore, ItemFacts, StoreAddress, Within
 from openvse.stores.choice import PLACE, public_url, without_secrets
 
@@ -287,18 +287,25 @@ def _clause(condition: Condition) -> Clause | None:
     is_number = bool(_NUMBER.fullmatch(condition.value))
     if is_number and not math.isfinite(float(condition.value)):
         return None
-    return _on_metadata(condition, condition.field.removeprefix("meta."), is_number)
+    either = [_on_metadata(condition, key, is_number) for key in forms_of(condition.key)]
+    each = [clause for clause in either if clause is not None]
+    if not each:
+        return None
+    return _either([text for text, _ in each]), [value for _, values in each for value in values]
+
+
+def _either(texts: Sequence[sql.Composable]) -> sql.Composable:
+    return sql.SQL("(") + sql.SQL(" OR ").join(texts) + sql.SQL(")")
 
 
 def _on_metadata(condition: Condition, key: str, is_number: bool) -> Clause | None:
     value = condition.value
     if condition.operator == "=" and value != "null":
-        texts = [json.dumps(value)]
+        texts = [json.dumps(form) for form in forms_of(value)]
         if is_number or value in ("true", "false"):
             texts.append(repr(float(value)) if is_number else value)
         one = sql.SQL("meta -> %s @> %s::jsonb")
-        every = sql.SQL("(") + sql.SQL(" OR ").join([one] * len(texts)) + sql.SQL(")")
-        return every, [part for text in texts for part in (key, text)]
+        return _either([one] * len(texts)), [part for text in texts for part in (key, text)]
     if condition.operator in _PATHS and is_number:
         # Texts are compared, too, by the index' database, in an order of its own: whoever has one passes.
         ranged = "jsonb_path_exists(meta -> %s, %s::jsonpath, jsonb_build_object('value', %s::float8), true)"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.index.conditions import Condition
+from openvse.index.conditions import Condition, forms_of
 from openvse.stores.base import CatalogueStore, ItemFacts, Within
 
 Clause = dict[str, object]
@@ -121,7 +121,8 @@ def _clauses(condition: Condition) -> Sequence[Clause]:
             return _on_number(condition)
         case "kind" | "path":
             return []
-    return _on_metadata(condition, condition.field.removeprefix("meta."))
+    either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
+    return either if len(either) < 2 else [{"should": either}]
 
 
 def _on_number(condition: Condition) -> Sequence[Clause]:
@@ -148,6 +149,7 @@ def _on_number(condition: Condition) -> Sequence[Clause]:
 
 
 def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
+    """Return clauses one of which every wanted item passes; none where Qdrant would answer in another way."""
     path, value = f'meta."{key}"', condition.value
     number = float(value) if _NUMBER.fullmatch(value) else math.nan
     if math.isinf(number) or (condition.operator == "=" and value == "null"):
@@ -155,11 +157,11 @@ def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
     if condition.operator == "=":
         if value in ("true", "false"):
             return [{"key": path, "match": {"value": value == "true"}}]
-        text: Clause = {"key": path, "match": {"value": value}}
+        texts: list[Clause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
         same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
-        return [text if math.isnan(number) else {"should": [text, same]}]
+        return texts if math.isnan(number) else [*texts, same]
     if condition.operator in _RANGES and not math.isnan(number):
         # Texts are compared, too, by the database, which no filter of Qdrant does: whoever has one passes.
         ranged: Clause = {"key": path, "range": {_RANGES[condition.operator]: number}}
-        return [{"should": [ranged, {"key": "texts", "match": {"value": key}}]}]
+        return [ranged, {"key": "texts", "match": {"value": key}}]
     return []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -27,6 +28,8 @@ CONDITIONS = (
     "year = 2003",
     "year < 2002",
     "tags = t1",
+    "städte = Köln",  # composed; half of the metadata are decomposed
+    "städte < 3",
 )
 
 
@@ -78,7 +81,14 @@ FACTS = [
         "clip" if key % 3 == 0 else "image",
         10**18 + key * 10**9,
         key,
-        {"year": 2000 + key % 7, "tags": ["snow", f"t{key % 4}"]},
+        {
+            "year": 2000 + key % 7,
+            "tags": ["snow", f"t{key % 4}"],
+            normalize(("NFC", "NFD")[key % 2], "städte"): [
+                normalize(("NFC", "NFD")[key // 2 % 2], "Köln"),
+                key % 5,
+            ],
+        },
     )
     for key in KEYS.tolist()
 ]

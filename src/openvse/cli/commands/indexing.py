@@ -249,9 +249,8 @@ def warn_of(report: IndexReport) -> None:
     warn_of_skipped(report.failed)
     for path, reason in report.kept:
         warn(f"{escaped(path)}: {reason}")
-    for path, lines in report.bad_metadata:
-        first = f"{len(lines)} lines" if len(lines) > 1 else "a line"
-        warn(f"{escaped(path)}: {first} could not be understood (first: line {lines[0]}), and says nothing")
+    for problem in report.metadata_problems:
+        warn(problem)
     if report.left_out:
         warn(report.left_out.describe())
 

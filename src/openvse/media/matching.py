@@ -1,0 +1,122 @@
+"""Files by the names that tables write: exactly, or in another Unicode form or case, or with backslashes."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode's form NFC: macOS writes decomposed names (NFD), editors write composed ones."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def folded(name: str) -> str:
+    """Return a name in which composition and case do not matter."""
+    return composed(composed(name).casefold())
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """The files that written paths stand for.
+
+    Attributes:
+        files: the file of each path that has one.
+        near: of paths without a file, the files that differ only in case or Unicode form, where it cannot be told which
+            one is meant.
+    """
+
+    files: Mapping[Path, Path]
+    near: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)
+
+    def otherwise_written(self) -> list[str]:
+        """Return a line for each path that is written in another way than its file, which shows the difference."""
+        return [written_for(path, file) for path, file in self.files.items() if path != file]
+
+    def without_file(self, path: Path) -> str:
+        """Return a line about a path without a file, with the files that may be meant."""
+        hint = ", ".join(ascii(str(file)) for file in self.near.get(path, ()))
+        return f"{path} (only in another case or Unicode form: {hint})" if hint else str(path)
+
+
+def written_for(path: Path, file: Path) -> str:
+    """Return how a path is written and what its file is called, with escapes for letters beyond ASCII."""
+    common = os.path.commonpath([path, file])
+    one, other = (os.path.relpath(each, common) for each in (path, file))
+    return f"{one!a} is written for the file {other!a}"
+
+
+def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles:
+    r"""Find the files that paths stand for; folders are listed once, since a stat of each file can take minutes.
+
+    A file with exactly this name is taken. Otherwise the name is compared in Unicode's form NFC, with ``/`` for ``\``.
+    Otherwise a name that differs only in case is taken if exactly one file has it, and no other path means that file.
+
+    Args:
+        paths: as they are written.
+        listed: further paths, of files of which nothing is written; another path may mean them.
+    """
+    written = list(dict.fromkeys(paths))
+    wanted = list(dict.fromkeys([*written, *listed]))
+    exact = {path for folder in {path.parent for path in wanted} for path in _files_in(folder)}
+    files = {path: path for path in wanted if path in exact}
+    if len(files) == len(wanted):
+        return FoundFiles(files)
+    find = _Search()
+    loose: defaultdict[Path, list[Path]] = defaultdict(list)
+    near: dict[Path, tuple[Path, ...]] = {}
+    for path in wanted:
+        if path in exact:
+            continue
+        same = find(path, composed)
+        if len(same) == 1:
+            files[path] = same[0]
+        elif alike := find(path, folded):
+            near[path] = tuple(alike)
+            for file in alike:
+                loose[file].append(path)
+    named = {files[path] for path in written if path in files}
+    for file, asking in loose.items():
+        if len(asking) == 1 and near[asking[0]] == (file,) and file not in named:
+            files[asking[0]] = file
+            del near[asking[0]]
+    return FoundFiles(files, near)
+
+
+def _files_in(folder: Path) -> Iterable[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return ()
+
+
+class _Search:
+    """Finds paths part by part, below their last folder that is there; the names in a folder are read once."""
+
+    def __init__(self) -> None:
+        self._is_folder = lru_cache(maxsize=None)(Path.is_dir)
+        self._names = lru_cache(maxsize=None)(_names_by_form)
+
+    def __call__(self, path: Path, form: Callable[[str], str]) -> list[Path]:
+        """Return the files whose parts agree with those of a path in a form."""
+        base = next((each for each in path.parents if self._is_folder(each)), None)
+        if base is None:
+            return []
+        below = str(path.relative_to(base)).replace("\\", "/")
+        found = [base]
+        for part in below.split("/"):
+            if part not in ("", "."):
+                found = [file for folder in found for file in self._names(folder, form).get(form(part), ())]
+        return [file for file in found if file != base]
+
+
+def _names_by_form(folder: Path, form: Callable[[str], str]) -> dict[str, list[Path]]:
+    names: defaultdict[str, list[Path]] = defaultdict(list)
+    for file in _files_in(folder):
+        names[form(file.name)].append(file)
+    return names
