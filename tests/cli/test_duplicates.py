@@ -44,6 +44,7 @@ def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
     assert others == [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg"), ""]
     (group,) = json.loads(invoke("duplicates", folder, "--json").stdout)["result"]["groups"]
     assert group == {"keep": str(folder / "1.png"), "others": others[:2]}
+    assert "a threshold is for an index" in refused("duplicates", folder, "--threshold", 0.9)
     (tmp_path / "empty").mkdir()
     assert "there is no image" in refused("duplicates", tmp_path / "empty")
 
@@ -61,5 +62,8 @@ def test_an_index(tmp_path: Path, invoke) -> None:
     assert invoke("duplicates", tmp_path / "index").stdout.endswith(
         "2 groups, 3 more than the images to keep\n"
     )
+    groups, _ = find_duplicates(tmp_path / "index", float(np.cos(0.006)))  # 3 and 5 are 0.01 apart, both by 4
+    names = [[path.name for path in group] for group in groups]
+    assert names == [["5.jpg", "4.jpg"]]
     with pytest.raises(DataError, match="is 2"):
         find_duplicates(tmp_path / "index", 2.0)

@@ -171,6 +171,43 @@ def test_other_images_are_not_near_and_blocks_find_all(monkeypatch):
     assert near_pairs([]) == []
 
 
+def drawing(number, place=(140, 140), size=40):
+    """A small sign on a large white page: the same frame, with another pictogram for each number."""
+    page = Image.new("RGB", (320, 320), "white")
+    sign = np.full((size, size, 3), (250, 230, 210), np.uint8)
+    sign[:2] = sign[-2:] = sign[:, :2] = sign[:, -2:] = 0
+    cells = np.random.default_rng(number).integers(0, 2, (4, 4)).repeat(5, axis=0).repeat(5, axis=1)
+    sign[10:30, 10:30][cells == 1] = 20
+    page.paste(Image.fromarray(sign), place)
+    return page
+
+
+def test_different_drawings_on_white_pages_are_not_near():
+    assert near_pairs([look_of(drawing(number)) for number in range(12)]) == []
+    blank = [Image.new("RGB", (60, 60), "white"), Image.new("RGB", (90, 90), "white")]
+    assert near_pairs([look_of(each) for each in blank]) == []  # such as white icons without a ground
+
+
+@pytest.mark.parametrize("show", [scene, drawing])
+@pytest.mark.parametrize("change", ["jpeg", "webp", "half", "cut", "darker", "colours"])
+def test_changed_copies_are_near(show, change):
+    image, file = show(5), io.BytesIO()
+    width, height = image.size
+    match change:
+        case "jpeg" | "webp":
+            image.save(file, change.upper(), quality=50)
+            other = Image.open(file).convert("RGB")
+        case "half":
+            other = image.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
+        case "cut":
+            other = image.crop((2, 2, width - 2, height - 2))
+        case "darker":
+            other = image.point(lambda value: round(value * 0.95))
+        case _:
+            other = image.quantize(64).convert("RGB")
+    assert near_pairs([look_of(image), look_of(other)]) == [(0, 1)]
+
+
 def test_plain_images_of_other_colours_are_not_near():
     looks = [look_of(Image.new("RGB", (30, 30), colour)) for colour in ("red", "blue", "white")]
     assert near_pairs(looks) == []

@@ -1,12 +1,15 @@
-"""Images that look alike: a small perceptual hash of each, the pairs with nearly the same hash, and their groups."""
+"""Images that look alike: pairs with nearly the same perceptual hash, confirmed by the pixels of what they show."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
@@ -20,11 +23,17 @@ from openvse.media.videos import is_video, read_poster
 BITS = 128
 """The length of the hash."""
 
-_MAX_BITS = 10  # bits in which near-duplicates may differ
-_MAX_COLOUR = 10.0  # root mean square of the difference of small copies, of 255
+_SIDE = 64  # pixels of the small copy that is kept of an image
+_QUALITY = 85  # of the copy, as JPEG: 2 kB
+_MAX_BITS = 16  # bits in which the hashes of near-duplicates may differ
+_MAX_COLOUR = 16.0  # root mean square of the difference on 8 x 8 cells, of 255
+_MAX_CELL = 60.0  # largest difference on one of 16 x 16 cells of the content, of 255
+_MAX_SHARE = 0.35  # mean difference of the content by its own mean deviation
+_GROUND = 12  # levels by which a pixel of the content differs from the uniform ground around it
 _STEP = 3  # grey levels by which neighbours must differ to count: flat areas stay equal after compression
 _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
 _AT_ONCE = 256
+_COPIES_OPEN = 4096
 
 
 @dataclass(frozen=True)
@@ -34,10 +43,12 @@ class Look:
     Attributes:
         bits: whether the image becomes darker to the right, and downwards, at 8 x 8 places each (a difference hash).
         colours: the image on 8 x 8 cells.
+        copy: the image on 64 x 64 pixels, as JPEG.
     """
 
     bits: Bool[np.ndarray, "128"]
     colours: UInt8[np.ndarray, "8 8 3"]
+    copy: bytes
 
 
 @dataclass(frozen=True)
@@ -59,13 +70,14 @@ class SeenImage:
 
 def look_of(image: Image.Image) -> Look:
     """Return the appearance of an RGB image; size, compression and small changes of brightness hardly matter."""
-    grey = np.asarray(
-        image.convert("L").resize((9, 9), Image.Resampling.BOX, reducing_gap=3.0), dtype=np.int16
-    )
+    copy = image.resize((_SIDE, _SIDE), Image.Resampling.BOX, reducing_gap=3.0)
+    grey = np.asarray(copy.convert("L").resize((9, 9), Image.Resampling.BOX), dtype=np.int16)
     right, down = grey[:8, :-1] - grey[:8, 1:], grey[:-1, :8] - grey[1:, :8]
     bits = np.concatenate([(right > _STEP).ravel(), (down > _STEP).ravel()])
-    colours = np.asarray(image.resize((8, 8), Image.Resampling.BOX, reducing_gap=3.0), dtype=np.uint8)
-    return Look(bits, colours)
+    colours = np.asarray(copy.resize((8, 8), Image.Resampling.BOX), dtype=np.uint8)
+    encoded = io.BytesIO()
+    copy.save(encoded, "JPEG", quality=_QUALITY, subsampling=0)
+    return Look(bits, colours, encoded.getvalue())
 
 
 def see(image: ImageFile) -> SeenImage:
@@ -125,9 +137,12 @@ def duplicate_pairs(
 
 
 def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, int]]:
-    """Return the pairs of images that look alike: nearly the same hash, nearly the same colours.
+    """Return the pairs of images that look alike.
 
-    All pairs are compared, as blocks of a matrix product, so memory is bounded.
+    All pairs are compared by hash and colours, as blocks of a matrix product, so memory is bounded. Those that have
+    nearly the same are compared by their pixels, inside the uniform ground that may surround both: most of a drawing
+    on a white page is white, which says nothing. They must agree in the mean, by how much the content itself varies,
+    and on every one of 16 x 16 cells, as two signs may differ in one place alone.
 
     Args:
         looks: the appearance of each image.
@@ -144,32 +159,56 @@ def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, i
     for rows, columns in _candidates(signs):
         difference = colours[rows].astype(np.float32) - colours[columns]
         near = np.sqrt((difference**2).mean(axis=1)) <= _MAX_COLOUR
-        pairs += zip(rows[near].tolist(), columns[near].tolist(), strict=True)
+        each = zip(rows[near].tolist(), columns[near].tolist(), strict=True)
+        pairs += (pair for pair in each if _agree(*(_opened(looks[number].copy) for number in pair)))
         if len(pairs) >= limit:
             break
     return sorted(pairs)[:limit]
 
 
-def groups_of(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Join pairs that share a position into groups of two or more, in the order of their first positions.
+_Box: TypeAlias = tuple[int, int, int, int]
 
-    Args:
-        count: the number of positions.
-        pairs: pairs of positions.
+
+@lru_cache(_COPIES_OPEN)
+def _opened(copy: bytes) -> tuple[Image.Image, _Box | None]:
+    """Return a small copy, and the box of its content: left, top, right, bottom; None where all is ground."""
+    image = Image.open(io.BytesIO(copy))
+    image.load()
+    pixels = np.asarray(image, np.int16)
+    ground = np.median(np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]), axis=0)
+    content = (np.abs(pixels - ground) > _GROUND).any(axis=2)
+    rows, columns = np.flatnonzero(content.any(axis=1)), np.flatnonzero(content.any(axis=0))
+    if not len(rows):
+        return image, None
+    return image, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+
+
+def _agree(one: tuple[Image.Image, _Box | None], other: tuple[Image.Image, _Box | None]) -> bool:
+    """Return whether two small copies show the same, within the box that holds the content of both.
+
+    Blank images do not: they may be white icons on a transparent ground.
     """
-    parent = list(range(count))
-
-    def top(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = place = parent[parent[place]]
-        return place
-
-    for first, second in pairs:
-        parent[top(second)] = top(first)
-    members: dict[int, list[int]] = {}
-    for place in range(count):
-        members.setdefault(top(place), []).append(place)
-    return [group for group in members.values() if len(group) > 1]
+    (_, first), (_, second) = one, other
+    if first is None or second is None:
+        return False
+    box = (
+        min(first[0], second[0]),
+        min(first[1], second[1]),
+        max(first[2], second[2]),
+        max(first[3], second[3]),
+    )
+    both = np.stack(
+        [
+            np.asarray(image.resize((32, 32), Image.Resampling.BOX, box=box), np.float32)
+            for image, _ in (one, other)
+        ]
+    )
+    cells = both.reshape(2, 16, 2, 16, 2, 3).mean(axis=(2, 4))
+    if np.abs(cells[0] - cells[1]).max() > _MAX_CELL:
+        return False
+    own = both - both.mean(axis=(1, 2), keepdims=True)
+    varies = max(1.0, float(np.abs(own).mean(axis=(1, 2, 3)).min()))
+    return float(np.abs(own[0] - own[1]).mean()) <= _MAX_SHARE * varies
 
 
 def _candidates(

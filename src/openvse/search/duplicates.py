@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Int
 
-from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, groups_of, see_images
+from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.errors import DataError
 from openvse.index.database import encode_id
 from openvse.index.index import Index
@@ -33,31 +33,37 @@ class _Found(NamedTuple):
 
 
 def find_duplicates(
-    source: str | Path, threshold: float = 0.98, progress: Callable[[int, int], None] | None = None
+    source: str | Path, threshold: float | None = None, progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[list[Path]], list[tuple[Path, str]]]:
     """Find images that are the same or nearly so.
 
-    All images of a folder are decoded and compared by a perceptual hash, which needs no model; size, compression and
-    small changes of brightness hardly matter. The images of an index are compared by their embeddings, and nothing is
-    decoded; segments of clips are left out, as two files may share a scene without being the same. All pairs are
-    compared, as blocks of a matrix product: the time grows with the square of the number of images.
+    All images of a folder are decoded and compared by a perceptual hash and then by their pixels, which needs no model;
+    size, compression and small changes of brightness hardly matter. The images of an index are compared by their
+    embeddings, and nothing is decoded; segments of clips are left out, as two files may share a scene without being the
+    same. All pairs are compared, as blocks of a matrix product: the time grows with the square of the number of images.
+    What a folder holds beside images is logged.
 
     Args:
         source: a folder of images, at any depth, or the folder of an index.
-        threshold: for an index, the lowest cosine of two images of a group; for several embeddings, of the two that
-            are most alike.
+        threshold: for an index alone, the lowest cosine of an image and the one to keep, by default 0.98; for several
+            embeddings, of the two that are most alike.
         progress: called with how many images of a folder are done, and how many there are.
 
     Returns:
         The groups, the largest first. The first image of a group is the one to keep: the one with the most pixels, then
-        the largest file, the oldest, and the shortest path. Also path and reason of the images that cannot be read.
+        the largest file, the oldest, and the shortest path. Each of the others is nearly the same as this one itself.
+        Also path and reason of the images that cannot be read.
 
     Raises:
-        DataError: there is no such folder, or no image in it; the threshold is not between 0 and 1, or the index holds
-            sentences.
+        DataError: there is no such folder, or no image in it; the threshold is not between 0 and 1, or is given for a
+            folder; or the index holds sentences.
     """
     if (Path(source) / MANIFEST).is_file():
-        return _in_index(Index.open(source), threshold), []
+        return _in_index(Index.open(source), 0.98 if threshold is None else threshold), []
+    if threshold is not None:
+        raise DataError(
+            f"{source} is a folder of images, which are compared by their pixels: a threshold is for an index"
+        )
     listing = list_media(source)
     paths, problems = listing.paths, listing.problems()
     if not paths:
@@ -65,8 +71,7 @@ def find_duplicates(
         raise DataError("; ".join((lacks, *problems)))
     for problem in problems:
         _logger.warning("%s", problem)
-    found: list[_Found] = []
-    sound: list[SeenImage] = []
+    seen: list[tuple[_Found, SeenImage]] = []
     failed: list[tuple[Path, str]] = []
     for path, image in zip(paths, see_images(paths, progress), strict=True):
         try:
@@ -77,10 +82,14 @@ def find_duplicates(
         if image.look is None:
             failed.append((path, image.reason))
             continue
-        sound.append(image)
-        found.append(_Found(path, status.st_size, status.st_mtime_ns, image.pixels))
-    same, alike = duplicate_pairs(sound)
-    return _groups(found, [*same, *alike]), failed
+        seen.append((_Found(path, status.st_size, status.st_mtime_ns, image.pixels), image))
+    seen.sort(key=lambda each: _worth(each[0]))
+    same, alike = duplicate_pairs([image for _, image in seen])
+    groups = _groups(sorted(alike))
+    kept_of = {other: kept for kept, others in groups.items() for other in others}
+    for first, copy in same:  # it goes where the first of its content goes
+        groups.setdefault(kept_of.get(first, first), []).append(copy)
+    return _paths([found for found, _ in seen], groups), failed
 
 
 def _in_index(index: Index, threshold: float) -> list[list[Path]]:
@@ -90,19 +99,23 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
     if index.manifest.holds == "sentences":
         raise DataError(f"index {index.path} holds sentences: give an index of images")
     sizes, times = index.table.sizes.tolist(), index.table.modified_ns.tolist()
-    whole = [position for position in range(len(index)) if index.span(position) is None]
-    found = [_Found(index.image_path(position), sizes[position], times[position]) for position in whole]
-    vectors = index.vectors if len(whole) == len(index) else index.gather(np.array(whole, np.int64))
-    return _groups(found, _near(vectors, threshold))
+    found = {
+        position: _Found(index.image_path(position), sizes[position], times[position])
+        for position in range(len(index))
+        if index.span(position) is None
+    }
+    order = sorted(found, key=lambda position: _worth(found[position]))
+    near = _near(index, np.array(order, np.int64), threshold)
+    return _paths([found[position] for position in order], _groups(near))
 
 
 @torch.inference_mode()
-def _near(vectors: Float[np.ndarray, "count K D"], threshold: float) -> Iterable[tuple[int, int]]:
-    """Yield the pairs of positions whose embeddings are as near as the threshold says."""
-    count, num_embeddings, _ = vectors.shape
+def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterable[tuple[int, int]]:
+    """Yield the pairs of places in an order of positions whose embeddings are as near as the threshold says."""
+    count, num_embeddings = len(order), index.manifest.num_embeddings
 
     def block(start: int) -> torch.Tensor:
-        some = torch.from_numpy(np.asarray(vectors[start : start + _ROWS], np.float32))
+        some = torch.from_numpy(index.gather(order[start : start + _ROWS]).astype(np.float32))
         return torch.nn.functional.normalize(some, dim=-1).flatten(0, 1)
 
     for first in range(0, count, _ROWS):
@@ -116,13 +129,28 @@ def _near(vectors: Float[np.ndarray, "count K D"], threshold: float) -> Iterable
                     yield first + row, second + column
 
 
-def _groups(found: Sequence[_Found], pairs: Iterable[tuple[int, int]]) -> list[list[Path]]:
-    """Join pairs that share an image, and order the groups and what is in them."""
-    joined = groups_of(len(found), pairs)
-    groups = [
-        [each.path for each in sorted((found[place] for place in group), key=_worth)] for group in joined
-    ]
-    return sorted(groups, key=lambda group: (-len(group), encode_id(str(group[0]))))
+def _groups(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """Return the images to keep, each with those that it stands for, which are all in a pair with it.
+
+    So no chain joins images that do not resemble each other.
+
+    Args:
+        pairs: of images in the order of their worth, the better one first. The pairs in which an image comes second are
+            before those in which it comes first.
+    """
+    groups: dict[int, list[int]] = {}
+    gone: set[int] = set()
+    for better, other in pairs:
+        if better not in gone and other not in gone:
+            groups.setdefault(better, []).append(other)
+            gone.add(other)
+    return groups
+
+
+def _paths(found: Sequence[_Found], groups: Mapping[int, Sequence[int]]) -> list[list[Path]]:
+    """Return the paths of groups, the largest group first, and the one to keep first in each."""
+    paths = [[found[place].path for place in (kept, *sorted(others))] for kept, others in groups.items()]
+    return sorted(paths, key=lambda group: (-len(group), encode_id(str(group[0]))))
 
 
 def _worth(image: _Found) -> tuple[int, int, int, int, bytes]:

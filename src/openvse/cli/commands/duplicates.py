@@ -18,8 +18,11 @@ def duplicates(
         Path, typer.Argument(help="A folder of images, at any depth, or the folder of an index.")
     ],
     threshold: Annotated[
-        float, typer.Option(help="For an index: the lowest cosine between two images of a group.")
-    ] = 0.98,
+        float | None,
+        typer.Option(
+            help="For an index alone: the lowest cosine of an image and the one to keep.", show_default="0.98"
+        ),
+    ] = None,
     null: Annotated[
         bool,
         typer.Option(
