@@ -109,6 +109,14 @@ def test_stretched_images_are_interpolated_between_nearest_pixels() -> None:
     torch.testing.assert_close(pixels, expected, rtol=0, atol=1e-3)
 
 
+def test_a_large_image_is_stretched_to_the_same_pixels(monkeypatch) -> None:
+    for size in ((130, 300), (300, 40), (50, 64)):
+        ordinary = make().preprocess(photo(*size))
+        with monkeypatch.context() as patch:
+            patch.setattr("openvse.backbones.resnet._LARGE", 0)
+            torch.testing.assert_close(make().preprocess(photo(*size)), ordinary, rtol=0, atol=1e-5)
+
+
 def test_cropped_images_keep_their_shape() -> None:
     backbone, wide = make(fit="crop", image_size=56), photo(128, 64)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])

@@ -1,12 +1,15 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import CLIPImageProcessorPil, ConvNextImageProcessorPil, ViTImageProcessorPil
 
+from openvse.backbones.pretrained import pixels_of
 from openvse.backbones.transformers_vision import TransformersVision
 from openvse.errors import ModelError
 from openvse.types import Inputs
@@ -118,6 +121,29 @@ def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
     image = np.zeros((32, 64, 3), dtype=np.uint8)
     image[:, 18:46] = 255  # 28 columns in the middle
     assert (backbone.preprocess(Image.fromarray(image))[0] > 2).all()
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        CLIPImageProcessorPil(),
+        ViTImageProcessorPil(),
+        ConvNextImageProcessorPil(size={"shortest_edge": 384}),
+        ConvNextImageProcessorPil(size={"shortest_edge": 224}),
+    ],
+    ids=["crop", "square", "convnext_whole", "convnext_crop"],
+)
+def test_a_line_becomes_the_pixels_of_a_less_extreme_one(processor) -> None:
+    """A whole line of 1 x 65,000 pixels, enlarged as its processor says, would take up to 13 GB."""
+    for size in ((1, 65_000), (65_000, 1)):
+        pixels = pixels_of(processor, Image.new("RGB", size, (200, 10, 90)), None)
+        one = pixels_of(processor, Image.new("RGB", (20, 20), (200, 10, 90)), None)
+        torch.testing.assert_close(pixels, one)
+    ramp = np.linspace(0, 255, 340).astype(np.uint8)
+    long = Image.fromarray(np.tile(ramp[None, :, None], (20, 1, 3)))
+    with patch("openvse.media.resizing.LONG", 100):
+        expected = pixels_of(processor, long, None)
+    torch.testing.assert_close(pixels_of(processor, long, None), expected, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,14 @@ class Crops(NestedBackbone):
         """Cut the windows out of an image unless they share one pass, and preprocess them for the inner backbone."""
         if self.shared:
             return self.inner.preprocess(image)
-        crops = [image.crop(box) for box in pixel_windows(self.windows, image.width, image.height)]
-        if self.mirrored:
-            crops += [crop.transpose(Transpose.FLIP_LEFT_RIGHT) for crop in crops]
-        return torch.stack([self.inner.preprocess(crop) for crop in crops])
+        seen: list[Tensor] = []
+        for mirrored in (False, True)[: 1 + self.mirrored]:
+            for box in pixel_windows(self.windows, image.width, image.height):
+                crop = image.crop(box)
+                seen.append(
+                    self.inner.preprocess(crop.transpose(Transpose.FLIP_LEFT_RIGHT) if mirrored else crop)
+                )
+        return torch.stack(seen)
 
     def see(self, inputs: Inputs) -> Features:
         """Return the mean feature and the box of each window."""

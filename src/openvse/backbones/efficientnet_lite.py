@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float
-from PIL.Image import Image, Resampling
+from PIL.Image import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
 from openvse.backbones.folded_convolution import FoldedConvolution, fold
 from openvse.errors import ModelError, RecipeError
+from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
 FEATURE_DIM = 1280
@@ -144,7 +145,7 @@ def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) 
 
 
 def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
-    square = image.resize((size, size), Resampling.BICUBIC)
+    square = stretched(image, (size, size))
     return (torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1) - 127.0) / 128.0
 
 

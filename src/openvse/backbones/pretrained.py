@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from openvse.backbones.base import Backbone
 from openvse.errors import ModelError
 from openvse.files import write_whole
+from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 
 PACKAGE = "package:"
 """The prefix of the name of a source that an installed package holds."""
@@ -32,6 +33,8 @@ _CONTENT = (
     "preprocessor_config.json",
     "processor_config.json",
 )  # the files that determine features
+
+_CONVNEXT_WHOLE = 384  # pixels, from which on the preprocessing of ConvNeXt shows the whole image
 
 LoadedT = TypeVar("LoadedT")
 
@@ -246,23 +249,36 @@ def pixels_of(
     """
     options: dict[str, bool] = {}
     if image_size is not None:
-        image = image.resize((image_size, image_size), Image.Resampling.BICUBIC)
+        image = stretched(image, (image_size, image_size))
         options = {"do_resize": False, "do_center_crop": False}
-    elif round_crop and processor.do_center_crop:
-        image = _middle(processor, image)
-        options = {"do_resize": False, "do_center_crop": False}
+    elif is_long(image) or (round_crop and processor.do_center_crop):
+        image, options = _resized(processor, image, round_crop)
     pixels: Tensor = processor(image, return_tensors="pt", **options)["pixel_values"][0]
     return pixels
 
 
-def _middle(processor: Any, image: Image.Image) -> Image.Image:
-    """Resize the shorter side, and cut the middle out from ``round(rest / 2)`` on; transformers rounds down."""
-    short, sides = processor.size["shortest_edge"], image.size
-    new = [short if side == min(sides) else int(short * side / min(sides)) for side in sides]
-    resized = image.resize((new[0], new[1]), processor.resample)
-    width, height = processor.crop_size["width"], processor.crop_size["height"]
-    left, top = round((new[0] - width) / 2), round((new[1] - height) / 2)
-    return resized.crop((left, top, left + width, top + height))
+def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Image, dict[str, bool]]:
+    """Resize an image as a processor does, and return what the processor has to leave out then.
+
+    Args:
+        processor: the checkpoint's preprocessing.
+        image: an image; one that another kind of processor would resize is only cut, if it is long.
+        rounds: whether the middle begins at ``round(rest / 2)``; transformers rounds down.
+    """
+    resizes = getattr(processor, "do_resize", False)
+    size: dict[str, Any] = dict(processor.size or {}) if resizes else {}
+    given = getattr(processor, "resample", None)
+    resample = Image.Resampling.BILINEAR if given is None else given  # the default of transformers
+    if size.get("shortest_edge") and getattr(processor, "do_center_crop", False):
+        crop = processor.crop_size["width"], processor.crop_size["height"]
+        seen = resized_middle(image, size["shortest_edge"], crop, resample, rounds=rounds)
+        return seen, {"do_resize": False, "do_center_crop": False}
+    wide, high = size.get("width"), size.get("height")
+    if hasattr(processor, "crop_pct") and (size.get("shortest_edge") or 0) >= _CONVNEXT_WHOLE:
+        wide = high = size["shortest_edge"]
+    if wide and high:
+        return stretched(image, (wide, high), resample), {"do_resize": False}
+    return cut_long(image), {}
 
 
 class CheckpointBackbone(Backbone):

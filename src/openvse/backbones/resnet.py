@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from openvse.backbones.base import Backbone, cells
 from openvse.errors import ModelError, RecipeError
+from openvse.media.resizing import resized_middle
 from openvse.types import Features, Inputs
 
 Form: TypeAlias = Literal["torchvision", "caffe"]
@@ -25,6 +26,7 @@ EXPANSION = 4  # the width of a bottleneck block's output, relative to a basic b
 STRIDE = 32  # pixels per side of a grid cell
 START_FILE = "start.txt"
 CROP_SHARE = 0.875  # the share of the shorter side that is kept, as ImageNet networks are evaluated
+_LARGE = 16_000_000  # pixels of an image of which only a part becomes floating-point numbers
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # red, green, blue, from 0 to 1
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # blue, green, red, from 0 to 255
 
@@ -141,17 +143,34 @@ def _saved_start(assets: Path) -> str:
 
 def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
     """Resize without antialiasing, as OpenCV does: the released models saw images that were shrunk this way."""
-    return F.interpolate(
-        _planes(image).unsqueeze(0), size=(size, size), mode="bilinear", align_corners=False
-    )[0]
+    if image.width * image.height <= _LARGE:
+        whole = _planes(image).unsqueeze(0)
+        return F.interpolate(whole, size=(size, size), mode="bilinear", align_corners=False)[0]
+    # The same for a large image, of which only the pixels that are read become floating-point numbers.
+    values = np.asarray(image)
+    above, below, down = _neighbours(image.height, size)
+    before, after, along = _neighbours(image.width, size)
+
+    def row(places: Int[np.ndarray, "H"]) -> Float[np.ndarray, "H W 3"]:
+        left, right = (values[places][:, each] * np.float32(1) for each in (before, after))
+        return np.asarray(left + (right - left) * along[:, None])
+
+    top = row(above)
+    return torch.from_numpy(top + (row(below) - top) * down[:, None, None]).permute(2, 0, 1)
+
+
+def _neighbours(
+    length: int, size: int
+) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"], Float[np.ndarray, "N"]]:
+    """Return the pixels of a side on both sides of each pixel of the resized side, and the share of the second."""
+    at = ((np.arange(size) + 0.5) * length / size - 0.5).clip(min=0)
+    first = at.astype(np.int64)
+    return first, np.minimum(first + 1, length - 1), (at - first).astype(np.float32)
 
 
 def _cropped(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
     shorter = round(size / CROP_SHARE)
-    width, height = (int(shorter * side / min(image.size)) for side in image.size)
-    resized = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return _planes(resized.crop((left, top, left + size, top + size)))
+    return _planes(resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True))
 
 
 def _planes(image: Image.Image) -> Float[Tensor, "3 H W"]:

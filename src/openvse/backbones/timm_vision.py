@@ -14,6 +14,7 @@ from torch import Tensor
 from openvse.backbones.base import Backbone, all_real
 from openvse.backbones.fine_tuning import freeze_unreached
 from openvse.errors import ModelError
+from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
 
@@ -71,7 +72,7 @@ class TimmVision(Backbone):
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         """Resize the image to a square, and normalise it as the model expects."""
-        square = image.resize((self.image_size, self.image_size), Image.Resampling.BICUBIC)
+        square = stretched(image, (self.image_size, self.image_size))
         mean, deviation = (np.array(self._statistics[name], dtype=np.float32) for name in ("mean", "std"))
         pixels = (np.asarray(square, dtype=np.float32) / 255 - mean) / deviation
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

@@ -29,7 +29,7 @@ PROBES = (
     "",
 )
 """Sentences that are tokenized both ways before an export is put into its place."""
-SHAPES = ((96, 64), (65, 97), (48, 48), (333, 250))
+SHAPES = ((96, 64), (65, 97), (48, 48), (333, 250), (10, 400))
 
 
 def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from PIL.Image import Image, Resampling
 from openvse.encoders.vocabulary import UnknownWord, Vocabulary
 from openvse.encoders.word_splitters import WORD_SPLITTERS
 from openvse.errors import ModelError
+from openvse.media.resizing import cut_long, resized_middle, stretched
 from openvse.media.windows import pixel_windows
 
 
@@ -70,22 +71,20 @@ class Preprocessing:
         if len(self.sizes) < 2:
             return self._normalised(self._resized(image))
         most = max(size[1] for size in self.sizes)
-        squares = [
-            self._normalised(image.resize(size[::-1], Resampling(self.resample))) for size in self.sizes
-        ]
+        squares = [self._normalised(stretched(image, size[::-1], self.resample)) for size in self.sizes]
         wide = [np.pad(each, ((0, 0), (0, 0), (0, most - each.shape[2]))) for each in squares]
         return np.concatenate(wide, axis=1)
 
     def _resized(self, image: Image) -> Image:
-        filter_ = Resampling(self.resample)
         if self.sizes:
-            image = image.resize(self.sizes[0][::-1], filter_)
+            image = stretched(image, self.sizes[0][::-1], self.resample)
+        elif self.shortest is not None and self.crop is not None:
+            return resized_middle(image, self.shortest, self.crop[::-1], self.resample, rounds=self.rounds)
         elif self.shortest is not None:
+            image = cut_long(image)
             short = min(image.size)
-            sides = [
-                self.shortest if side == short else int(self.shortest * side / short) for side in image.size
-            ]
-            image = image.resize((sides[0], sides[1]), filter_)
+            wide, high = (int(self.shortest * side / short) for side in image.size)
+            image = image.resize((wide, high), Resampling(self.resample))
         if self.crop is None:
             return image
         height, width = self.crop

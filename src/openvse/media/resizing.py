@@ -1,0 +1,115 @@
+"""Resizing at a bounded cost, whatever the shape of an image: what is not seen is cut off before the rest is enlarged.
+
+A file of 400 bytes may hold an image of 1 x 65,000 pixels. If its shorter side is enlarged to 224 pixels, the whole
+image takes 13 GB, of which a network sees a square. Images of ordinary shapes are resized whole, and then cut.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from PIL.Image import Image, Resampling
+
+LONG = 16
+"""An image is long if one side is more than so many times the other."""
+
+_SIDE = 1 << 16  # pixels; a filter that shrinks a side keeps 32 bytes for each of its pixels
+_GAP = 8  # a longer side is first shrunk, by means of whole blocks, to this multiple of the wanted length or less
+_SUPPORT = 3  # pixels that the widest filter, Lanczos, sees to either side
+
+
+def is_long(image: Image) -> bool:
+    """Return whether one side of an image is more than ``LONG`` times the other."""
+    return max(image.size) > LONG * min(image.size)
+
+
+def stretched(image: Image, size: tuple[int, int], resample: int = Resampling.BICUBIC) -> Image:
+    """Resize a whole image.
+
+    Pillow resizes along the rows first. A long upright image, whose rows may become hundreds of times as wide, is first
+    resized along its columns.
+
+    Args:
+        image: an image of any size.
+        size: the width and height in pixels.
+        resample: the filter, as Pillow numbers it.
+    """
+    blocks = [
+        1 if side <= _SIDE else max(1, side // (_GAP * new))
+        for side, new in zip(image.size, size, strict=True)
+    ]
+    if max(blocks) > 1:
+        image = image.reduce((blocks[0], blocks[1]))
+    if image.height > LONG * image.width:
+        image = image.resize((image.width, size[1]), Resampling(resample))
+    return image.resize(size, Resampling(resample))
+
+
+def resized_middle(
+    image: Image, shortest: int, crop: tuple[int, int], resample: int, *, rounds: bool = False
+) -> Image:
+    """Resize an image, keeping its aspect ratio, and cut the middle out.
+
+    Args:
+        image: an image of any size.
+        shortest: the length of the shorter side in pixels; that of the longer one is rounded down.
+        crop: the width and height that are cut out; what lies beyond the image is black.
+        resample: the filter, as Pillow numbers it.
+        rounds: whether the place of the crop is rounded to the nearest pixel, and not down.
+    """
+    short = min(image.size)
+    wide, high = (shortest if side == short else int(shortest * side / short) for side in image.size)
+    free = (wide - crop[0]) / 2, (high - crop[1]) / 2
+    left, top = (round(each) if rounds else math.floor(each) for each in free)
+    if not is_long(image):
+        resized = image.resize((wide, high), Resampling(resample))
+        return resized.crop((left, top, left + crop[0], top + crop[1]))
+    x, y = _seen(image.width, wide, left, crop[0]), _seen(image.height, high, top, crop[1])
+    part = image.crop((x.first, y.first, x.last, y.last))
+    box = x.start, y.start, x.end, y.end
+    resized = part.resize((x.pixels, y.pixels), Resampling(resample), box=box)
+    left, top = min(left, 0), min(top, 0)  # the crop may begin before the image
+    return resized.crop((left, top, left + crop[0], top + crop[1]))
+
+
+def cut_long(image: Image) -> Image:
+    """Return the middle of a long image, ``LONG`` times as long as wide; any other image as it is."""
+    most = LONG * min(image.size)
+    left, top = (max(0, (side - most) // 2) for side in image.size)
+    box = left, top, left + min(image.width, most), top + min(image.height, most)
+    return image.crop(box) if is_long(image) else image
+
+
+class _Seen(NamedTuple):
+    """What a crop of a resized side shows of the side.
+
+    Attributes:
+        first: the first pixel of the side that a filter reads.
+        last: the pixel after the last one.
+        start: where what is shown begins, in pixels from the first.
+        end: where it ends, likewise.
+        pixels: the length of what is shown, in pixels of the resized side.
+    """
+
+    first: int
+    last: int
+    start: float
+    end: float
+    pixels: int
+
+
+def _seen(side: int, new: int, place: int, length: int) -> _Seen:
+    """Return what a crop shows of a side.
+
+    Args:
+        side: the length of the side.
+        new: its length after resizing.
+        place: where the crop begins in the resized side.
+        length: the length of the crop.
+    """
+    begin, stop, scale = max(0, place), min(new, place + length), side / new
+    start, end = begin * scale, min(stop * scale, float(side))
+    margin = math.ceil(_SUPPORT * max(1.0, scale)) + 1
+    first, last = max(0, math.floor(start) - margin), min(side, math.ceil(end) + margin)
+    return _Seen(first, last, start - first, end - first, stop - begin)
