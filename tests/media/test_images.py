@@ -2,8 +2,11 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from openvse.errors import BadImageError, DataError
-from openvse.media.images import read_image
+from openvse.errors import BadImageError, DataError, OpenVSEError
+from openvse.media.images import read_image, within_memory
 from openvse.media.listing import list_media
 
 
@@ -85,8 +88,88 @@ def test_other_modes():
     assert read_image(Image.new("1", (2, 2), 1)).getpixel((0, 0)) == (255, 255, 255)
     assert read_image(Image.new("L", (2, 2), 7)).getpixel((1, 1)) == (7, 7, 7)
     assert read_image(np.full((3, 5, 1), 9, np.uint8)).size == (5, 3)
-    with pytest.raises(BadImageError):
-        read_image(Image.new("F", (2, 2), 0.5))
+    assert read_image(Image.new("La", (2, 2), (7, 255))).getpixel((1, 1)) == (7, 7, 7)
+    assert read_image(Image.new("RGBX", (2, 2), (7, 8, 9, 0))).getpixel((1, 1)) == (7, 8, 9)
+    assert min(read_image(Image.new("LAB", (2, 2), (255, 128, 128))).getpixel((1, 1))) >= 254
+    assert read_image(Image.new("HSV", (2, 2), (0, 255, 255))).getpixel((1, 1)) == (255, 0, 0)
+    assert read_image(Image.new("YCbCr", (2, 2), (90, 128, 128))).getpixel((1, 1)) == (90, 90, 90)
+
+
+RAMP = np.linspace(0, 1, 256).reshape(8, 32)
+"""Numbers that become the grey 0 to 255."""
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((RAMP * 65535).astype("<u2"), "PNG"),
+        ((RAMP * 65535).astype("<u2"), "TIFF"),
+        ((RAMP * 65535).astype(">u2"), "TIFF"),
+        ((RAMP * 65535).astype("<u2"), "JPEG2000"),
+        ((RAMP * 65535).astype(np.int32), "PPM"),
+        ((RAMP * 65535).astype(np.int32), "TIFF"),
+        ((RAMP * (2**31 - 1)).astype(np.int32), "TIFF"),
+        ((RAMP * 1000 - 500).astype(np.int32), "TIFF"),
+        (RAMP.astype(np.float32), "TIFF"),
+        ((RAMP * 3e9 - 1e9).astype(np.float32), "TIFF"),
+        (RAMP.astype(np.float32) * 1e-6, "TIFF"),
+    ],
+)
+def test_numbers_of_more_than_8_bits_become_black_to_white(values, kind):
+    image = Image.fromarray(values)
+    content = encode(image, kind, **({"irreversible": False} if kind == "JPEG2000" else {}))
+    for source in (content, image) if kind == "TIFF" else (content,):
+        decoded = np.asarray(read_image(source))
+        assert (decoded == decoded[:, :, :1]).all()
+        np.testing.assert_allclose(decoded[:, :, 0], np.arange(256).reshape(8, 32), atol=1)
+
+
+def test_a_dark_picture_of_16_bits_stays_dark():
+    dark = np.full((4, 4), 2560, np.uint16)
+    dark[0, 0] = 5120
+    for kind in ("PNG", "TIFF"):
+        assert np.asarray(read_image(encode(Image.fromarray(dark), kind))).max() == 20
+
+
+def test_numbers_that_are_none_do_not_count():
+    values = np.array([[0.0, 1.0, 2.0, np.nan, np.inf, -np.inf]], np.float32)
+    decoded = np.asarray(read_image(encode(Image.fromarray(values), "TIFF")))
+    np.testing.assert_array_equal(decoded[0, :, 0], [0, 128, 255, 0, 255, 0])
+    for constant in (0.5, np.nan):
+        assert read_image(Image.fromarray(np.full((2, 2), constant, np.float32))).size == (2, 2)
+
+
+def tiff(values: np.ndarray, **tags: int) -> bytes:
+    """A TIFF file of one strip, as its tags say."""
+    entries = {256: values.shape[1], 257: values.shape[0], 258: 8 * values.itemsize, 259: 1, 262: 1, 273: 8}
+    entries |= {277: 1, 278: values.shape[0], 279: values.nbytes, 339: 1}
+    entries |= {int(number[1:]): value for number, value in tags.items()}
+    content = values.tobytes()
+    table = b"".join(struct.pack("<HHII", number, 4, 1, value) for number, value in sorted(entries.items()))
+    return (
+        struct.pack("<2sHI", b"II", 42, 8 + len(content))
+        + content
+        + struct.pack("<H", len(entries))
+        + table
+        + bytes(4)
+    )
+
+
+def test_tiff_says_what_its_numbers_are():
+    unsigned = (RAMP * (2**32 - 1)).astype("<u4")
+    expected = np.arange(256).reshape(8, 32)
+    np.testing.assert_allclose(np.asarray(read_image(tiff(unsigned)))[:, :, 0], expected, atol=1)
+    inverted = np.asarray(read_image(tiff((RAMP * 65535).astype("<u2"), _262=0)))
+    np.testing.assert_allclose(inverted[:, :, 0], 255 - expected, atol=1)
+    signed = (RAMP * 65535 - 32768).astype("<i2")
+    np.testing.assert_allclose(np.asarray(read_image(tiff(signed, _339=2)))[:, :, 0], expected, atol=1)
+
+
+def test_16_bit_grey_with_a_transparent_value():
+    clear = encode(Image.fromarray(np.array([[0, 40000]], np.uint16)), transparency=40000)
+    image = Image.open(io.BytesIO(clear))
+    image.info["transparency"] = 40000
+    assert np.asarray(read_image(image))[0, :, 0].tolist() == [0, 255]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -186,6 +269,86 @@ def test_a_decompression_bomb_is_refused_before_decoding(recwarn):
     with pytest.raises(BadImageError, match="32.*24 pixels.*100"):
         read_image(gradient(), max_pixels=100)
     assert not recwarn.list
+
+
+def test_a_large_jpeg_is_halved_while_it_is_decoded():
+    whole = Image.fromarray(gradient(200, 301))
+    for options in ({}, {"progressive": True}):
+        content = encode(whole, "JPEG", quality=95, **options)
+        halved = read_image(content, max_pixels=16_000)
+        assert halved.size == (151, 100)
+        near = np.asarray(whole.resize(halved.size, Image.Resampling.BOX), np.int16)
+        assert np.abs(np.asarray(halved, np.int16) - near)[2:-2, 2:-2].mean() < 12
+    assert read_image(content, max_pixels=200 * 301).size == (301, 200)
+    with pytest.raises(BadImageError, match=r"301 x 200 pixels.*15,000"):
+        read_image(content, max_pixels=15_000)
+    for kind in ("PNG", "WEBP"):
+        with pytest.raises(BadImageError, match="301 x 200"):
+            read_image(encode(whole, kind), max_pixels=16_000)
+    detailed = encode(whole, "JPEG", progressive=True, subsampling=0)  # it needs twice the memory
+    with pytest.raises(BadImageError, match="progressive"):
+        read_image(detailed, max_pixels=16_000)
+
+
+def test_a_jpeg_beyond_the_limit_of_pillow_is_read(monkeypatch):
+    content = encode(Image.fromarray(gradient(60, 80)), "JPEG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert read_image(content).size == (80, 60)
+    with pytest.raises(BadImageError, match="Pillow"):
+        read_image(encode(Image.fromarray(gradient(60, 80))))
+    monkeypatch.setenv("OPENVSE_MAX_PIXELS", "4800")
+    assert read_image(encode(Image.fromarray(gradient(60, 80)))).size == (80, 60)
+    with pytest.raises(BadImageError, match=r"90 x 60.*--max-pixels 5400"):
+        read_image(encode(Image.fromarray(gradient(60, 90))))
+    monkeypatch.setenv("OPENVSE_MAX_PIXELS", "many")
+    with pytest.raises(OpenVSEError, match="'many'"):
+        read_image(content)
+
+
+def test_a_lack_of_memory_names_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "large.png"
+    path.write_bytes(encode(Image.fromarray(gradient())))
+    monkeypatch.setattr("openvse.media.images._upright", Mock(side_effect=MemoryError))
+    with pytest.raises(BadImageError, match=r"large\.png.*memory"):
+        read_image(path)
+    with pytest.raises(BadImageError, match=r"large\.png.*memory"), within_memory(path):
+        raise MemoryError
+
+
+# The growth of a process, in bytes for each pixel, while it reads a file.
+GROWTH = """
+import resource, sys
+from openvse.media.images import read_image
+read_image(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+width, height = read_image(sys.argv[2]).size
+print(round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (width * height), 1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in kB on Linux")
+@pytest.mark.parametrize(
+    ("kind", "mode", "options"),
+    [
+        ("PNG", "RGBA", {}),
+        ("PNG", "P", {"transparency": 3}),
+        ("PNG", "I;16", {}),
+        ("TIFF", "I", {}),
+        ("TIFF", "F", {}),
+        ("TIFF", "CMYK", {}),
+        ("JPEG", "RGB", {"progressive": True, "subsampling": 0}),
+        ("WEBP", "RGBA", {"method": 0}),
+    ],
+)
+def test_memory_follows_the_pixels(tmp_path, kind, mode, options):
+    for name, size in (("small", (8, 8)), ("large", (5000, 2000))):
+        image = Image.new(mode, size, 5)
+        image.putpixel((1, 1), 9)
+        image.save(tmp_path / name, kind, **options)
+    command = [sys.executable, "-c", GROWTH, str(tmp_path / "small"), str(tmp_path / "large")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 19  # 1.5 GB for 80 million pixels
 
 
 @pytest.mark.medium

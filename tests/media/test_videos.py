@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from PIL import Image
 
 from clips import SIZE, grey, number_of, numbers, write_animation, write_video
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
+from openvse.media.images import read_image
 from openvse.media.listing import list_media
 from openvse.media.videos import (
     FrameSampling,
     evenly_spread,
     frame_starts,
+    frames_of,
     is_video,
     opened_starts,
     read_frames,
@@ -342,3 +345,13 @@ def test_a_gif_of_other_bytes_is_damaged_and_one_without_pictures_has_no_frames(
         frame_starts(header + b";")
     with pytest.raises(BadVideoError, match="truncated"):
         frame_starts(b"GIF89a")
+
+
+def test_frames_are_decoded_one_by_one(monkeypatch):
+    decoded = Mock(side_effect=read_image)
+    monkeypatch.setattr("openvse.media.videos.read_image", decoded)
+    frames = frames_of(np.zeros((5, 8, 8, 3), np.uint8), FrameSampling("even", num_frames=4))
+    for count in range(1, 5):
+        next(frames)
+        assert decoded.call_count == count
+    assert next(frames, None) is None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
 from openvse.functional import compact, masked_mean
-from openvse.media.images import read_image
+from openvse.media.images import read_image, within_memory
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import ClipSource, SamplingMode, read_poster
 from openvse.registry import Configured
@@ -137,7 +137,8 @@ class Backbone(Configured, nn.Module, ABC):
             BadImageError: the item cannot be used.
         """
         image = read_poster(source) if isinstance(source, ClipSegment) else read_image(source)
-        return self.preprocess(random_view(image, generator))
+        with within_memory(source):
+            return self.preprocess(random_view(image, generator))
 
     def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
         """Join the results of ``read`` into a batch."""

@@ -15,7 +15,8 @@ from openvse.backbones.base import Backbone, FrameLimit, NestedBackbone, all_rea
 from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
 from openvse.functional import pad
-from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, read_frames
+from openvse.media.images import within_memory
+from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, frames_of
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
@@ -81,13 +82,13 @@ class Frames(NestedBackbone):
     ) -> Float[Tensor, "... 3 H W"]:
         """Decode the frames of a clip, ``[N, 3, H, W]``; the generator chooses the frames and their common view."""
         place = None if generator is None else float(torch.rand(1, generator=generator))
-        frames = read_frames(source, self.stored if to_store else self.seen, place=place)
-        if generator is None:
-            return torch.stack([self.preprocess(frame) for frame in frames])
-        view, pixels = generator.get_state(), []
-        for frame in frames:
-            generator.set_state(view)
-            pixels.append(self.preprocess(random_view(frame, generator)))
+        view = None if generator is None else generator.get_state()
+        pixels = []
+        with within_memory(source):
+            for frame in frames_of(source, self.stored if to_store else self.seen, place=place):
+                if generator is not None and view is not None:
+                    generator.set_state(view)
+                pixels.append(self.preprocess(random_view(frame, generator)))
         return torch.stack(pixels)
 
     def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:

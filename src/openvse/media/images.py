@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from jaxtyping import UInt8
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
-from openvse.errors import BadImageError
+from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.names import (
     AVIF_NEEDED,
     HEIF_NEEDED,
+    PIXELS_VARIABLE,
     escaped,
     foreign_kind,
     reads_heif,
@@ -33,7 +37,12 @@ Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
 """
 
 MAX_PIXELS = 80_000_000
-"""Largest width x height that is decoded by default: 240 MB as RGB."""
+"""Largest width x height that is decoded by default: 320 MB, as Pillow holds RGB."""
+
+_SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
+_COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
+_AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
+_TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN = 258, 262, 339
 
 # Pillow would hand an EPS file to Ghostscript and reads many rare formats: untrusted files are offered only to
 # the decoders of common formats.
@@ -59,16 +68,37 @@ def one_or_many(
     return images
 
 
-def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def pixel_limit() -> int:
+    """Return the largest width x height that is decoded: ``MAX_PIXELS``, or that of ``OPENVSE_MAX_PIXELS``.
+
+    Raises:
+        OpenVSEError: the variable holds no number above 0.
+    """
+    given = os.environ.get(PIXELS_VARIABLE)
+    if given is None:
+        return MAX_PIXELS
+    if not given.isdecimal() or not int(given):
+        raise OpenVSEError(
+            f"{PIXELS_VARIABLE} is {given!r}: give the largest number of pixels, such as 200000000"
+        )
+    if Image.MAX_IMAGE_PIXELS is not None and int(given) > Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = None  # Pillow has a limit of its own
+    return int(given)
+
+
+def read_image(source: ImageLike, *, max_pixels: int | None = None) -> Image.Image:
     """Decode an image to upright RGB.
 
-    The first frame of an animation is used, transparency becomes white, 16-bit grey keeps its upper bits, and the
-    orientation that a camera wrote into EXIF is applied.
+    The first frame of an animation is used, transparency becomes white, and the orientation that a camera wrote into
+    EXIF is applied. Of 16 bits the upper 8 are kept; numbers without a range of their own (32 bits, floating point)
+    become black to white from the lowest to the highest.
+
+    A JPEG of more pixels than the limit, and at most four times as many, is decoded at half its width and height.
 
     Args:
         source: see ``ImageLike``.
-        max_pixels: the largest width x height; a larger image is refused before decoding. Above 178,956,970 pixels
-            Pillow's own limit also refuses the file.
+        max_pixels: the largest width x height of the result; a larger image is refused before decoding. None takes
+            ``pixel_limit()``. Beyond 178,956,970 pixels Pillow's own limit also refuses files that are no JPEG.
 
     Returns:
         An image of mode RGB that no longer depends on the source.
@@ -76,25 +106,59 @@ def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
     Raises:
         BadImageError: the source cannot be used; the message has the path and the reason.
     """
-    label = _label(source)
+    label, limit = _label(source), pixel_limit() if max_pixels is None else max_pixels
     try:
         with warnings.catch_warnings():
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
             with _opened(source) as image:
-                width, height = image.size
-                if width * height > max_pixels:
-                    raise BadImageError(
-                        f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded"
-                    )
-                return _to_rgb(_upright(image))
+                _scale(image, limit, chosen=max_pixels is not None)
+                return _to_rgb(_upright(image), given=image is source)
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
         raise BadImageError(f"{label}: {_reason(error)}") from error
 
 
-def _label(source: ImageLike) -> str:
+@contextmanager
+def within_memory(source: object) -> Iterator[None]:
+    """Turn a lack of memory, while an image or clip is made ready for a model, into an error that names it.
+
+    Raises:
+        BadImageError: there was not enough memory.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "llocate memory" not in str(error):  # as PyTorch says it
+            raise
+        given = source.path if isinstance(source, ClipSegment) else source
+        raise BadImageError(f"{_label(given)}: {_REASONS[MemoryError]}") from error
+
+
+def _scale(image: Image.Image, limit: int, *, chosen: bool) -> None:
+    """Let the decoder halve the sides of a large JPEG; raise BadImageError if an image is too large even so.
+
+    Args:
+        image: an image that is not decoded yet.
+        limit: the largest width x height of what is decoded.
+        chosen: whether the caller has chosen the limit, which the user cannot change then.
+    """
+    pixels = image.width * image.height
+    if pixels <= limit:
+        return
+    told = f"it has {image.width} x {image.height} pixels, at most {limit:,} are decoded"
+    if not isinstance(image, JpegImageFile) or pixels > _SCALED * limit or min(image.size) < 2:
+        more = "" if chosen else f", or allow more (--max-pixels {pixels})"
+        raise BadImageError(f"{told}: make it smaller{more}")
+    across, down = ([each[place] for each in image.layer] for place in (1, 2))
+    samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
+    if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
+        raise BadImageError(f"{told}, and it is progressive: save it as a plain JPEG, or make it smaller")
+    image.draft(None, (image.width // 2, image.height // 2))
+
+
+def _label(source: object) -> str:
     match source:
         case bytes():
             return f"an image of {len(source):,} bytes"
@@ -134,6 +198,12 @@ def _opened_file(file: str | Path | io.BytesIO, size: int) -> Image.Image:
         raise BadImageError("the file is empty")
     try:
         return Image.open(file, formats=_formats())
+    except Image.DecompressionBombError:
+        if not _start(file).startswith(b"\xff\xd8\xff"):
+            raise
+        if isinstance(file, io.BytesIO):
+            file.seek(0)
+        return JpegImageFile(file)  # without the limit of Pillow
     except UnidentifiedImageError:
         start = _start(file)
         if _is_heif(start):
@@ -187,45 +257,73 @@ def _from_array(array: np.ndarray) -> Image.Image:
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Decode the first frame and convert it to RGB on white."""
-    if image.mode == "F":
-        raise BadImageError("floating-point pixels have no defined white; save it with 8 or 16 bits")
-    if image.mode.startswith("I"):
-        return _from_deep_grey(np.asarray(image))
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        page = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(page, layer).convert("RGB")
-    rgb = image.convert("RGB")
-    return rgb.copy() if rgb is image else rgb
+def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
+    """Convert a decoded image to RGB on white; the pixels of an image that the caller has given are not shared."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image.copy() if given else image._new(image.im)
+    if image.mode == "F" or image.mode.startswith("I"):
+        return Image.fromarray(_shallow(image)).convert("RGB")
+    if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
+        return image.convert("RGB")
+    page = Image.new("RGB", image.size)
+    rows = max(1, _AT_ONCE // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        layer = (strip.convert("LA") if strip.mode == "La" else strip).convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        page.paste(Image.alpha_composite(white, layer).convert("RGB"), (0, top))
+    return page
 
 
-def _from_deep_grey(grey: np.ndarray) -> Image.Image:
-    """Keep the upper 8 of 16 bits; Pillow itself would clip at 255 and return a nearly white image."""
-    return Image.fromarray((grey.astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
+def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
+    """Return grey of more than 8 bits as 8 bits; Pillow itself would clip at 255, which is nearly white."""
+    values, tags = np.asarray(image), getattr(image, "tag_v2", {})
+    if image.mode == "I" and tags.get(_TIFF_BITS) == (32,) and tags.get(_TIFF_SIGN, (1,)) == (1,):
+        values = values.view(np.uint32)  # Pillow has only numbers with a sign
+    low, high = _range(image, values, tags)
+    is_real = image.mode == "F"
+    step = 255 / ((high - low) or 1.0) if is_real else 256 / (high - low + 1)
+    grey, rows = np.empty(values.shape, np.uint8), max(1, _AT_ONCE // image.width)
+    for top in range(0, len(values), rows):
+        block = np.nan_to_num(values[top : top + rows].astype(np.float64), nan=low).clip(low, high)
+        grey[top : top + rows] = np.minimum((block - low) * step + 0.5 * is_real, 255)
+    if tags.get(_TIFF_INVERTED) == 0:
+        grey = 255 - grey
+    if (clear := image.info.get("transparency")) is not None:
+        grey[values == clear] = 255
+    return grey
+
+
+def _range(image: Image.Image, values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float]:
+    """Return the numbers that are black and white: of a known number of bits, or the lowest and the highest number."""
+    if image.mode.startswith("I;") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return 0.0, 4095.0 if tags.get(_TIFF_BITS) == (12,) else 65535.0
+    known = values[np.isfinite(values)] if image.mode == "F" else values
+    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
 
 
 def _upright(image: Image.Image) -> Image.Image:
+    """Decode an image, and turn it as the camera was held."""
     image.load()
     try:
-        return ImageOps.exif_transpose(image)
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+        return ImageOps.exif_transpose(image) if turned else image
     except Exception:  # a damaged EXIF block does not make the image unusable
         return image
 
 
+_REASONS = {
+    FileNotFoundError: "there is no such file",
+    IsADirectoryError: "it is a folder, not an image",
+    PermissionError: "the file may not be read",
+    MemoryError: "there is not enough memory to decode it",
+    Image.DecompressionBombError: "it claims more pixels than Pillow's limit of 178,956,970: make it smaller, or allow "
+    "more (--max-pixels)",
+    UnidentifiedImageError: "it is not an image we read",
+}
+
+
 def _reason(error: Exception) -> str:
-    """Return in one line why Pillow or the file system failed."""
-    match error:
-        case FileNotFoundError():
-            return "there is no such file"
-        case IsADirectoryError():
-            return "it is a folder, not an image"
-        case PermissionError():
-            return "the file may not be read"
-        case Image.DecompressionBombError():
-            return "it claims more pixels than Pillow's limit of 178,956,970"
-        case UnidentifiedImageError():
-            return "it is not an image we read"
-        case _:
-            return f"it is truncated or damaged ({' '.join(str(error).split()) or type(error).__name__})"
+    """Return in one line why Pillow, the memory or the file system failed."""
+    known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
+    return known or f"it is truncated or damaged ({' '.join(str(error).split()) or type(error).__name__})"

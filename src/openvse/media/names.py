@@ -7,6 +7,9 @@ import unicodedata
 from functools import cache
 from importlib.util import find_spec
 
+PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
+"""The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
+
 HEIF_NEEDED = "HEIC needs pillow-heif: pip install 'openvse[heif]'"
 AVIF_NEEDED = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
 VECTOR = "vector graphics are not read, export PNG"

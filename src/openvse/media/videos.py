@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
-from openvse.media.images import MAX_PIXELS, ImageLike, read_image
+from openvse.media.images import ImageLike, pixel_limit, read_image
 from openvse.media.names import escaped, is_video_name
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
@@ -95,9 +95,25 @@ def read_frames(
     sampling: FrameSampling | None = None,
     *,
     place: float | None = None,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int | None = None,
 ) -> list[Image.Image]:
-    """Decode the chosen frames of a clip to upright RGB, and no others if the file allows it.
+    """Return the frames of ``frames_of`` as a list, which may take much memory: 100 MB for a frame of 8K.
+
+    Raises:
+        BadVideoError: the clip cannot be used; the message has the path and the reason.
+        OpenVSEError: PyAV is needed and not installed.
+    """
+    return list(frames_of(source, sampling, place=place, max_pixels=max_pixels))
+
+
+def frames_of(
+    source: ClipSource,
+    sampling: FrameSampling | None = None,
+    *,
+    place: float | None = None,
+    max_pixels: int | None = None,
+) -> Iterator[Image.Image]:
+    """Decode the chosen frames of a clip to upright RGB one by one, and no others if the file allows it.
 
     Animated GIF and WebP are decoded by Pillow, so that their frames do not depend on what is installed; other images
     are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
@@ -106,9 +122,10 @@ def read_frames(
         source: see ``ClipSource``.
         sampling: how frames are chosen; by default as in PVSE.
         place: see ``FrameSampling.choose``.
-        max_pixels: the largest width x height; a larger clip is refused before decoding.
+        max_pixels: the largest width x height of a frame; a larger clip is refused before decoding. None takes
+            ``pixel_limit()``.
 
-    Returns:
+    Yields:
         Images of mode RGB, one or more, in order of time.
 
     Raises:
@@ -126,17 +143,18 @@ def read_frames(
     pick: Chooser = choose if part is None else _within(choose, part)
     path = Path(given) if isinstance(given, str | Path) else None
     label = escaped(given if isinstance(given, PackedFile) else path or "a clip")
+    limit = pixel_limit() if max_pixels is None else max_pixels
     try:
         if isinstance(given, PackedFile):
             given = given.read_bytes()
         if isinstance(given, np.ndarray) and given.ndim == 4:
-            return _array_frames(given, chosen.fps, pick)
-        kind = _image_kind(given)
-        if kind in _ANIMATIONS:
-            return _animation_frames(given, pick, max_pixels)
-        if kind:
-            return [read_image(given, max_pixels=max_pixels)]
-        return _video_frames(given, pick, max_pixels, None if part is None else _table_of(part.path))
+            yield from _array_frames(given, chosen.fps, pick)
+        elif (kind := _image_kind(given)) in _ANIMATIONS:
+            yield from _animation_frames(given, pick, limit)
+        elif kind:
+            yield read_image(given, max_pixels=max_pixels)
+        else:
+            yield from _video_frames(given, pick, limit, None if part is None else _table_of(part.path))
     except BadImageError as error:  # it already names the source
         raise BadVideoError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     except OpenVSEError as error:
@@ -228,48 +246,52 @@ def _image_kind(source: ImageLike) -> str:
     return ""
 
 
-def _array_frames(array: np.ndarray, fps: float, choose: Chooser) -> list[Image.Image]:
+def _array_frames(array: np.ndarray, fps: float, choose: Chooser) -> Iterator[Image.Image]:
     if not len(array):
         raise BadVideoError("there are no frames in the array")
-    return [read_image(array[n]) for n in choose(np.arange(len(array)) / fps, len(array) / fps)]
+    return (read_image(array[n]) for n in choose(np.arange(len(array)) / fps, len(array) / fps))
 
 
-def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.Image]:
+def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> Iterator[Image.Image]:
     """Decode an animation up to the last frame that is wanted, since each builds on the earlier ones."""
     if isinstance(source, Image.Image):
-        return _sought(source, choose(*opened_starts(source)), max_pixels)
+        yield from _sought(source, choose(*opened_starts(source)), max_pixels)
+        return
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     wanted = choose(*frame_starts(content))
     with Image.open(BytesIO(content)) as image:
-        width, height = image.size
-        if width * height > max_pixels:
-            raise BadVideoError(f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded")
-        return _sought(image, wanted, max_pixels)
+        _check_size(*image.size, max_pixels)
+        yield from _sought(image, wanted, max_pixels)
 
 
-def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> list[Image.Image]:
-    frames = []
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise BadVideoError(
+            f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded: make it smaller, or allow more "
+            f"(--max-pixels {width * height})"
+        )
+
+
+def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> Iterator[Image.Image]:
     for position in wanted:
         image.seek(position)
-        frames.append(read_image(image, max_pixels=max_pixels))
-    return frames
+        yield read_image(image, max_pixels=max_pixels)
 
 
 def _video_frames(
     source: Any, choose: Chooser, max_pixels: int, known: _FrameTable | None = None
-) -> list[Image.Image]:
+) -> Iterator[Image.Image]:
     with _opened(BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
         if not container.streams.video:
             raise BadVideoError("it has no video stream")
         stream = container.streams.video[0]
-        if stream.width * stream.height > max_pixels:
-            raise BadVideoError(
-                f"it has {stream.width} x {stream.height} pixels, at most {max_pixels:,} are decoded"
-            )
+        _check_size(stream.width, stream.height, max_pixels)
         stream.codec_context.thread_count = 1  # callers decode many clips in parallel
         table = known or _FrameTable.read(container, stream)
         wanted = [int(table.times[n]) for n in choose(*table.seconds())]
-        return [_upright(frame) for frame in _decoded(container, stream, wanted, table.keys)]
+        for frame in _decoded(container, stream, wanted, table.keys):
+            _check_size(frame.width, frame.height, max_pixels)  # a stream may change its size
+            yield _upright(frame)
 
 
 def _opened(file: BytesIO | str) -> Any:

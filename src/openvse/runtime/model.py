@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from openvse.encoders.vocabulary import UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
-from openvse.media.images import ImageLike, one_or_many, read_image
+from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.model.calibration import Calibration, read_calibration
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import Side, read_description
@@ -108,7 +108,9 @@ class OnnxModel:
             BadImageError: the image cannot be decoded.
             ModelError: the model reads only stored features.
         """
-        return self._preprocess(read_image(image))
+        decoded = read_image(image)
+        with within_memory(image):
+            return self._preprocess(decoded)
 
     def encode_pixels(self, images: Sequence[Float[np.ndarray, "... 3 H W"]]) -> ArraySet:
         """Embed images that ``read_image`` has decoded, as one batch."""
