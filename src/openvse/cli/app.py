@@ -23,6 +23,7 @@ PANELS = ("Train", "Search", "Explain", "Data", "Convert")
 """The groups of commands that the help shows, in its order; each command names its own."""
 
 _QUIET = ("--quiet", "-q")
+_PIXELS = "--max-pixels"
 
 
 class Commands(TyperGroup):
@@ -34,11 +35,14 @@ class Commands(TyperGroup):
         return sorted(groups, key=lambda name: (PANELS.index(str(groups[name])), name))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read ``--quiet`` wherever it stands: before the command, and behind it among its options."""
+        """Read ``--quiet`` and ``--max-pixels`` wherever they stand: before the command, and among its options."""
         end = args.index("--") if "--" in args else len(args)
-        quiet = [each for each in args[:end] if each in _QUIET]
-        rest = [each for each in args[:end] if each not in _QUIET] + args[end:]
-        return list(super().parse_args(ctx, [*quiet, *rest]))
+        ours: list[str] = []
+        rest: list[str] = []
+        for place, each in enumerate(args[:end]):
+            is_ours = each in _QUIET or each.split("=")[0] == _PIXELS or args[max(0, place - 1)] == _PIXELS
+            (ours if is_ours else rest).append(each)
+        return list(super().parse_args(ctx, [*ours, *rest, *args[end:]]))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
@@ -58,6 +62,7 @@ class Commands(TyperGroup):
             message, code = (f"error: {told}", 2) if stop is None else describe_stop(stop)
         finally:
             logger.removeHandler(warnings)
+            warnings.close()
             voice.reset()
         if (
             code > 128 and os.environ.get("RANK", "0") != "0"
@@ -78,10 +83,8 @@ def _told(error: BaseException) -> str | None:
     if reason is not None:
         return f"the disk cannot be written to ({reason}): make room, and run the command again"
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
-        return (
-            f"there is not enough memory ({shorten(' '.join(str(error).split()), 120, placeholder=' ...')}): choose "
-            f"smaller batches or a smaller model"
-        )
+        said = shorten(" ".join(str(error).split()), 120, placeholder=" ...")
+        return f"there is not enough memory{f' ({said})' * bool(said)}: choose smaller batches or a smaller model"
     if isinstance(error, EOFError):  # click would only say "Aborted."
         raise RuntimeError(f"a file ended too early: {error}") from error
     return None
@@ -120,14 +123,26 @@ def options(
             help="Hide progress and notes; warnings and errors are still shown. It may stand behind a command, too.",
         ),
     ] = False,
+    max_pixels: Annotated[
+        int | None,
+        typer.Option(
+            _PIXELS,
+            min=1,
+            help="The largest width x height of an image that is decoded: 80 million, which takes 0.3 to 1.4 GB of "
+            "memory. It may stand behind a command, too.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Set up what every command needs, and run the plug-ins."""
     from openvse.cli.progress import voice
+    from openvse.media.names import PIXELS_VARIABLE
 
     voice.quiet = quiet
+    if max_pixels is not None:
+        os.environ[PIXELS_VARIABLE] = str(max_pixels)
     keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)

@@ -19,7 +19,8 @@ class Limits:
     Attributes:
         upload_bytes: the largest body of a request.
         bodies: the bodies of all requests in progress have at most the size of so many of the largest.
-        upload_pixels: the largest width x height of an uploaded image, which is checked before it is decoded.
+        upload_pixels: the largest width x height at which an uploaded image is decoded, which is checked before; a
+            JPEG of up to four times as many pixels is decoded at half its sides.
         uploads: uploaded images that are in memory at the same time; others wait.
         upload_s: seconds in which the whole body of a request has to arrive.
         answer_s: seconds after which a question without an answer is given up.
@@ -36,7 +37,7 @@ class Limits:
 
     upload_bytes: int = 20_000_000
     bodies: int = 10
-    upload_pixels: int = 40_000_000
+    upload_pixels: int = 50_000_000
     uploads: int = 8
     upload_s: float = 30.0
     answer_s: float = 30.0
