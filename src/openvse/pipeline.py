@@ -30,6 +30,8 @@ from openvse.errors import BadImageError, DiskError, OpenVSEError
 from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
 
+_logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -172,6 +174,16 @@ def decoded(
                 yield done
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+SKIPPED = "skipped %s: %s"
+"""The form of the warning about an item that cannot be used. The command line prints a few of these, and a count."""
+
+
+def tell_skipped(failed: Iterable[tuple[object, str]]) -> None:
+    """Log a warning for each item that cannot be used, with its reason."""
+    for item, reason in failed:
+        _logger.warning(SKIPPED, escaped(item), reason)
 
 
 def reason_of(error: BadImageError, name: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,9 +18,11 @@ from openvse.analysis.attention import (
     look,
     map_answers,
     map_images,
+    pick_images,
 )
+from openvse.analysis.hits import small_image
 from openvse.datasets import open_corpus
-from openvse.errors import OpenVSEError
+from openvse.errors import DataError, OpenVSEError
 from openvse.features import FeatureStoreWriter
 from openvse.functional import normalize
 from openvse.model import TwoTower
@@ -170,6 +173,16 @@ def test_widths_that_differ_are_refused(album: Path) -> None:
     model = small_model(image={"encoder": {**ENCODER, "projection": "none"}, "aggregator": views})
     with pytest.raises(OpenVSEError, match="1280 wide.*16"):
         maps_of(model, album, Gallery(CAPTIONS))
+
+
+def test_broken_images_are_not_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_album(tmp_path / "broken", 5)
+    (folder / "01.png").write_bytes(b"no image")
+    drawn = pick_images(open_corpus(folder), 5, seed=0)
+    assert drawn.image_ids == ("00.png", "02.png", "03.png", "04.png") and "01.png" in caplog.text
+    assert small_image(folder / "01.png").shape == (1, 1, 3)
+    with pytest.raises(DataError, match="broken"):
+        pick_images(open_corpus(folder).select(np.array([1])), 1, seed=0)
 
 
 def test_heat_is_the_mean_of_the_parts() -> None:

@@ -121,11 +121,19 @@ def test_the_page_shows_the_worst_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_images_without_stored_features_are_extracted_once(tmp_path: Path) -> None:
+def test_images_without_stored_features_are_extracted_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken one is told, and is not in the list."""
     album = write_album(tmp_path / "album", 16)
     recipe = write_recipe(tmp_path / "tiny.yaml", album)
+    (album / "03.png").write_bytes((album / "03.png").read_bytes()[:90])
     corpus = open_corpus(album)
     plan = FoldPlan(str(recipe), (), corpus, cut_folds(corpus, 2, 0), tmp_path / "f")
     scores = score_folds(plan)
-    assert (scores.standing != 0).all()
+    broken = corpus.relevance.images == corpus.image_ids.index("03.png")
+    assert (scores.standing[~broken] != 0).all() and np.isnan(scores.standing[broken]).all()
+    found = analyze_suspicious(corpus, scores)
+    assert len(found.tables[""].rows) == (~broken).sum()
+    assert "03.png" in caplog.text and found.write(tmp_path / "o")
     assert (tmp_path / "f" / "features").is_dir() and not (tmp_path / "f" / "fold_1" / "features").exists()

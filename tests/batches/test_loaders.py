@@ -67,7 +67,7 @@ def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
     assert inputs.values.flatten().tolist() == [1.0, 2.0] and kept.tolist() == [False, True, True]
     assert inputs.mask is not None and len(inputs.mask) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "skipped an image: the features of i5 hold numbers that are not finite"
+        "skipped i5: its features hold numbers that are not finite"
     ]
     with pytest.raises(BadImageError, match="2 images"):
         loader.load(np.array([4, 5]))
@@ -104,7 +104,7 @@ def test_a_bad_file_is_reported_once_and_left_out(paths, caplog):
     assert reds(inputs) == [0.0, 20.0]
     assert kept.tolist() == [True, False, True]
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == [f"skipped an image: {paths[1]}: it is not an image we read"]
+    assert messages == [f"skipped {paths[1]}: it is not an image we read"]
 
 
 def test_a_batch_of_nothing_but_bad_files(paths):

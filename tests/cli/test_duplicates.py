@@ -50,6 +50,24 @@ def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
+def test_what_cannot_be_used_is_named_five_times_and_then_counted(
+    folder: Path, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(15):
+        (folder / f"z{number:02}.png").write_bytes((folder / "1.png").read_bytes()[: 40 * number])
+    told = invoke("duplicates", folder).stderr.splitlines()
+    assert sum("skipped" in line and ".png" in line for line in told) == 5
+    assert sum("11 more" in line for line in told) == 1
+    named = json.loads(invoke("duplicates", folder, "--json").stdout)["warnings"]
+    assert sum(".png" in line for line in named) == 16
+    monkeypatch.setenv("OPENVSE_MAX_PIXELS", "1")  # so that it is forgotten after this test
+    refused = invoke("duplicates", folder, "--json", "--max-pixels", 160 * 120)
+    named = json.loads(refused.stdout)["warnings"]
+    assert any("2.png" in line and "76800" in line for line in named)
+    assert not any("small.jpg" in line for line in named)  # a JPEG of four times as many pixels is read
+
+
+@pytest.mark.medium
 def test_an_index(tmp_path: Path, invoke) -> None:
     angles = np.array([0.0, 0.01, 1.0, 2.0, 2.005, 2.01])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None].astype(np.float32)

@@ -31,7 +31,7 @@ def test_what_it_prints(trained: Path, tmp_path: Path, invoke) -> None:
         "failed": [{"id": "8", "reason": "line 3 has no sentence"}],
         "left_out": {},
     }
-    assert told["warnings"] == ["left out 8: line 3 has no sentence"]
+    assert told["warnings"] == ["skipped 8: line 3 has no sentence"]
     assert json.loads(invoke(*words).stdout)["result"]["kept"] == 1
 
 

@@ -214,11 +214,9 @@ def test_a_model_that_reads_fewer_images_than_those_before_it(tmp_path: Path, ma
             writer.add(path.name, torch.ones(4, models[0].image.encoder.feature_dim))
     store = FeatureStore.open(tmp_path / "store")
     paths[1].write_bytes(b"no image")
-    with pytest.raises(DataError, match="2 can.*2.*3 images") as caught:
-        embed_ensemble(models, corpus, [store, None])
-    assert "\n" not in str(caught.value)
-    turned = embed_ensemble(models[::-1], corpus, [None, store])
-    assert {len(one.images) for one in turned.members} == {2} and len(turned.corpus) == 2
+    for turn in (1, -1):
+        together = embed_ensemble(models[::turn], corpus, [store, None][::turn])
+        assert {len(one.images) for one in together.members} == {2} and len(together.corpus) == 2
 
 
 def test_nothing_to_average(corpus: Corpus) -> None:

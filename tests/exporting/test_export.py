@@ -16,12 +16,14 @@ from PIL import Image
 
 from openvse import export
 from openvse.conversion import convert
-from openvse.errors import ModelError
-from openvse.exporting.checking import judge
+from openvse.datasets import open_corpus
+from openvse.errors import DataError, ModelError
+from openvse.exporting.checking import embed_images, judge
 from openvse.exporting.programs import quantize
 from openvse.functional import pad
 from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.runtime import OnnxModel, read_description
+from tests.cli.album import write_album
 from tests.dual_checkpoints import save_dual
 
 pytestmark = pytest.mark.slow
@@ -116,6 +118,22 @@ def test_int8_is_near_and_smaller(clip: tuple[TwoTower, Path], tmp_path: Path) -
     )
     cosines = (exact * rounded).sum(axis=-1)
     assert cosines.min() > 0.97 and not np.array_equal(exact, rounded)
+
+
+def test_the_effect_of_int8_is_measured_without_broken_images(
+    clip: tuple[TwoTower, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    album = write_album(tmp_path / "album", 6)
+    (album / "02.png").write_bytes((album / "02.png").read_bytes()[:90])
+    (album / "04.png").write_bytes(b"")
+    corpus = open_corpus(album)
+    images, left = embed_images(OnnxModel(clip[1]), corpus)
+    assert left.image_ids == ("00.png", "01.png", "03.png", "05.png")
+    assert len(images.vectors) == 4
+    told = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert len(told) == 2 and "02.png" in told[0] and "04.png" in told[1]
+    with pytest.raises(DataError, match="album"):
+        embed_images(OnnxModel(clip[1]), corpus.select(np.array([2, 4])))
 
 
 @torch.no_grad()

@@ -91,7 +91,7 @@ def test_features_that_are_not_finite_are_skipped(places, tmp_path, caplog) -> N
     result = train(parse_recipe(tree_on(arrays)), tmp_path / "run")
     assert result.progress.best_score > 0
     assert {record.getMessage() for record in caplog.records if "finite" in record.getMessage()} == {
-        "skipped an image: the features of 002.jpg hold numbers that are not finite"
+        "skipped 002.jpg: its features hold numbers that are not finite"
     }
 
 

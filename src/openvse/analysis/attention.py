@@ -21,14 +21,16 @@ from openvse.batches import own_features, with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_questions
 from openvse.encoders.image_encoder import Located, grid_cells, locate
-from openvse.errors import OpenVSEError
+from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.features import FeatureStore, open_store
 from openvse.functional import normalize
 from openvse.media.packed import ImageFile
+from openvse.media.videos import read_poster
 from openvse.model import Model, TwoTower, evaluating
 from openvse.output.documents import percent
 from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
+from openvse.pipeline import reason_of, tell_skipped
 from openvse.similarities import Fused
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
@@ -273,9 +275,26 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
 
 
 def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
-    """Draw some images of a corpus at random, in its order."""
+    """Draw some images of a corpus at random, in its order; those that cannot be read are told and left out.
+
+    Raises:
+        DataError: none of them can be read.
+    """
     drawn = np.random.default_rng(seed).choice(len(corpus), min(count, len(corpus)), replace=False)
-    return corpus.select(np.sort(drawn))
+    readable: list[int] = []
+    for place in np.sort(drawn).tolist():
+        path = corpus.image_paths[place]
+        try:
+            read_poster(path)
+            readable.append(place)
+        except BadImageError as error:
+            tell_skipped([(path, reason_of(error, path))])
+    if not readable:
+        raise DataError(
+            f"none of the {len(drawn)} images drawn from {corpus.name} can be read: draw others by --seed, or check "
+            f"the data by 'openvse data check'"
+        )
+    return corpus.select(np.array(readable))
 
 
 NAME = "attention"
@@ -489,11 +508,10 @@ def _towers(
         return map_images(name, model, own, Gallery(captions))
     corpus = open_split(request, asked.limit)
     features: FeatureSource | None = open_store(store, model.image.encoder)
-    drawn = pick_images(corpus, asked.count, asked.seed)
+    features = own_features(corpus, model.image.encoder.backbone) if features is None else features
+    drawn = with_features(pick_images(corpus, asked.count, asked.seed), features)
     images = list(zip(drawn.image_ids, drawn.image_paths, strict=True))
     gallery = Gallery(asked.captions) if asked.captions else gallery_of(corpus, drawn)
-    features = own_features(drawn, model.image.encoder.backbone) if features is None else features
-    with_features(drawn, features)  # refuses a store that has none of the images
     return map_images(name, model, images, gallery, features)
 
 

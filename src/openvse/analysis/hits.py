@@ -13,11 +13,13 @@ import torch
 from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis, Draw
 from openvse.corpus import Corpus
+from openvse.errors import BadImageError
 from openvse.evaluation import evaluate
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
+from openvse.pipeline import reason_of, tell_skipped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,8 +181,15 @@ def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
 
 
 def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
-    """Return an image, or a frame of a clip, as ``uint8 [H, W, 3]`` with a longer side of at most ``longest``."""
-    image = read_poster(path).convert("RGB")
+    """Return an image, or a frame of a clip, as ``uint8 [H, W, 3]`` with a longer side of at most ``longest``.
+
+    One that cannot be read is told, and white.
+    """
+    try:
+        image = read_poster(path)
+    except BadImageError as error:
+        tell_skipped([(path, reason_of(error, path))])
+        return np.full((1, 1, 3), 255, np.uint8)
     image.thumbnail((longest, longest))
     return np.asarray(image)
 

@@ -59,7 +59,7 @@ class PairScores:
     """How each relevant pair compares with the other pairs of its fold.
 
     Attributes:
-        score: the score of the pair.
+        score: the score of the pair; NaN, like its standing, if its image cannot be read.
         standing: the mean of two z-scores: that of the score among the scores of all texts for its image, and among
             those of all images for its text. A pair that fits no better than chance has a standing near 0.
         rank: how many images of the fold score at least as high for the text; 1 is the best.
@@ -132,7 +132,7 @@ def score_folds(
     count = int(plan.fold.max()) + 1
     pairs = len(plan.corpus.relevance.images)
     found = PairScores(
-        *(np.zeros(pairs) for _ in range(2)), *(np.zeros(pairs, dtype=np.int64) for _ in range(2))
+        *(np.full(pairs, np.nan) for _ in range(2)), *(np.zeros(pairs, dtype=np.int64) for _ in range(2))
     )
     base = retrieval_recipe(plan.recipe, [*plan.overrides, "data.source=unused"])
     stores = share_stores(base, plan.corpus, plan.folder, progress)
@@ -172,10 +172,8 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
     inside = np.flatnonzero(plan.fold == number)
     held = plan.corpus.select(inside)
     embedded = stores.embed(model, held)
-    if len(embedded.corpus) < len(held):
-        raise DataError(
-            f"{len(held) - len(embedded.corpus)} image(s) cannot be read: check the data by 'openvse data check'"
-        )
+    readable = set(embedded.corpus.image_ids)
+    inside = inside[[name in readable for name in held.image_ids]]
     scores = model.score(embedded.images, embedded.texts).double().numpy()
     own = embedded.corpus.relevance
     by_image = (scores - scores.mean(axis=1, keepdims=True)) / scores.std(axis=1, keepdims=True).clip(
@@ -224,7 +222,7 @@ def measure_precision(order: Int[np.ndarray, "P"], exchanged: Bool[np.ndarray, "
     """
     found = exchanged[order]
     precision = 100 * np.cumsum(found) / np.arange(1, len(found) + 1)
-    number = int(exchanged.sum())
+    number = int(found.sum())
     return Precision(
         number,
         float(precision[number - 1]),
@@ -250,7 +248,8 @@ def analyze_suspicious(
         count: how many pairs the page shows.
         exchanged: which pairs were exchanged on purpose, to measure the precision of the list.
     """
-    order = np.argsort(scores.standing, kind="stable")
+    readable = np.isfinite(scores.standing)
+    order = np.argsort(scores.standing, kind="stable")[: readable.sum()]
     images, texts = corpus.relevance.images, corpus.relevance.texts
     header = ("place", "image", "caption", "standing", "score", "rank of the image", "image that fits best")
     rows = [
@@ -267,7 +266,7 @@ def analyze_suspicious(
     ]
     tables = {"": Table(header, rows)}
     summary = Table(("place", "image", "caption", "standing"), [row[:4] for row in rows[:10]])
-    figures: dict[str, Draw] = {"": lambda: _draw(scores.standing, exchanged)}
+    figures: dict[str, Draw] = {"": lambda: _draw(scores.standing, exchanged, readable)}
     if exchanged is not None:
         measured = measure_precision(order, exchanged)
         columns = (
@@ -318,13 +317,16 @@ def _figure(corpus: Corpus, image: int, label: str) -> str:
     return f"<figure>{shown}<figcaption>{escape(label)}<br>{name}</figcaption></figure>"
 
 
-def _draw(standing: Float[np.ndarray, "P"], exchanged: Bool[np.ndarray, "P"] | None) -> Figure:
+def _draw(
+    standing: Float[np.ndarray, "P"], exchanged: Bool[np.ndarray, "P"] | None, readable: Bool[np.ndarray, "P"]
+) -> Figure:
     figure = new_figure(COLUMN, 2.4)
     axes = figure.subplots()
-    edges = np.histogram_bin_edges(standing, 50)
-    groups: Sequence[tuple[np.ndarray, str]] = [(standing, "all pairs")]
+    edges = np.histogram_bin_edges(standing[readable], 50)
+    groups: Sequence[tuple[np.ndarray, str]] = [(standing[readable], "all pairs")]
     if exchanged is not None:
-        groups = [(standing[~exchanged], "pairs of the data"), (standing[exchanged], "exchanged pairs")]
+        moved = standing[readable & exchanged]
+        groups = [(standing[readable & ~exchanged], "pairs of the data"), (moved, "exchanged pairs")]
     for number, (values, label) in enumerate(groups):
         share = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
         axes.stairs(share, edges, color=colour(number), fill=True, alpha=0.5, label=label)

@@ -12,7 +12,7 @@ from openvse.errors import OpenVSEError
 from openvse.evaluation import EmbeddedCorpus, embed_corpus
 from openvse.features import FeatureStore, extract_features, extract_text_features, open_store
 from openvse.model import TwoTower
-from openvse.pipeline import WorkProgress
+from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.load import load_as
@@ -75,7 +75,8 @@ def share_stores(
     if where == AUTO and not model.image.encoder.fine_tune:
         where = str(folder / "features")
         listed = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-        extract_features(model.image.encoder.backbone, listed, Path(where), progress=extracted)
+        report = extract_features(model.image.encoder.backbone, listed, Path(where), progress=extracted)
+        tell_skipped(report.failed)
     if where not in (None, AUTO):
         images = open_store(Path(str(where)), model.image.encoder)
         overrides.append(f"data.features={Path(str(where)).resolve()}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +19,8 @@ from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.features import FeatureStore, text_id
 from openvse.functional import position_mask
 from openvse.media.packed import ImageFile
+from openvse.pipeline import reason_of, tell_skipped
 from openvse.types import FeatureSource, Inputs
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,7 @@ class FeatureImages:
         kept = sound.numpy()
         for position in set(positions[~kept].tolist()) - self._reported:
             self._reported.add(position)
-            _logger.warning(
-                "skipped an image: the features of %s hold numbers that are not finite", self._ids[position]
-            )
+            tell_skipped([(self._ids[position], "its features hold numbers that are not finite")])
         if not kept.any():
             raise BadImageError(
                 f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}); "
@@ -139,7 +135,7 @@ class PixelImages:
         except BadImageError as error:
             if position not in self._reported:
                 self._reported.add(position)
-                _logger.warning("skipped an image: %s", error)
+                tell_skipped([(self._paths[position], reason_of(error, self._paths[position]))])
             return None
 
 

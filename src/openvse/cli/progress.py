@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from openvse.pipeline import SKIPPED
+
 if TYPE_CHECKING:
     from openvse.training.records import EpochReport, StepReport
 
 console = Console(stderr=True)
 
-_SKIPPED_SHOWN = 20  # files that cannot be used and are named one by one
+_SKIPPED_SHOWN = 5  # items that cannot be used and are named one by one
 
 FIRST_S, SHORTEST_S, LONGEST_S = 5.0, 10.0, 60.0
 """Output without bars: seconds before the first line, and the shortest and longest time between two lines."""
@@ -40,15 +41,17 @@ class Voice:
 
     Attributes:
         quiet: whether progress and notes are left out; warnings and errors are always printed.
-        warnings: the warnings that the command has printed so far.
+        warnings: the warnings of the command so far.
+        skipped: the number of those about items that cannot be used, of which few are printed.
     """
 
     quiet: bool = False
     warnings: list[str] = field(default_factory=list)
+    skipped: int = 0
 
     def reset(self) -> None:
         """Print everything again, and forget the warnings."""
-        self.quiet, self.warnings = False, []
+        self.quiet, self.warnings, self.skipped = False, [], 0
 
 
 voice = Voice()
@@ -62,15 +65,27 @@ def warn(message: str) -> None:
 
 
 class Warnings(logging.Handler):
-    """Prints the warnings that the library logs; prints a repeated message once."""
+    """Prints the warnings that the library logs, a repeated message once; of skipped items the first, and a count."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        if (message := " ".join(record.getMessage().split())) not in voice.warnings:
+        message = " ".join(record.getMessage().split())
+        if message in voice.warnings:
+            return
+        voice.skipped += record.msg == SKIPPED
+        if record.msg == SKIPPED and voice.skipped > _SKIPPED_SHOWN:
+            voice.warnings.append(message)
+        else:
             warn(message)
+
+    def close(self) -> None:
+        """Print how many more items were skipped than were named."""
+        if (more := voice.skipped - _SKIPPED_SHOWN) > 0:
+            warn(f"skipped {more:,} more that cannot be used")
+        super().close()
 
 
 def note(message: str) -> None:
@@ -295,13 +310,3 @@ def _clock(seconds: float) -> str:
 def _short(loss: float) -> str:
     """Return a loss with four digits: 0.1234, 12.35, 456.8, 1.235e+04."""
     return f"{loss:.4g}" if abs(loss) >= 1e4 or abs(loss) < 1e-3 else f"{loss:#.4g}".rstrip(".")
-
-
-def warn_of_skipped(failed: Sequence[tuple[Path, str]]) -> None:
-    """Warn of files that cannot be used: the first ones by name, and how many more there are."""
-    from openvse.media.names import escaped
-
-    for path, reason in failed[:_SKIPPED_SHOWN]:
-        warn(f"skipped {escaped(path)}: {reason}")
-    if len(failed) > _SKIPPED_SHOWN:
-        warn(f"skipped {len(failed) - _SKIPPED_SHOWN:,} more files that cannot be used")

@@ -149,7 +149,7 @@ def embed_ensemble(
     processes: Processes = ALONE,
     progress: OnProgress | None = None,
 ) -> EmbeddedEnsemble:
-    """Embed a corpus with each model; images that one of their stores lacks are left out for all.
+    """Embed a corpus with each model; images that one of them cannot read, or its store lacks, are left out for all.
 
     Args:
         models: the models to average.
@@ -161,7 +161,7 @@ def embed_ensemble(
         progress: a function that is called after every batch.
 
     Raises:
-        DataError: there are no models, or one cannot read an image that another has read.
+        DataError: there are no models, or none of the images can be read.
         StoreError: a store has none of the images that the others have.
     """
     if not models:
@@ -180,10 +180,15 @@ def embed_ensemble(
             processes=processes,
             progress=progress,
         )
-        if members and len(embedded.corpus) < len(corpus):
-            raise DataError(
-                f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "
-                f"models before it read: name it first, or extract its features from the same images"
+        if members and len(embedded.corpus) < len(corpus):  # this model cannot read what the others have read
+            return embed_ensemble(
+                models,
+                embedded.corpus,
+                features,
+                text_features=text_features,
+                batch_size=batch_size,
+                processes=processes,
+                progress=progress,
             )
         corpus = embedded.corpus
         members.append(Member(embedded.images, embedded.texts, model.similarity))

@@ -15,11 +15,13 @@ import torch
 from openvse.corpus import Corpus
 from openvse.encoders import TextEncoder
 from openvse.encoders.base import Encoder
-from openvse.errors import ModelError
+from openvse.errors import DataError, ModelError
 from openvse.evaluation.arrays import evaluate
 from openvse.exporting.reading import PROBES, SHAPES, probe_image
 from openvse.functional import position_mask
+from openvse.media.packed import ImageFile
 from openvse.model import Tower, TwoTower
+from openvse.pipeline import decoded, in_batches, tell_skipped
 from openvse.runtime import ArraySet, Description, OnnxModel
 from openvse.runtime.description import Side
 from openvse.similarities import Order
@@ -29,6 +31,7 @@ TOLERANCE = 1e-4
 """The largest difference of a number of a float32 embedding; embeddings have unit length."""
 _LOWEST_COSINE = 0.9  # below it an int8 embedding is of no use
 _BATCH = 3
+_AT_ONCE = 64
 _METRICS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 
 
@@ -219,6 +222,29 @@ class Effect:
     num_texts: int
     before: Mapping[str, float]
     after: Mapping[str, float]
+
+
+def embed_images(model: OnnxModel, corpus: Corpus) -> tuple[ArraySet, Corpus]:
+    """Embed the images of a corpus; return the corpus without those that cannot be read, which are told.
+
+    Raises:
+        DataError: none of the images can be read.
+    """
+    places = range(len(corpus))
+
+    def path(place: int) -> ImageFile:
+        return corpus.image_paths[place]
+
+    kept: list[int] = []
+    parts: list[np.ndarray] = []
+    for batch in decoded(in_batches(places, _AT_ONCE), lambda place: model.read_image(path(place)), path):
+        tell_skipped((path(place), reason) for place, reason in batch.failed)
+        if batch.items:
+            parts.append(model.encode_pixels(batch.values).vectors)
+            kept += batch.items
+    if not parts:
+        raise DataError(f"{corpus.name}: none of the images can be read: check them by 'openvse data check'")
+    return ArraySet.full(np.concatenate(parts)), corpus.select(np.array(kept))
 
 
 def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Corpus) -> Effect:

@@ -23,6 +23,7 @@ from openvse.exporting.checking import (
     check_side,
     deviation,
     effect_of,
+    embed_images,
     examples,
     judge,
     without_warnings,
@@ -183,8 +184,8 @@ def _round(
 ) -> tuple[Description, Effect | None, list[Deviation]]:
     """Round the weights of the programs in a folder to int8, and find out what this changes."""
     exact = OnnxModel(folder)
+    images, on = (None, None) if on is None else embed_images(exact, on)
     texts = None if on is None else exact.encode_text(on.captions)
-    images = None if on is None else exact.encode_image(on.image_paths)
     for side in (description.image, description.text):
         quantize(folder / side.file)
     rounded = replace(description, precision="int8", fingerprint=f"{description.fingerprint}{_INT8}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,14 +24,11 @@ from openvse.features import (
     extract_text_features,
     open_store,
 )
-from openvse.media.names import escaped
 from openvse.model import Model, Start
-from openvse.pipeline import WorkProgress
+from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
-
-_logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 
@@ -100,8 +96,7 @@ def open_features(
         report = extract_features(
             encoder.backbone, images, store, device=accelerator.device, progress=inputs.on_extraction
         )
-        for path, reason in report.failed:
-            _logger.warning("skipped an image: %s: %s", escaped(path), reason)
+        tell_skipped(report.failed)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
 

@@ -53,6 +53,7 @@ def import_features(
     from openvse.datasets import open_corpus
     from openvse.features import FeatureStore
     from openvse.features import import_features as run
+    from openvse.pipeline import tell_skipped
 
     image_ids = open_corpus(match, require_images=False, allow_outside=True).image_ids if match else None
     with bar() as progress:
@@ -68,8 +69,7 @@ def import_features(
             boxes=boxes,
             progress=lambda state: show(state.seen, None, state.seen / max(state.seconds, 1e-9)),
         )
-    for place, reason in report.failed:
-        warn(f"skipped {place}: {reason}")
+    tell_skipped(report.failed)
     if report.unmatched:
         warn(f"{len(report.unmatched)} item(s) are not images of {match} (first: {report.unmatched[0]!r})")
     store = FeatureStore.open(out)

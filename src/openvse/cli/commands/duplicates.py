@@ -40,8 +40,9 @@ def duplicates(
     """
     from openvse.cli.commands.search import write_paths
     from openvse.cli.json_output import print_json
-    from openvse.cli.progress import bar, counted, warn_of_skipped
+    from openvse.cli.progress import bar, counted
     from openvse.media.names import escaped
+    from openvse.pipeline import tell_skipped
     from openvse.search import find_duplicates
 
     if null and as_json:
@@ -49,7 +50,7 @@ def duplicates(
     with bar() as progress:
         show = counted(progress, "reading")
         groups, failed = find_duplicates(source, threshold, lambda done, total: show(done, total, 0.0))
-    warn_of_skipped(failed)
+    tell_skipped(failed)
     if null:
         write_paths([str(path) for group in groups for path in group[1:]], null=True)
         return

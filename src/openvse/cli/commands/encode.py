@@ -14,7 +14,6 @@ from openvse.cli.stopping import going_on
 if TYPE_CHECKING:
     from openvse.encoding import EncodingReport
 
-_FEW = 10  # records that cannot be used and are named one by one
 
 Records = Annotated[
     Path,
@@ -101,11 +100,9 @@ def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.media.names import escaped
+    from openvse.pipeline import tell_skipped
 
-    for item, reason in report.failed[:_FEW]:
-        warn(f"left out {escaped(item)}: {escaped(reason)}")
-    if len(report.failed) > _FEW:
-        warn(f"left out {len(report.failed) - _FEW:,} more, which the output's .json names")
+    tell_skipped(report.failed)
     if report.left_out:
         warn(report.left_out.describe())
     if as_json:

@@ -125,7 +125,7 @@ def _run(
 ) -> ExtractionReport:
     """Extract with a bar, and warn of what is wrong with the data."""
     from openvse.cli.progress import bar, counted, warn
-    from openvse.media.names import escaped
+    from openvse.pipeline import tell_skipped
 
     with bar() as progress:
         show = counted(progress, "extracting", chosen.unit)
@@ -137,9 +137,9 @@ def _run(
             workers=workers,
             progress=lambda state: show(state.done, state.total, state.per_s),
         )
-    skipped = [f"skipped {escaped(path)}: {reason}" for path, reason in report.failed]
-    for problem in filter(None, (*chosen.problems, report.stale, *skipped)):
+    for problem in filter(None, (*chosen.problems, report.stale)):
         warn(problem)
+    tell_skipped(report.failed)
     return report
 
 

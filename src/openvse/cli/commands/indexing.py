@@ -243,10 +243,11 @@ def stored_features(model: Embedder, source: str, features: Path | None) -> Stor
 
 def warn_of(report: IndexReport) -> None:
     """Warn of what could not be used or looked at."""
-    from openvse.cli.progress import warn, warn_of_skipped
+    from openvse.cli.progress import warn
     from openvse.media.names import escaped
+    from openvse.pipeline import tell_skipped
 
-    warn_of_skipped(report.failed)
+    tell_skipped(report.failed)
     for path, reason in report.kept:
         warn(f"{escaped(path)}: {reason}")
     for problem in report.metadata_problems:
