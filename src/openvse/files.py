@@ -10,7 +10,7 @@ import signal
 import stat
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -211,6 +211,18 @@ def made(folder: Path) -> Iterator[None]:
             for each in missing:
                 each.rmdir()
         raise
+
+
+def refuse_there(paths: Iterable[Path], remedy: str) -> None:
+    """Raise OpenVSEError, before any work, where one of these files would be replaced unasked.
+
+    Args:
+        paths: the files to write.
+        remedy: what to do, for the message.
+    """
+    there = [str(path) for path in paths if path.exists() or path.is_symlink()]
+    if there:
+        raise OpenVSEError(f"{', '.join(there)} {'are' if len(there) > 1 else 'is'} already there: {remedy}")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from openvse.errors import BadImageError, DiskError, OpenVSEError
+from openvse.errors import BadImageError, DiskError, OpenVSEError, said_by
 from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
 
@@ -423,10 +423,9 @@ def _connect(ray: Any, workers: Workers) -> bool:
         with _own_handlers():
             ray.init(address=workers.cluster, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:120]
         raise OpenVSEError(
-            f"no Ray cluster answers at {workers.cluster} ({reason}): start one with 'ray start', or leave --cluster "
-            f"out"
+            f"no Ray cluster answers at {workers.cluster} ({said_by(error)}): start one with 'ray start', or leave "
+            f"--cluster out"
         ) from error
     return True
 

@@ -319,3 +319,32 @@ def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
 
     monkeypatch.setattr("openvse.specs.list_recipes", broken)
     assert isinstance(invoke("recipes").exception, OSError)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hits.html", ("search", "index", "red", "--html", "hits.html")),
+        ("ask.html", ("ask", "run/best", "album/a.png", "red?", "--html", "ask.html")),
+        ("out/report.md", ("evaluate", "run/best", "album", "--out", "out")),
+        ("out/predictions.json", ("evaluate", "run/best", "album", "--out", "out")),
+        ("out/config.json", ("join", "run/best", "run/best", "--out", "out")),
+        ("out/model.safetensors", ("blend", "run/best", "run/best", "--on", "album", "--out", "out")),
+    ],
+)
+def test_no_file_is_replaced_unasked(
+    name: str,
+    words: tuple[str, ...],
+    trained: Path,
+    tmp_path: Path,
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("run", "index", "album"):
+        Path(folder).symlink_to(trained / folder)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("mine")
+    assert f"{name} is already there" in refused(*words)
+    assert Path(name).read_text() == "mine"

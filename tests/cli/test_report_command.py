@@ -45,6 +45,11 @@ def page(trained: Path, invoke: Invoke, tmp_path_factory: pytest.TempPathFactory
     return path
 
 
+@pytest.mark.parametrize("form", ["latex", "markdown"])
+def test_a_table_of_figures_needs_figures(form: str, trained: Path, refused: Callable[..., str]) -> None:
+    assert "--no-test" in refused("report", trained / "run", "--no-test", "--format", form)
+
+
 def test_the_page_tells_of_data_training_figures_and_queries(page: Path, trained: Path) -> None:
     found = Page(page)
     for text in (

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.backbones.base import Backbone, cells
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import ModelError, RecipeError, said_by
 from openvse.media.resizing import resized_middle
 from openvse.types import Features, Inputs
 
@@ -314,9 +314,9 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
         pickle.UnpicklingError,
         SafetensorError,
     ) as error:
-        reason = str(error).strip().partition("\n")[0][:100]
         raise ModelError(
-            f"weights {path} cannot be read ({reason}): give a .safetensors or .pth file that holds only tensors"
+            f"weights {path} cannot be read ({said_by(error, 100)}): give a .safetensors or .pth file that "
+            f"holds only tensors"
         ) from error
     weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
     wanted = network.state_dict()

@@ -6,7 +6,6 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ from typer.core import TyperGroup
 from openvse import __version__
 from openvse.cli.allocator import keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, said_by
 from openvse.files import refusal_of_disk
 from openvse.registry import load_plugin
 
@@ -83,7 +82,7 @@ def _told(error: BaseException) -> str | None:
     if reason is not None:
         return f"the disk cannot be written to ({reason}): make room, and run the command again"
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
-        said = shorten(" ".join(str(error).split()), 120, placeholder=" ...")
+        said = said_by(error, 120) if str(error).strip() else ""
         return f"there is not enough memory{f' ({said})' * bool(said)}: choose smaller batches or a smaller model"
     if isinstance(error, EOFError):  # click would only say "Aborted."
         raise RuntimeError(f"a file ended too early: {error}") from error

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, said_by
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
@@ -104,9 +103,8 @@ def usable_device(name: str | None) -> str | None:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        reason = shorten(str(error), width=80, placeholder=" ...")
         raise OpenVSEError(
-            f"device {name!r} cannot be used here ({reason}): give auto, cpu, cuda or mps"
+            f"device {name!r} cannot be used here ({said_by(error, 80)}): give auto, cpu, cuda or mps"
         ) from error
     return name
 

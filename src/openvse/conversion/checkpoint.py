@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from openvse.conversion.weights import Weights, dense_weights
-from openvse.errors import CheckpointError
+from openvse.errors import CheckpointError, said_by
 
 _NAME = re.compile(r"[\w./-]{1,100}")
 PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
@@ -57,9 +57,8 @@ def read_checkpoint(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise _refused(path, str(error)) from error
     except Exception as error:  # damaged bytes fail in many ways
-        reason = str(error).strip().partition("\n")[0][:120] or type(error).__name__
         raise CheckpointError(
-            f"{path} is damaged or not a checkpoint of PyTorch ({reason}): download it again"
+            f"{path} is damaged or not a checkpoint of PyTorch ({said_by(error)}): download it again"
         ) from error
 
 

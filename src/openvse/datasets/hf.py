@@ -14,7 +14,7 @@ from openvse.datasets.folder import open_folder
 from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.webdataset import find_shards, shards_corpus
-from openvse.errors import DataError
+from openvse.errors import DataError, said_by
 
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 SAVED = "dataset_dict.json"
@@ -183,8 +183,7 @@ def _downloaded(name: str) -> Path:
     try:
         return Path(snapshot_download(repository, repo_type="dataset", revision=revision or None))
     except Exception as error:  # the hub's library raises errors of several other libraries
-        reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: {reason}); "
+            f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: {said_by(error)}); "
             "check the name and the connection, or give a folder"
         ) from error

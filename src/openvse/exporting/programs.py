@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from openvse.aggregators import GPO, AdPool, RankedPooling
 from openvse.aggregators.base import Aggregator
 from openvse.encoders import BiGRU, TransformersText
-from openvse.errors import ModelError
+from openvse.errors import ModelError, said_by
 from openvse.model import Tower
 from openvse.types import EmbeddingSet, Inputs
 
@@ -157,7 +156,7 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
     except Exception as error:  # whatever a part does that a program cannot
         raise ModelError(
             f"the {side} side cannot be exported, because one of its parts does something that a program cannot "
-            f"({_reason(error)}): take built-in parts, or report it"
+            f"({said_by(error)}): take built-in parts, or report it"
         ) from error
 
 
@@ -188,7 +187,7 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
                 verbose=False,
             )
     except Exception as error:
-        raise ModelError(f"the {side} side has no form in ONNX ({_reason(error)}): report it") from error
+        raise ModelError(f"the {side} side has no form in ONNX ({said_by(error)}): report it") from error
     size = sum(weight.numel() * weight.element_size() for weight in traced_program.state_dict.values())
     made.save(str(path), external_data=size > _SINGLE_FILE)
 
@@ -213,11 +212,6 @@ def _silence() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _reason(error: BaseException) -> str:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without the colours of a terminal
-    return " ".join(plain.split())[:200] or type(error).__name__
 
 
 def quantize(path: Path) -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from openvse import __version__
-from openvse.errors import ModelError
+from openvse.errors import ModelError, said_by
 from openvse.output.table import Table
 from openvse.specs import ModelSpec
 
@@ -102,8 +102,7 @@ def read_weights(modules: nn.Module, folder: Path) -> None:
             f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again"
         ) from error
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {reason}") from error
+        raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {said_by(error)}") from error
 
 
 def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, Any]) -> str:

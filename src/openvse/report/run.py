@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from openvse.corpus.splits import LEAKAGE
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, said_by
 from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import Metrics
 from openvse.model import Model, read_config
@@ -132,8 +132,9 @@ def _read_recipe(path: Path) -> Mapping[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise OpenVSEError(f"{path} cannot be read ({reason}): restore it, or name another run") from error
+        raise OpenVSEError(
+            f"{path} cannot be read ({said_by(error)}): restore it, or name another run"
+        ) from error
     if not isinstance(tree, dict):
         raise OpenVSEError(f"{path} is not a recipe: restore it, or name another run")
     return tree

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.encoders.vocabulary import UnknownWord, unknown_line
-from openvse.errors import DataError, ModelError
+from openvse.errors import DataError, ModelError, said_by
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.model.calibration import Calibration, read_calibration
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
@@ -242,5 +242,4 @@ def open_program(path: Path, threads: int | None = None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has one class for each of its codes
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(f"{path} cannot be read ({reason}): export the model again") from error
+        raise ModelError(f"{path} cannot be read ({said_by(error)}): export the model again") from error

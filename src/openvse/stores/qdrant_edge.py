@@ -15,7 +15,7 @@ import numpy as np
 import qdrant_edge as edge
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineBusyError, EngineError
+from openvse.errors import EngineBusyError, EngineError, said_by
 from openvse.files import locked, write_whole
 from openvse.stores import StoreAddress, Within
 from openvse.stores.qdrant_points import PAYLOAD_INDEXES, Clause, QdrantPoints, filter_of
@@ -185,7 +185,7 @@ def _shard_errors(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:  # the library raises nothing else
         raise EngineError(
-            f"the engine's folder {folder} cannot be used ({' '.join(str(error).split())[:300]}): search with --engine "
+            f"the engine's folder {folder} cannot be used ({said_by(error, 300)}): search with --engine "
             f"exact, or remove the folder and run 'openvse index' again"
         ) from error
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
-from openvse.errors import ModelError, nearest
+from openvse.errors import ModelError, nearest, said_by
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
@@ -117,7 +117,6 @@ def _download(repo_id: str, revision: str | None) -> Path:
             )
         return Path(snapshot_download(repo_id, revision=revision))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
         raise ModelError(
-            f"{repo_id} is neither a folder nor a model that the hub gave ({reason}): check the path or the id"
+            f"{repo_id} is neither a folder nor a model that the hub gave ({said_by(error)}): check the path or the id"
         ) from error

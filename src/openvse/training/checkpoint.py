@@ -6,12 +6,11 @@ import math
 import pickle
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
 
-from openvse.errors import TrainingError
+from openvse.errors import TrainingError, said_by
 from openvse.files import replacing, stops_wait
 from openvse.training.schedule import Plateau
 
@@ -98,10 +97,9 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         ValueError,
         OSError,
     ) as error:
-        reason = shorten(str(error) or type(error).__name__, width=120, placeholder=" ...")
         raise TrainingError(
-            f"checkpoint {path} is damaged ({reason}): start again with --overwrite, or in another folder; "
-            f"the folder best/ next to it is not affected"
+            f"checkpoint {path} is damaged ({said_by(error, 120)}): start again with --overwrite, or in another "
+            f"folder; the folder best/ next to it is not affected"
         ) from error
     if version != FORMAT_VERSION:
         raise TrainingError(

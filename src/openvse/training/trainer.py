@@ -17,7 +17,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.corpus import also_trained_on
-from openvse.errors import TrainingError
+from openvse.errors import TrainingError, said_by
 from openvse.model import Start
 from openvse.specs import RunRecipe
 from openvse.training.before_after import FromStart
@@ -174,10 +174,9 @@ class Trainer:
                 self.begun.load_state(state["start"])
             self._continue_random_numbers(state["random"])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:160]
             raise TrainingError(
-                f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
-                f"with which the run was started"
+                f"checkpoint {self.folder / 'last.pt'} does not fit this run ({said_by(error)}): resume with the "
+                f"recipe with which the run was started"
             ) from error
         if before := state.get("data"):
             now = self.model.provenance.get("data", self.task.data)

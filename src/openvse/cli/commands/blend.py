@@ -42,6 +42,8 @@ def blend(
     """Average the weights of two models with the same parts, with the share that is best on validation."""
     from openvse.cli.progress import warn
     from openvse.errors import OpenVSEError
+    from openvse.files import refuse_there
+    from openvse.model.folder import CONFIG, WEIGHTS
     from openvse.tasks.blend import blend as run
     from openvse.tasks.load import find_model, load
     from openvse.training.kind import Request
@@ -51,6 +53,7 @@ def blend(
             "--split test is not allowed, because the share must not be chosen on the data of the final evaluation: "
             "give validation or train"
         )
+    refuse_there([out / CONFIG, out / WEIGHTS], "choose another --out, or delete it first")
     request = Request(on, split, () if features is None else (features,), allow_outside=allow_outside)
     one, other = (load(find_model(name, in_run=True), device=device) for name in (first, second))
     done = run(one, other, request, num_shares=shares)

@@ -23,6 +23,7 @@ from openvse.cli.options import (
     Threads,
 )
 from openvse.errors import OpenVSEError
+from openvse.files import refuse_there
 
 if TYPE_CHECKING:
     from openvse.evaluation import AnsweredQueries, Comparison
@@ -159,10 +160,9 @@ def check_place(rows: Mapping[str, Sequence[NamedRun]], features: Sequence[Path]
             f"--features is given {len(features)} times for {models} models: give it once for all, or once per model, "
             f"in their order"
         )
-    there = [name for name in (PAGE, VALUES, TABLES) if out is not None and (out / name).exists()]
-    if there:
-        raise OpenVSEError(
-            f"{out} already holds {', '.join(there)}: choose another --out, or delete it first"
+    if out is not None:
+        refuse_there(
+            [out / name for name in (PAGE, VALUES, TABLES)], "choose another --out, or delete it first"
         )
 
 

@@ -29,6 +29,7 @@ from openvse.cli.options import (
     Threads,
 )
 from openvse.errors import OpenVSEError
+from openvse.files import refuse_there
 
 if TYPE_CHECKING:
     from openvse.model import Model
@@ -44,6 +45,9 @@ Models: TypeAlias = Annotated[
 Processes: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
 ]
+
+WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
+"""What ``--out`` holds afterwards; the last two for questions and for probabilities."""
 
 
 @app.command(rich_help_panel="Explain")
@@ -76,6 +80,8 @@ def evaluate(
     from openvse.tasks import kind_of
     from openvse.training.kind import Request
 
+    if out is not None:
+        refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
     again = None if rerank is None else Reranking.read(rerank)
     if again is not None and again.features is not None:
         raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")

@@ -30,10 +30,13 @@ def join(
     device: Device = "cpu",
 ) -> None:
     """Make one model of several, whose score is the mean of theirs, so that an index can serve it."""
+    from openvse.files import refuse_there
     from openvse.model import TwoTower
     from openvse.model import join as run
+    from openvse.model.folder import CONFIG, WEIGHTS
     from openvse.tasks.load import find_model, load_as
 
+    refuse_there([out / CONFIG, out / WEIGHTS], "choose another --out, or delete it first")
     members = [load_as(TwoTower, find_model(name, in_run=True), device=device) for name in models]
     joined = run(members, share)
     widths = [member.spec.embed_dim for member in members]

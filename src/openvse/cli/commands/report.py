@@ -82,6 +82,10 @@ def report(
     from openvse.report import measure_run, read_run
     from openvse.training.kind import Request
 
+    if no_test and form != "html":
+        raise OpenVSEError(
+            f"--format {form} is a table of figures, and --no-test leaves no figures: leave one of them out"
+        )
     place = place_of(runs, out, form, overwrite=overwrite)
     found = [read_run(source) for source in runs]
     measured: list[MeasuredReport] = []
@@ -105,6 +109,8 @@ def report(
 
 def place_of(runs: Sequence[str], out: Path | None, form: str, *, overwrite: bool) -> Path | None:
     """Return the file to write, or None to print; refuse what would fail only after the evaluation."""
+    from openvse.files import refuse_there
+
     if len(set(runs)) < len(runs):
         raise OpenVSEError("a run is named twice: name each run once")
     if out is None and form != "html":
@@ -117,8 +123,8 @@ def place_of(runs: Sequence[str], out: Path | None, form: str, *, overwrite: boo
         out = folder / PAGE
     if out.is_dir():
         raise OpenVSEError(f"{out} is a folder: give --out a file, such as {out / PAGE}")
-    if out.exists() and not overwrite:
-        raise OpenVSEError(f"{out} is already there: choose another --out, or replace it with --overwrite")
+    if not overwrite:
+        refuse_there([out], "choose another --out, or replace it with --overwrite")
     return out
 
 

@@ -24,7 +24,7 @@ from openvse.cli.options import (
     split_settings,
 )
 from openvse.errors import IndexFormatError, OpenVSEError
-from openvse.files import write_page
+from openvse.files import refuse_there, write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Asked
@@ -152,6 +152,8 @@ def search(
         raise OpenVSEError(
             f"{folder} holds sentences: leave out --rerank, --html and --open, which need images"
         )
+    if html is not None:
+        refuse_there([html], "choose another --html, or delete it first")
     loaded = load_embedder(model_of(folder, index.manifest) if named is None else named, device=device)
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
