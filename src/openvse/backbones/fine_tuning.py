@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import ModelError, RecipeError, install
 from openvse.specs import Strict, describe
 
 _STILL = "_kept_still"
@@ -247,9 +247,7 @@ def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks:
 def require_peft() -> None:
     """Raise RecipeError if ``peft`` is not installed."""
     if find_spec("peft") is None:
-        raise RecipeError(
-            "lora needs peft: pip install 'openvse[lora]', or leave lora out and set train_blocks"
-        )
+        raise RecipeError(f"lora needs peft: {install('lora')}, or leave lora out and set train_blocks")
 
 
 def add_adapters(network: nn.Module, lora: Lora) -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from openvse.backbones.base import Backbone
-from openvse.errors import ModelError
+from openvse.errors import ModelError, install
 from openvse.files import write_whole
 from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 
@@ -123,7 +123,7 @@ def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what:
     except (OSError, ValueError, KeyError, ImportError) as error:
         if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
             raise ModelError(
-                f"cannot load {what} of {str(source)!r} without SentencePiece: run pip install 'openvse[siglip]'"
+                f"cannot load {what} of {str(source)!r} without SentencePiece: {install('siglip')}"
             ) from error
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(

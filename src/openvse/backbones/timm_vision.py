@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openvse.backbones.base import Backbone, all_real
 from openvse.backbones.fine_tuning import freeze_unreached
-from openvse.errors import ModelError
+from openvse.errors import ModelError, install
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -87,7 +87,7 @@ def _timm() -> Any:
         import timm
     except ModuleNotFoundError as error:
         raise ModelError(
-            f"timm_vision needs the package {error.name}, which is not installed: pip install 'openvse[timm]'"
+            f"timm_vision needs the package {error.name}, which is not installed: {install('timm')}"
         ) from error
     except (ImportError, RuntimeError) as error:  # a torchvision that was built for another torch
         reason = str(error).strip().partition("\n")[0]

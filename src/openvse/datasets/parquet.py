@@ -19,7 +19,7 @@ from openvse.datasets.rows import (
     read_captions,
     read_split,
 )
-from openvse.errors import BadImageError, DataError, OpenVSEError
+from openvse.errors import BadImageError, DataError, OpenVSEError, install
 from openvse.media.listing import walk_files
 from openvse.media.packed import ImageFile, PackedFile
 
@@ -308,7 +308,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise OpenVSEError("Parquet and Arrow files need pyarrow: pip install 'openvse[parquet]'") from error
+        raise OpenVSEError(f"Parquet and Arrow files need pyarrow: {install('parquet')}") from error
     return pyarrow
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from openvse.encoders.vocabulary import UNKNOWN
 from openvse.encoders.word_splitters import split_words
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder
-from openvse.errors import DataError, ModelError, RecipeError
+from openvse.errors import DataError, ModelError, RecipeError, install
 from openvse.layers.recurrence import packed_gru
 from openvse.types import Features, Graph, Inputs
 
@@ -347,7 +347,7 @@ def tag_words(words: Sequence[str]) -> list[str]:
         from denckring_en_pos import tagger
     except ImportError as error:
         raise ModelError(
-            "graphs of captions without annotation need a tagger: pip install 'openvse[graphs]', or set tagger: none"
+            f"graphs of captions without annotation need a tagger: {install('graphs')}, or set tagger: none"
         ) from error
     return [str(label).partition("|")[0] for label in tagger().tag(list(words))] if words else []
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from openvse.errors import ModelError
+from openvse.errors import ModelError, install
 from openvse.registry import Configured, Registry
 
 Splitter: TypeAlias = Callable[[str], list[str]]
@@ -62,7 +62,7 @@ class NLTKSplitter(WordSplitter):
             from nltk.tokenize import NLTKWordTokenizer
             from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
         except ImportError as error:
-            raise ModelError("tokenizer 'nltk' needs NLTK: pip install 'openvse[nltk]'") from error
+            raise ModelError(f"tokenizer 'nltk' needs NLTK: {install('nltk')}") from error
         known = PunktParameters()
         known.abbrev_types = {*_TITLES, *_INITIALS}
         self._sentences, self._words = PunktSentenceTokenizer(known), NLTKWordTokenizer()

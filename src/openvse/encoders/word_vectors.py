@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.backbones.pretrained import package_folder
-from openvse.errors import DataError
+from openvse.errors import DataError, install
 
 GZIP = b"\x1f\x8b"
 
@@ -137,7 +137,7 @@ def _read_words(path: Path, source: str) -> list[Any]:
         from pyarrow.parquet import read_table
     except ImportError as error:
         raise DataError(
-            f"{source!r} keeps its words in a .parquet file, which pyarrow reads: run pip install 'openvse[glove]'"
+            f"{source!r} keeps its words in a .parquet file, which pyarrow reads: {install('glove')}"
         ) from error
     try:
         table = read_table(path)

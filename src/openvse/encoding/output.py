@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from jaxtyping import Float
 
-from openvse.errors import DataError, OpenVSEError
+from openvse.errors import DataError, OpenVSEError, install
 from openvse.files import LOCK, replacing
 
 Form = Literal["npy", "parquet"]
@@ -291,5 +291,5 @@ def import_parquet() -> tuple[ModuleType, ModuleType]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise OpenVSEError("Parquet needs pyarrow: pip install 'openvse[parquet]'") from error
+        raise OpenVSEError(f"Parquet needs pyarrow: {install('parquet')}") from error
     return pyarrow, parquet

@@ -15,7 +15,7 @@ from torch import nn
 from openvse import __version__
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
-from openvse.errors import ModelError
+from openvse.errors import ModelError, install
 from openvse.exporting.checking import (
     Deviation,
     Effect,
@@ -131,7 +131,7 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise ModelError(
-            "the format sentence_transformers needs the library: pip install 'openvse[sentence-transformers]'"
+            f"the format sentence_transformers needs the library: {install('sentence-transformers')}"
         ) from error
     from openvse.sentences import TextTower
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from openvse.errors import DataError
+from openvse.errors import DataError, install
 from openvse.features.entries import (
     BOXES,
     COUNT,
@@ -49,7 +49,7 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     try:
         import h5py
     except ImportError as error:
-        raise DataError("HDF5 needs the package h5py: pip install 'openvse[hdf5]'") from error
+        raise DataError(f"HDF5 needs the package h5py: {install('hdf5')}") from error
     try:
         file = h5py.File(source, "r")
     except OSError as error:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
 """The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
 
-HEIF_NEEDED = "HEIC needs pillow-heif: pip install 'openvse[heif]'"
+HEIF_NEEDED = "HEIC needs pillow-heif: pip install pillow-heif"
 AVIF_NEEDED = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
 VECTOR = "vector graphics are not read, export PNG"
 PDF = "documents are not read, export the pages as PNG"

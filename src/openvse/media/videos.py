@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from PIL import Image
 
-from openvse.errors import BadImageError, BadVideoError, OpenVSEError
+from openvse.errors import BadImageError, BadVideoError, OpenVSEError, install
 from openvse.media.images import ImageLike, pixel_limit, read_image
 from openvse.media.names import escaped, is_video_name
 from openvse.media.packed import PackedFile
@@ -478,7 +478,7 @@ def _import_av() -> Any:
     try:
         import av
     except ImportError as error:
-        raise OpenVSEError("videos need PyAV: pip install 'openvse[video]'") from error
+        raise OpenVSEError(f"videos need PyAV: {install('video')}") from error
     return av
 
 

