@@ -25,6 +25,7 @@ from openvse.aggregators.max import Max
 from openvse.aggregators.mean import Mean
 from openvse.aggregators.multi_view import MultiView
 from openvse.aggregators.pie_net import PIENet
+from openvse.aggregators.pooled_linear import PooledLinear
 from openvse.aggregators.score_attention import ScoreAttention
 from openvse.aggregators.self_attention import SelfAttention
 from openvse.aggregators.seq2seq import Seq2Seq
@@ -59,6 +60,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "mean": Mean,
         "multi_view": MultiView,
         "pie_net": PIENet,
+        "pooled_linear": PooledLinear,
         "score_attention": ScoreAttention,
         "self_attention": SelfAttention,
         "seq2seq": Seq2Seq,
@@ -97,6 +99,7 @@ __all__ = [
     "Mean",
     "MultiView",
     "PIENet",
+    "PooledLinear",
     "Pooling",
     "Positions",
     "RankedPooling",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -17,11 +18,13 @@ from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import ALONE, Member, Processes, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
-from openvse.model import Model, TwoTower, tower_curves
+from openvse.model import Model, Start, TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
+from openvse.retrieval.closed_form import solve
 from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.specs import CLOSED_FORM
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
@@ -35,6 +38,7 @@ from openvse.training.inputs import (
     small_split_warning,
     source_of,
     spread,
+    with_phases_for,
 )
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
@@ -83,7 +87,7 @@ class RetrievalTask(Task[Batch]):
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
-        self.validation, self._features, self._text_features = validation, features, text_features
+        self.validation, self.features, self.text_features = validation, features, text_features
         self._chance = chance_metrics(validation.relevance)
         self._counted: CountedCorpus | None = None
         self.splits = {
@@ -108,7 +112,7 @@ class RetrievalTask(Task[Batch]):
     def validate(self) -> dict[str, float]:
         """Rank the validation split, by all processes together."""
         together = Processes(self.accelerator.process_index, self.accelerator.num_processes)
-        return self._rank(self.model, self._features, self._text_features, together)
+        return self._rank(self.model, self.features, self.text_features, together)
 
     def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
         """Return how much of the validation split a model of this provenance was trained on."""
@@ -119,8 +123,8 @@ class RetrievalTask(Task[Batch]):
         if not isinstance(start, TwoTower):
             raise TrainingError(f"it {start.purpose}, which is another task")
         own = self.model.image.encoder, self.model.text.encoder
-        features = self._features if start.image.encoder.fingerprint in (None, own[0].fingerprint) else None
-        texts = self._text_features if _same_states(start.text.encoder, own[1]) else None
+        features = self.features if start.image.encoder.fingerprint in (None, own[0].fingerprint) else None
+        texts = self.text_features if _same_states(start.text.encoder, own[1]) else None
         return self._rank(start.to(self.model.device), features, texts)
 
     def _rank(
@@ -205,6 +209,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_data(recipe)
     captions = corpus.split("train").captions
+    recipe = with_phases_for(recipe, len(corpus.split("train")), inputs.watcher)
     model = build_model(recipe, captions=captions, seed=recipe.seed, start=inputs.start)
     inputs.begin(model)
     coverage = count_words(model.text.encoder, captions, inputs, "caption")
@@ -221,6 +226,18 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
     task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
     task.coverage = coverage
+    if recipe.start == CLOSED_FORM and inputs.start is None:
+        task.start = closed_form_start(task, corpus.split("train"), inputs)
     if warning := small_split_warning(len(task.validation), "images", "a recall"):
         inputs.watcher.warn(warning)
     return task
+
+
+def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:
+    """Give the model of a task the weights of the closed form, say how good it is, and return a copy as its start."""
+    found = solve(task.model, training, task.features, task.text_features)
+    inputs.watcher.note(
+        f"start: {CLOSED_FORM}, a linear map from {len(training):,} images to their sentences, which explains "
+        f"{max(found.explained, 0):.0%} of the sentences of left-out images (ridge {found.ridge:.2g})"
+    )
+    return Start(CLOSED_FORM, copy.deepcopy(task.model), inputs.folder)

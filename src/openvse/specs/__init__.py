@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.specs.load import (
+    CLOSED_FORM,
     FROM_START,
     apply_override,
     describe,
@@ -25,6 +26,7 @@ from openvse.specs.recipe import (
 )
 
 __all__ = [
+    "CLOSED_FORM",
     "FROM_START",
     "AverageSpec",
     "DataSpec",

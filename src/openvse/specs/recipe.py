@@ -66,6 +66,7 @@ class PhaseSpec(Strict):
 
     Attributes:
         epochs: the number of epochs.
+        least_images: with fewer images for training, the phase is left out, and the run says so.
         learning_rate: the learning rate of these epochs, instead of the optimiser's.
         warmup_epochs: the number of epochs over which the learning rate rises linearly from 0.
         frozen: the prefixes of the names of parameters that do not train.
@@ -73,6 +74,7 @@ class PhaseSpec(Strict):
     """
 
     epochs: int = Field(ge=1)
+    least_images: int = Field(0, ge=0)
     learning_rate: float | None = Field(None, gt=0)
     warmup_epochs: float = Field(0.0, ge=0)
     frozen: tuple[str, ...] = ()
@@ -157,7 +159,7 @@ class RunRecipe(ModelSpec):
         description: what the recipe does, in words.
         start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id. It
             decides what the recipe leaves open about the model, and parts that agree take its weights; see
-            ``docs/start.md``.
+            ``docs/start.md``. ``closed_form`` is the best linear map, solved from the data of the run.
         seed: the seed of the initial weights, the order of the data and everything else that is random.
         data: the data of the run.
         optimizer: the optimiser.

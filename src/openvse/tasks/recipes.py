@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
+from openvse.specs import CLOSED_FORM, FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
 from openvse.tasks import TASKS, kind_of
 
 START = "start"
@@ -40,7 +40,7 @@ def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRec
         close = nearest(str(task), TASKS.names())
         raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
     kind = kind_of(task)
-    if tree.get("start"):
+    if tree.get("start") not in (None, "", CLOSED_FORM):
         tree = _filled(tree, tuple(kind.spec.model_fields), copy)
     elif "image" not in tree and "text" not in tree:
         raise RecipeError(
@@ -60,7 +60,10 @@ def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str,
     """
     tree = read_recipe(source, overrides)
     task = tree.get("task", "retrieval")
-    if not (tree.get("start") or ("image" not in tree and "text" not in tree)) or task not in TASKS:
+    if (
+        not (tree.get("start") not in (None, "", CLOSED_FORM) or ("image" not in tree and "text" not in tree))
+        or task not in TASKS
+    ):
         return parse_recipe(tree).to_dict()
     kind = kind_of(task)
     side = {"encoder": FROM_START, "aggregator": FROM_START}

@@ -17,12 +17,12 @@ from accelerate.state import AcceleratorState
 from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
-from openvse.errors import CheckpointError, TrainingError
+from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import locked, made, write_whole
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.pipeline import WorkProgress
-from openvse.specs import RunRecipe, TrainingSpec
+from openvse.specs import CLOSED_FORM, RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
@@ -95,15 +95,22 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
+    start = start or task.start
+    if recipe.start is not None and start is None:
+        raise RecipeError(
+            f"recipe: start: {recipe.start} is for retrieval, not for {recipe.task}: leave it out"
+        )
     if inputs.accelerator.is_main_process:
         _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
     torch.manual_seed(recipe.seed)
     adapt(task.model)
     if inputs.accelerator.device.type == "cpu":
         _expect_memory(task, start, recipe.training)
-    task.model.provenance = _provenance(recipe, task, start)
+    task.model.provenance = _provenance(recipe, task, inputs.start)
+    if task.start is not None:  # it is this run's own, and may be what the run keeps
+        task.start.model.provenance = task.model.provenance | {"start": task.start.provenance()}
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
-    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
+    trainer = Trainer(task.recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
     if start is not None and (line := task.seen_by(start.model.provenance).describe(start.name)):
         inputs.watcher.warn(line)
     if goes_on:
@@ -115,7 +122,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
     """Load the start; a run that goes on has a copy of its own."""
-    if recipe.start is None:
+    if recipe.start is None or (recipe.start == CLOSED_FORM and not goes_on):
         return None
     folder = inputs.folder / START
     if not goes_on:

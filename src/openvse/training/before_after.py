@@ -77,6 +77,12 @@ class FromStart:
         self.watcher.note(f"before: {self.task.summary(metrics)}")
         if log is not None:
             log.write("before", 0, 0, metrics)
+        if self.start is self.task.start:
+            model.provenance["validation"] = {
+                "epoch": 0,
+                "metrics": metrics,
+                "intervals": self.task.intervals,
+            }
         self.task.calibrate(model)
         model.save(self.folder / "best")
         return metrics[self.task.metric]

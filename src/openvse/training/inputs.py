@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from accelerate import Accelerator
@@ -31,6 +31,8 @@ from openvse.training.records import Watcher
 from openvse.types import FeatureSource
 
 AUTO = "auto"
+
+RecipeT = TypeVar("RecipeT", bound=RunRecipe)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,25 @@ def source_of(recipe: RunRecipe) -> str:
             "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
         )
     return recipe.data.source
+
+
+def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
+    """Return a recipe without the phases that need more images for training, and say which those are.
+
+    Args:
+        recipe: the recipe of a run.
+        count: the number of images for training.
+        watcher: the object that is notified.
+    """
+    phases = recipe.training.phases
+    left = tuple(phase for phase in phases if phase.least_images <= count)
+    if len(left) < len(phases):
+        needed = sorted({phase.least_images for phase in phases if phase.least_images > count})
+        watcher.note(
+            f"{count:,} images for training: {len(phases) - len(left)} of {len(phases)} phase(s) left out, which need "
+            f"at least {' and '.join(f'{each:,}' for each in needed)}"
+        )
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"phases": left})})
 
 
 def open_features(

@@ -18,7 +18,7 @@ from openvse.batches import EpochBatches, PairsOfImages
 from openvse.corpus import Seen, SplitData
 from openvse.encoders import Coverage
 from openvse.errors import TrainingError
-from openvse.model import Model
+from openvse.model import Model, Start
 from openvse.specs import RunRecipe
 
 BatchT = TypeVar("BatchT")
@@ -56,6 +56,7 @@ class Task(ABC, Generic[BatchT]):
         coverage: the words of the training sentences that the text encoder knows; None if it cannot tell.
         splits: the identity of the splits "train" and "validation", by which a run that goes on notices other data;
             empty if the task does not tell.
+        start: the model to begin from that the task made from its data; None if it made none.
 
     Args:
         recipe: the recipe, with the batch size and the seed.
@@ -88,6 +89,7 @@ class Task(ABC, Generic[BatchT]):
         self.replicates: Mapping[str, Float[np.ndarray, "R"]] = {}
         self.coverage: Coverage | None = None
         self.splits: Mapping[str, SplitData] = {}
+        self.start: Start | None = None
         # PyTorch does not demand a length of a Dataset; ours have one.
         self._drawn: int | PairsOfImages = len(training)  # type: ignore[arg-type]
 

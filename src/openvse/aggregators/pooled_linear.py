@@ -1,0 +1,67 @@
+"""One linear map of a pooled item: what a closed form can solve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.aggregators.base import Aggregator, SingleVector
+from openvse.aggregators.mean import Mean
+from openvse.errors import RecipeError
+from openvse.functional import normalize
+from openvse.registry import Maker
+from openvse.types import Features
+
+
+class PooledLinear(SingleVector):
+    """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``.
+
+    It reads raw features (``projection: none``), so everything before W stays as it is while W trains, and W has a
+    closed form (``start: closed_form``; see ``openvse.retrieval.closed_form``). A power of 0.5 keeps few large values
+    from deciding the direction of u (Perronnin et al., Improving the Fisher kernel, 2010, section 3.2).
+
+    Args:
+        input_dim: L.
+        embed_dim: D.
+        pool: the aggregator that makes p, which is as wide as the local features; one vector for each item.
+        power: the exponent of the absolute values.
+
+    Raises:
+        RecipeError: the power is not above 0, or ``pool`` does not make one vector for each item.
+    """
+
+    def __init__(
+        self, *, input_dim: int, embed_dim: int, pool: Maker[Aggregator] = Mean, power: float = 1.0
+    ) -> None:
+        super().__init__()
+        if not power > 0:
+            raise RecipeError(f"pooled_linear got power = {power:g}: it must be above 0 (1 changes nothing)")
+        inner = pool(input_dim=input_dim, embed_dim=input_dim)
+        if not isinstance(inner, SingleVector):
+            raise RecipeError(
+                f"pooled_linear got the pool {type(inner).__name__}, which does not make one vector for each item: "
+                f"take one that does, such as mean, k_max or gpo"
+            )
+        self.inner, self.power = inner, power
+        self.linear = nn.Linear(input_dim, embed_dim)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.order_aware, self.needs_pooled = inner.order_aware, inner.needs_pooled
+
+    def describe(self, features: Features) -> Float[Tensor, "B L"]:
+        """Return u, the pooled item of length 1 that the linear map reads."""
+        if self.power != 1:
+            local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+            features = replace(features, local=local.sign() * local.abs() ** self.power, ranked=None)
+        pooled: Tensor = self.inner(features).vectors.squeeze(1)
+        return normalize(pooled)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        """Pool the real elements and map the result."""
+        return self._pool(Features(local, mask))
+
+    def _pool(self, features: Features) -> Float[Tensor, "B D"]:
+        mapped: Tensor = self.linear(self.describe(features))
+        return mapped

@@ -1,0 +1,182 @@
+"""The best linear map from images to sentences, in closed form: a start for training, and what training has to beat.
+
+Both aggregators of the model are ``pooled_linear``, or ``gated`` around one. Ridge regression maps its pooled images to
+the mean of the pooled sentences of each image; both sides are then whitened in part, so that what all captions share
+(people, dogs) counts less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.aggregators import Aggregator, Gated, PooledLinear
+from openvse.corpus import Corpus
+from openvse.errors import DataError, RecipeError
+from openvse.evaluation import embed_corpus
+from openvse.features import FeatureStore
+from openvse.model import Tower, TwoTower
+from openvse.specs import CLOSED_FORM
+from openvse.types import EmbeddingSet, Features, FeatureSource
+
+RIDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 9))
+"""Candidates for the ridge, in units of the mean variance of the images times their number."""
+
+WHITENING, FLOOR = 0.25, 0.03
+"""Exponent of the whitening (0 is none, 0.5 is full), and the share of the largest variance that is added to each."""
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A ridge regression whose ridge has the smallest leave-one-out error.
+
+    Attributes:
+        weight: ``[C, S]``.
+        image_mean: ``[C]``, which is subtracted before.
+        target_mean: ``[S]``, the prediction for the mean image.
+        ridge: the ridge in units of the mean squared length of the centred images.
+        explained: the share of the targets' variance that the predictions of left-out items explain; negative if the
+            mean is a better guess.
+    """
+
+    weight: Float[np.ndarray, "C S"]
+    image_mean: Float[np.ndarray, "C"]
+    target_mean: Float[np.ndarray, "S"]
+    ridge: float
+    explained: float
+
+
+def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"]) -> Ridge:
+    """Solve ``min |Y - X W|^2 + r |W|^2`` on centred data in double precision, with r chosen by leave-one-out.
+
+    One eigendecomposition of the smaller of ``X X^T`` and ``X^T X`` serves all candidates, and the error of a
+    left-out item is its residual divided by ``1 - h``, where h is its own weight in its prediction (Allen, 1974).
+
+    Args:
+        images: X, ``[n, C]``.
+        targets: Y, ``[n, S]``.
+
+    Raises:
+        DataError: fewer than 3 items.
+    """
+    count = len(images)
+    if count < 3:
+        raise DataError(
+            f"a linear map is solved from {count} captioned image(s): give at least 3 for training"
+        )
+    image_mean, target_mean = images.mean(0, dtype=float), targets.mean(0, dtype=float)
+    x, y = images - image_mean, targets - target_mean
+    dual = count <= x.shape[1]
+    variances, basis = np.linalg.eigh(x @ x.T if dual else x.T @ x)
+    variances = variances.clip(min=0)
+    unit = max(variances.sum() / count, np.finfo(float).tiny)
+    # In the basis, x = left * scale; the predictions of a ridge r shrink each direction by v / (v + r).
+    left = basis if dual else x @ basis
+    onto = left.T @ y
+    found: list[tuple[float, float, Float[np.ndarray, "k"]]] = []
+    for ridge in RIDGES:
+        inverse = 1 / (variances + ridge * unit)
+        shrink = variances * inverse if dual else inverse
+        own = (left**2) @ shrink + 1 / count
+        residual = (y - left @ (shrink[:, None] * onto)) / (1 - own).clip(min=1e-9)[:, None]
+        found.append((float((residual**2).sum()), ridge, inverse))
+    error, ridge, inverse = min(found, key=lambda each: each[0])
+    solved = basis @ (inverse[:, None] * onto)
+    weight = x.T @ solved if dual else solved
+    explained = 1 - error / max(float((y**2).sum()), np.finfo(float).tiny)
+    return Ridge(weight, image_mean, target_mean, ridge, explained)
+
+
+def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.ndarray, "S D"]:
+    """Return ``V (v / v_max + FLOOR)^-WHITENING`` from the covariance ``V v V^T`` of centred predictions.
+
+    Without the rotation back, cosines are those of the symmetric whitening. The directions come in the order of their
+    variance: a smaller ``width`` leaves out the last, a larger one is filled with zeros.
+    """
+    variances, basis = np.linalg.eigh(predictions.T @ predictions)
+    variances, basis = variances[::-1].clip(min=0), basis[:, ::-1]
+    scale = (variances / max(variances[0], np.finfo(float).tiny) + FLOOR) ** -WHITENING
+    whole = np.zeros((len(basis), width))
+    kept = min(width, len(basis))
+    whole[:, :kept] = (basis * scale)[:, :kept]
+    return whole
+
+
+@torch.no_grad()
+def solve(
+    model: TwoTower, training: Corpus, features: FeatureSource | None, text_features: FeatureStore | None
+) -> Ridge:
+    """Give both sides of a model the weights of the closed form; what is added behind a gate stays as it is.
+
+    Args:
+        model: the model, whose aggregators are ``pooled_linear``, or ``gated`` around one; changed in place.
+        training: the images and captions to learn from.
+        features: stored features of the images; None reads them.
+        text_features: stored token states of the captions; None makes them.
+
+    Returns:
+        The regression, which says how sure it is.
+
+    Raises:
+        RecipeError: an aggregator is another.
+        DataError: fewer than 3 images.
+    """
+    image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
+    described = TwoTower(_described(model.image, image), _described(model.text, text), model.similarity)
+    embedded = embed_corpus(described, training, features, text_features=text_features)
+    sets = (embedded.images, embedded.texts)
+    images, sentences = (each.vectors.squeeze(1).double().numpy() for each in sets)
+    pairs = embedded.corpus.relevance
+    targets = np.zeros((len(images), sentences.shape[1]))
+    np.add.at(targets, pairs.images, sentences[pairs.texts])
+    targets /= np.bincount(pairs.images, minlength=len(images)).clip(min=1)[:, None]
+    found = ridge_regression(images, targets)
+    white = whitening((images - found.image_mean) @ found.weight, image.linear.out_features)
+    _set(image, found.weight @ white, found.image_mean)
+    _set(text, white, found.target_mean)
+    return found
+
+
+def linear_of(side: str, aggregator: Aggregator) -> PooledLinear:
+    """Return the linear map of an aggregator, alone or inside ``gated``.
+
+    Raises:
+        RecipeError: it has none.
+    """
+    inner = aggregator.base if isinstance(aggregator, Gated) else aggregator
+    if not isinstance(inner, PooledLinear):
+        raise RecipeError(
+            f"recipe: start: {CLOSED_FORM} needs {side}.aggregator: pooled_linear (or gated with this base), not "
+            f"{type(inner).__name__}"
+        )
+    return inner
+
+
+class _Described(Aggregator):
+    """The pooled items that a linear map reads, as embeddings."""
+
+    unit_length = False
+
+    def __init__(self, linear: PooledLinear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Return ``vectors [B, 1, L]``."""
+        vectors: Tensor = self.linear.describe(features).unsqueeze(1)
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+
+def _described(tower: Tower[Any], linear: PooledLinear) -> Tower[Any]:
+    return Tower(tower.encoder, _Described(linear))
+
+
+def _set(part: PooledLinear, weight: Float[np.ndarray, "L D"], mean: Float[np.ndarray, "L"]) -> None:
+    """Let a part compute ``(u - mean) weight``."""
+    part.linear.weight.copy_(torch.from_numpy(weight.T))
+    part.linear.bias.copy_(torch.from_numpy(-mean @ weight))

@@ -1,0 +1,152 @@
+"""The closed form: it is the ridge regression that leave-one-out prefers, and a run begins at its scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from openvse.datasets import open_corpus
+from openvse.errors import DataError, RecipeError
+from openvse.evaluation import embed_corpus
+from openvse.features import FeatureStore
+from openvse.model import TwoTower
+from openvse.retrieval.build import build_model
+from openvse.retrieval.closed_form import FLOOR, RIDGES, WHITENING, Ridge, ridge_regression, solve, whitening
+from openvse.tasks.load import load_as
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
+
+PHASES = [{"epochs": 1}, {"epochs": 2, "least_images": 1_000}]
+
+
+def by_the_formula(images: Any, targets: Any, ridge: float) -> tuple[Any, Any, Any]:
+    """Return weight and means of the regression with a ridge in its unit, as a textbook solves it."""
+    means = images.mean(0), targets.mean(0)
+    x, y = images - means[0], targets - means[1]
+    unit = (x**2).sum() / len(x)
+    return np.linalg.solve(x.T @ x + ridge * unit * np.eye(x.shape[1]), x.T @ y), *means
+
+
+@pytest.mark.parametrize("shape", [(12, 30), (60, 8)], ids=["dual", "primal"])
+def test_the_ridge_is_the_one_with_the_smallest_error_of_left_out_items(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=shape)
+    targets = images @ rng.normal(size=(shape[1], 4)) * 0.3 + rng.normal(size=(shape[0], 4))
+    found = ridge_regression(images, targets)
+    weight, image_mean, target_mean = by_the_formula(images, targets, found.ridge)
+    np.testing.assert_allclose(found.weight, weight, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found.image_mean, image_mean)
+    np.testing.assert_allclose(found.target_mean, target_mean)
+    # A ridge is in units of the mean squared length, which a left-out item changes: it is kept as it is with all.
+    unit = ((images - image_mean) ** 2).sum() / len(images)
+    errors = {ridge: left_out_error(images, targets, ridge * unit) for ridge in RIDGES}
+    assert found.ridge == min(errors, key=errors.__getitem__)
+    variance = ((targets - target_mean) ** 2).sum()
+    assert found.explained == pytest.approx(1 - errors[found.ridge] / variance)
+
+
+def left_out_error(images: Any, targets: Any, amount: float) -> float:
+    """Solve the regression once for each item that is left out, with the mean of the others and of the item itself."""
+    x, y = images - images.mean(0), targets - targets.mean(0)
+    ones = np.ones((len(x), 1))
+    error = 0.0
+    for item in range(len(x)):
+        rest = np.arange(len(x)) != item
+        design, penalty = np.hstack([x, ones]), np.diag([amount] * x.shape[1] + [0])
+        solved = np.linalg.solve(design[rest].T @ design[rest] + penalty, design[rest].T @ y[rest])
+        error += float(((y[item] - design[item] @ solved) ** 2).sum())
+    return error
+
+
+def test_whitening_takes_the_common_directions_down() -> None:
+    rng = np.random.default_rng(0)
+    predictions = rng.normal(size=(200, 3)) @ np.diag([10, 1, 0.1]) @ np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    white = whitening(predictions, 3)
+    variances = np.linalg.eigvalsh(predictions.T @ predictions)[::-1]
+    expected = variances * (variances / variances[0] + FLOOR) ** (-2 * WHITENING)
+    np.testing.assert_allclose(np.diag(white.T @ (predictions.T @ predictions) @ white), expected)
+    np.testing.assert_array_equal(whitening(predictions, 2), white[:, :2])
+    np.testing.assert_array_equal(whitening(predictions, 5)[:, 3:], 0)
+
+
+def test_two_items_are_refused() -> None:
+    with pytest.raises(DataError, match="2"):
+        ridge_regression(np.eye(2), np.eye(2))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+def tree_of(corpus: Path, **changes: Any) -> dict[str, Any]:
+    tree = tiny_tree(corpus, phases=PHASES)
+    tree["start"] = "closed_form"
+    for side in ("image", "text"):
+        tree[side]["encoder"] = {**tree[side]["encoder"]}
+        tree[side]["aggregator"] = {
+            "name": "gated",
+            "base": "pooled_linear",
+            "pool": "max",
+            "share_projection": False,
+        }
+    tree["image"]["encoder"]["projection"] = "none"
+    return tree | changes
+
+
+@pytest.mark.medium
+def test_a_solved_model_has_the_scores_of_the_formula(corpus: Path) -> None:
+    recipe = parse_recipe(tree_of(corpus))
+    data = open_corpus(corpus / "tiny.csv", require_images=False).split("train")
+    model = build_model(recipe, captions=data.captions)
+    images = FeatureStore.open(corpus / "features")
+    found = solve(model, data, images, None)
+    assert isinstance(found, Ridge)
+    embedded = embed_corpus(model, data, images)
+    with torch.no_grad():
+        local = images.gather(images.positions(data.image_ids))
+        pooled = local.values.sum(1) / local.mask.sum(1, keepdim=True)
+        described = torch.nn.functional.normalize(pooled, dim=1).double().numpy()
+    predicted = (described - found.image_mean) @ found.weight
+    expected = predicted @ whitening(predicted, recipe.embed_dim)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(embedded.images.vectors[:, 0].numpy(), expected, atol=1e-4)
+
+
+@pytest.mark.medium
+def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(corpus: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    result = train(parse_recipe(tree_of(corpus)), tmp_path / "run", watcher=watcher)
+    records = read_metrics(tmp_path / "run")
+    before = next(record for record in records if record["kind"] == "before")
+    start = load_as(TwoTower, tmp_path / "run" / "start")
+    assert start.image.aggregator.gate.item() == 0
+    validations = [record for record in records if record["kind"] == "validation"]
+    assert [record["epoch"] for record in validations] == [1], "the phase for many images is left out"
+    assert result.progress.best_score == max(before["rsum"], validations[0]["rsum"])
+    assert any("closed_form" in note for note in watcher.notes)
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    again = train(parse_recipe(tree_of(corpus)), tmp_path / "run", resume=True)
+    assert again.progress == result.progress
+
+
+@pytest.mark.medium
+def test_too_few_images_for_any_phase_keep_the_closed_form(corpus: Path, tmp_path: Path) -> None:
+    tree = tree_of(corpus)
+    tree["training"]["phases"] = PHASES[1:]
+    result = train(parse_recipe(tree), tmp_path / "run")
+    assert result.progress.best_epoch == 0
+    assert load_as(TwoTower, result.best).provenance["start"]["name"] == "closed_form"
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_an_aggregator_without_a_linear_map_is_refused(corpus: Path, tmp_path: Path, side: str) -> None:
+    tree = tree_of(corpus)
+    tree[side] = tiny_tree(corpus)[side]
+    with pytest.raises(RecipeError, match=f"{side}.aggregator"):
+        train(parse_recipe(tree), tmp_path / "run")
