@@ -27,6 +27,9 @@ from openvse.types import EmbeddingSet, Features, FeatureSource
 RIDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 9))
 """Candidates for the ridge, in units of the mean variance of the images times their number."""
 
+LEAST_IMAGES = 3
+"""The fewest images from which a map can be solved, one of which is left out."""
+
 WHITENING, FLOOR = 0.25, 0.03
 """Exponent of the whitening (0 is none, 0.5 is full), and the share of the largest variance that is added to each."""
 
@@ -65,9 +68,9 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
         DataError: fewer than 3 items.
     """
     count = len(images)
-    if count < 3:
+    if count < LEAST_IMAGES:
         raise DataError(
-            f"a linear map is solved from {count} captioned image(s): give at least 3 for training"
+            f"a linear map is solved from {count} captioned image(s): give at least {LEAST_IMAGES} for training"
         )
     image_mean, target_mean = images.mean(0, dtype=float), targets.mean(0, dtype=float)
     x, y = images - image_mean, targets - target_mean

@@ -22,9 +22,9 @@ from openvse.model import Model, Start, TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.closed_form import solve
+from openvse.retrieval.closed_form import LEAST_IMAGES, solve
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import CLOSED_FORM
+from openvse.specs import CLOSED_FORM, TwoTowerSpec
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
@@ -112,7 +112,7 @@ class RetrievalTask(Task[Batch]):
     def validate(self) -> dict[str, float]:
         """Rank the validation split, by all processes together."""
         together = Processes(self.accelerator.process_index, self.accelerator.num_processes)
-        return self._rank(self.model, self.features, self.text_features, together)
+        return self.rank(self.model, self.features, self.text_features, together)
 
     def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
         """Return how much of the validation split a model of this provenance was trained on."""
@@ -125,9 +125,9 @@ class RetrievalTask(Task[Batch]):
         own = self.model.image.encoder, self.model.text.encoder
         features = self.features if start.image.encoder.fingerprint in (None, own[0].fingerprint) else None
         texts = self.text_features if _same_states(start.text.encoder, own[1]) else None
-        return self._rank(start.to(self.model.device), features, texts)
+        return self.rank(start.to(self.model.device), features, texts)
 
-    def _rank(
+    def rank(
         self,
         model: TwoTower,
         features: FeatureSource | None,
@@ -228,9 +228,31 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     task.coverage = coverage
     if recipe.start == CLOSED_FORM and inputs.start is None:
         task.start = closed_form_start(task, corpus.split("train"), inputs)
+    elif recipe.start is None:
+        task.baseline = linear_baseline(task, corpus.split("train"))
+        if task.baseline:
+            inputs.watcher.note(f"a linear map, in closed form: {task.summary(task.baseline)}")
     if warning := small_split_warning(len(task.validation), "images", "a recall"):
         inputs.watcher.warn(warning)
     return task
+
+
+MOST_FOR_BASELINE = 10_000
+"""Images from which the linear map is solved that a run is compared with: reading more would delay its first step."""
+
+
+def linear_baseline(task: RetrievalTask, training: Corpus) -> dict[str, float]:
+    """Return what the closed form reaches on validation from stored features; empty if a side has none."""
+    if task.features is None or task.text_features is None or len(training) < LEAST_IMAGES:
+        return {}
+    tree = TwoTowerSpec.of(task.recipe.model_dump(mode="json")).model_dump(mode="json")
+    for side, power in (("image", 0.5), ("text", 1.0)):
+        tree[side]["encoder"] |= {"projection": "none"}
+        tree[side]["encoder"].pop("global_vector", None)
+        tree[side]["aggregator"] = {"name": "pooled_linear", "power": power}
+    model = build_model(TwoTowerSpec.of(tree | {"similarity": "set_max"}), captions=training.captions)
+    solve(model, training.select(spread(len(training), MOST_FOR_BASELINE)), task.features, task.text_features)
+    return task.rank(model, task.features, task.text_features)
 
 
 def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:

@@ -57,6 +57,7 @@ class Task(ABC, Generic[BatchT]):
         splits: the identity of the splits "train" and "validation", by which a run that goes on notices other data;
             empty if the task does not tell.
         start: the model to begin from that the task made from its data; None if it made none.
+        baseline: the metrics on validation of what a run should beat; empty if the task has no such model.
 
     Args:
         recipe: the recipe, with the batch size and the seed.
@@ -90,6 +91,7 @@ class Task(ABC, Generic[BatchT]):
         self.coverage: Coverage | None = None
         self.splits: Mapping[str, SplitData] = {}
         self.start: Start | None = None
+        self.baseline: Mapping[str, float] = {}
         # PyTorch does not demand a length of a Dataset; ours have one.
         self._drawn: int | PairsOfImages = len(training)  # type: ignore[arg-type]
 

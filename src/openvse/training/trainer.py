@@ -146,6 +146,8 @@ class Trainer:
                 log.note("data", done.epoch, done.global_step, facts)
             if done.global_step == 0 and self.task.coverage is not None:
                 log.note("vocabulary", 0, 0, asdict(self.task.coverage))
+            if done.global_step == 0 and self.task.baseline:
+                log.write("baseline", 0, 0, self.task.baseline)
         if self.begun is not None and (other is None or other.validation):
             self._measure_start(self.begun, log)
         # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
