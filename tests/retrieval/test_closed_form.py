@@ -84,19 +84,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
 
 
-def tree_of(corpus: Path, **changes: Any) -> dict[str, Any]:
+AROUND = {
+    "gated": {"name": "gated", "base": "pooled_linear", "pool": "max", "share_projection": False},
+    "beside": {"name": "beside", "base": "pooled_linear", "base_dim": 10, "pool": "max"},
+    "pooled_linear": {"name": "pooled_linear"},
+}
+
+
+def tree_of(corpus: Path, around: str = "pooled_linear") -> dict[str, Any]:
     tree = tiny_tree(corpus, phases=PHASES)
     tree["start"] = "closed_form"
     for side in ("image", "text"):
         tree[side]["encoder"] = {**tree[side]["encoder"]}
-        tree[side]["aggregator"] = {
-            "name": "gated",
-            "base": "pooled_linear",
-            "pool": "max",
-            "share_projection": False,
-        }
+        tree[side]["aggregator"] = AROUND[around]
     tree["image"]["encoder"]["projection"] = "none"
-    return tree | changes
+    return tree
 
 
 @pytest.mark.medium
@@ -119,19 +121,27 @@ def test_a_solved_model_has_the_scores_of_the_formula(corpus: Path) -> None:
 
 
 @pytest.mark.medium
-def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("around", AROUND)
+def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(
+    corpus: Path, tmp_path: Path, around: str
+) -> None:
     watcher = Recorder()
-    result = train(parse_recipe(tree_of(corpus)), tmp_path / "run", watcher=watcher)
+    recipe = parse_recipe(tree_of(corpus, around))
+    result = train(recipe, tmp_path / "run", watcher=watcher)
     records = read_metrics(tmp_path / "run")
     before = next(record for record in records if record["kind"] == "before")
-    start = load_as(TwoTower, tmp_path / "run" / "start")
-    assert start.image.aggregator.gate.item() == 0
+    if around == "beside":
+        vectors = load_as(TwoTower, tmp_path / "run" / "start").encode_text(["red dog"]).vectors
+        assert vectors[..., :10].any() and not vectors[..., 10:].any(), "step 0 is the closed form alone"
+    elif around == "gated":
+        train(parse_recipe(tree_of(corpus)), tmp_path / "alone")
+        assert before == next(each for each in read_metrics(tmp_path / "alone") if each["kind"] == "before")
     validations = [record for record in records if record["kind"] == "validation"]
     assert [record["epoch"] for record in validations] == [1], "the phase for many images is left out"
     assert result.progress.best_score == max(before["rsum"], validations[0]["rsum"])
     assert any("closed_form" in note for note in watcher.notes)
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    again = train(parse_recipe(tree_of(corpus)), tmp_path / "run", resume=True)
+    again = train(recipe, tmp_path / "run", resume=True)
     assert again.progress == result.progress
 
 

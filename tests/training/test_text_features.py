@@ -29,7 +29,7 @@ from openvse.training.records import Silent
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.compare import compare_answerers
 from openvse.vqa.evaluate import evaluate_answerer
-from tests.tiny import WORDS, read_metrics, tiny_tree, write_tiny_corpus
+from tests.tiny import WORDS, Recorder, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
 
 ONE_EPOCH = [{"epochs": 1}]
@@ -222,3 +222,14 @@ def test_questions_are_stored_too(bert: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match=r"lacks \d+ of \d+ texts"):
             measure()
+
+
+@pytest.mark.medium
+def test_a_run_from_stored_features_is_told_what_a_linear_map_reaches(
+    tiny: Path, bert: str, tmp_path: Path
+) -> None:
+    watcher = Recorder()
+    train(recipe_of(tiny, bert), tmp_path / "run", watcher=watcher)
+    (baseline,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "baseline"]
+    assert 0 <= baseline["rsum"] <= 600
+    assert [note for note in watcher.notes if f"{baseline['rsum']:.1f}" in note and "chance" in note]

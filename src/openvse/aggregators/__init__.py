@@ -7,6 +7,7 @@ from openvse.aggregators.adpool import AdPool
 from openvse.aggregators.attention_pool import AttentionPool
 from openvse.aggregators.autoencoder import Autoencoder
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
+from openvse.aggregators.beside import Beside
 from openvse.aggregators.conv1d import Conv1d
 from openvse.aggregators.first_token import FirstToken
 from openvse.aggregators.frame_levels import FrameLevels
@@ -41,6 +42,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "adpool": AdPool,
         "attention_pool": AttentionPool,
         "autoencoder": Autoencoder,
+        "beside": Beside,
         "conv1d": Conv1d,
         "first_token": FirstToken,
         "frame_levels": FrameLevels,
@@ -82,6 +84,7 @@ __all__ = [
     "Aggregator",
     "AttentionPool",
     "Autoencoder",
+    "Beside",
     "Conv1d",
     "FSPool",
     "FirstToken",

@@ -1,8 +1,8 @@
 """The best linear map from images to sentences, in closed form: a start for training, and what training has to beat.
 
-Both aggregators of the model are ``pooled_linear``, or ``gated`` around one. Ridge regression maps its pooled images to
-the mean of the pooled sentences of each image; both sides are then whitened in part, so that what all captions share
-(people, dogs) counts less.
+Both aggregators of the model are ``pooled_linear``, or ``gated`` or ``beside`` around one. Ridge regression maps its
+pooled images to the mean of the pooled sentences of each image; both sides are then whitened in part, so that what all
+captions share (people, dogs) counts less.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.aggregators import Aggregator, Gated, PooledLinear
+from openvse.aggregators import Aggregator, Beside, Gated, PooledLinear
 from openvse.corpus import Corpus
 from openvse.errors import DataError, RecipeError
 from openvse.evaluation import embed_corpus
@@ -117,7 +117,7 @@ def solve(
     """Give both sides of a model the weights of the closed form; what is added behind a gate stays as it is.
 
     Args:
-        model: the model, whose aggregators are ``pooled_linear``, or ``gated`` around one; changed in place.
+        model: the model, whose aggregators are ``pooled_linear``, or have one as their ``base``; changed in place.
         training: the images and captions to learn from.
         features: stored features of the images; None reads them.
         text_features: stored token states of the captions; None makes them.
@@ -146,16 +146,16 @@ def solve(
 
 
 def linear_of(side: str, aggregator: Aggregator) -> PooledLinear:
-    """Return the linear map of an aggregator, alone or inside ``gated``.
+    """Return the linear map that an aggregator is, or that is its ``base``.
 
     Raises:
         RecipeError: it has none.
     """
-    inner = aggregator.base if isinstance(aggregator, Gated) else aggregator
+    inner = aggregator.base if isinstance(aggregator, Gated | Beside) else aggregator
     if not isinstance(inner, PooledLinear):
         raise RecipeError(
-            f"recipe: start: {CLOSED_FORM} needs {side}.aggregator: pooled_linear (or gated with this base), not "
-            f"{type(inner).__name__}"
+            f"recipe: start: {CLOSED_FORM} needs {side}.aggregator: pooled_linear, or gated or beside with this base, "
+            f"not {type(inner).__name__}"
         )
     return inner
 

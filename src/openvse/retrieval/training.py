@@ -11,6 +11,7 @@ import numpy as np
 from accelerate import Accelerator
 from torch import nn
 
+from openvse.aggregators import Beside
 from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
 from openvse.datasets import open_corpus
@@ -262,4 +263,8 @@ def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) 
         f"start: {CLOSED_FORM}, a linear map from {len(training):,} images to their sentences, which explains "
         f"{max(found.explained, 0):.0%} of the sentences of left-out images (ridge {found.ridge:.2g})"
     )
-    return Start(CLOSED_FORM, copy.deepcopy(task.model), inputs.folder)
+    start = copy.deepcopy(task.model)
+    for aggregator in (start.image.aggregator, start.text.aggregator):
+        if isinstance(aggregator, Beside):
+            aggregator.share.zero_()
+    return Start(CLOSED_FORM, start, inputs.folder)

@@ -1,0 +1,50 @@
+"""beside: the cosine of a model is the weighted mean of the cosines of its two halves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from openvse.aggregators import Beside, PIENet
+from openvse.errors import RecipeError
+from openvse.functional import normalize
+from openvse.registry import Maker
+from openvse.types import Features
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_cosine_is_the_weighted_mean_of_two(share: float) -> None:
+    torch.manual_seed(0)
+    part = Beside(input_dim=6, embed_dim=9, base_dim=4, share=share)
+    features = Features(torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))
+    one, other = part(features).vectors[:, 0]
+    base = normalize(part.base(features).vectors[:, 0])
+    local = part.projection(features.local)
+    pooled = normalize(part.inner(Features(local, features.mask)).vectors[:, 0])
+    assert one.norm().item() == pytest.approx(1)
+    expected = (1 - share) * (base[0] @ base[1]) + share * (pooled[0] @ pooled[1])
+    torch.testing.assert_close(one @ other, expected)
+
+
+def test_the_base_trains_only_if_asked() -> None:
+    frozen = Beside(input_dim=6, embed_dim=9, base_dim=4)
+    assert not any(weight.requires_grad for weight in frozen.base.parameters())
+    assert all(weight.requires_grad for weight in frozen.inner.parameters())
+    trained = Beside(input_dim=6, embed_dim=9, base_dim=4, train_base=True)
+    assert all(weight.requires_grad for weight in trained.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"base_dim": 9}, "base_dim"), ({"base_dim": 0}, "base_dim"), ({"base_dim": 4, "share": 1.5}, "share")],
+)
+def test_options_out_of_range_are_refused(options: dict[str, float], named: str) -> None:
+    with pytest.raises(RecipeError, match=named):
+        Beside(input_dim=6, embed_dim=9, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("side", ["base", "pool"])
+def test_parts_of_several_vectors_are_refused(side: str) -> None:
+    parts: dict[str, Maker[PIENet]] = {side: PIENet}
+    with pytest.raises(RecipeError, match=side):
+        Beside(input_dim=6, embed_dim=9, base_dim=4, **parts)  # type: ignore[arg-type]

@@ -1,0 +1,38 @@
+"""pooled_linear is a linear map of a pooled item of length 1, and nothing more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from openvse.aggregators import GPO, PIENet, PooledLinear, Tokens
+from openvse.aggregators.k_max import KMax
+from openvse.errors import RecipeError
+from openvse.registry import Maker
+from openvse.types import Features
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_it_equals_a_slow_loop(power: float) -> None:
+    torch.manual_seed(0)
+    part = PooledLinear(input_dim=5, embed_dim=3, pool=lambda **widths: KMax(**widths, k=2), power=power)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    features = Features(torch.randn(2, 3, 5), mask)
+    vectors = part(features).vectors[:, 0]
+    for item in range(2):
+        real = features.local[item][mask[item]]
+        real = real.sign() * real.abs().pow(power)
+        largest = torch.stack([column.sort(descending=True).values[:2].mean() for column in real.T])
+        expected = part.linear.weight @ (largest / largest.norm()) + part.linear.bias
+        torch.testing.assert_close(vectors[item], expected)
+
+
+@pytest.mark.parametrize("pool", [PIENet, Tokens])
+def test_a_pool_of_several_vectors_is_refused(pool: Maker[PIENet]) -> None:
+    with pytest.raises(RecipeError, match="pooled_linear"):
+        PooledLinear(input_dim=4, embed_dim=4, pool=pool)
+
+
+def test_a_power_of_zero_is_refused() -> None:
+    with pytest.raises(RecipeError, match="power"):
+        PooledLinear(input_dim=4, embed_dim=4, pool=GPO, power=0.0)
