@@ -29,7 +29,7 @@ from openvse.tasks.load import load_as
 from openvse.tasks.run import train
 from openvse.training.records import Watcher
 
-RECIPE = "gpo_adopt/openmoji_cpu"
+RECIPE = "k_max_pool/openmoji_cpu"
 ANSWERED = (
     "something to drink",
     "a happy cat",
