@@ -20,6 +20,7 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
+from tests.tiny_questions import answering_tree, write_tiny_questions
 
 PHASES = [{"epochs": 1}, {"epochs": 2, "least_images": 1_000}]
 
@@ -160,3 +161,15 @@ def test_an_aggregator_without_a_linear_map_is_refused(corpus: Path, tmp_path: P
     tree[side] = tiny_tree(corpus)[side]
     with pytest.raises(RecipeError, match=f"{side}.aggregator"):
         train(parse_recipe(tree), tmp_path / "run")
+
+
+def test_phases_that_all_need_more_images_are_refused_without_a_start(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus, phases=PHASES[1:])
+    with pytest.raises(RecipeError, match="least_images"):
+        train(parse_recipe(tree), tmp_path / "run")
+
+
+def test_questions_have_no_closed_form(tmp_path: Path) -> None:
+    folder = write_tiny_questions(tmp_path / "questions")
+    with pytest.raises(RecipeError, match="closed_form"):
+        train(parse_recipe(answering_tree(folder) | {"start": "closed_form"}), tmp_path / "run")

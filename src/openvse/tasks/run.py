@@ -94,12 +94,11 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
         require_peft()  # known before hours of extraction
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start)
-    task = kind_of(recipe.task).open(recipe, inputs)
+    kind = kind_of(recipe.task)
+    if recipe.start == CLOSED_FORM and not kind.has_closed_form:
+        raise RecipeError(f"recipe: start: {CLOSED_FORM} is not for the task {recipe.task}: leave it out")
+    task = kind.open(recipe, inputs)
     start = start or task.start
-    if recipe.start is not None and start is None:
-        raise RecipeError(
-            f"recipe: start: {recipe.start} is for retrieval, not for {recipe.task}: leave it out"
-        )
     if inputs.accelerator.is_main_process:
         _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
     torch.manual_seed(recipe.seed)

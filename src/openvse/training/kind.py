@@ -162,10 +162,12 @@ class TaskKind(ABC):
     Attributes:
         recipe: the schema of its recipes.
         spec: the schema of its models.
+        has_closed_form: whether its runs can have ``start: closed_form``.
     """
 
     recipe: ClassVar[type[RunRecipe]]
     spec: ClassVar[type[ModelSpec]]
+    has_closed_form: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, tree: Mapping[str, Any], folder: Path) -> Model:

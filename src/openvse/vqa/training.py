@@ -30,6 +30,7 @@ from openvse.training.inputs import (
     small_split_warning,
     source_of,
     spread,
+    with_phases_for,
 )
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
@@ -161,6 +162,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     )
     if recipe.data.limit is not None:
         questions = _limited(questions, recipe)
+    recipe = with_phases_for(recipe, len(questions.split("train").image_ids), inputs.watcher)
     asked = questions.split("train").questions
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
