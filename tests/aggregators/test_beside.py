@@ -26,11 +26,12 @@ def test_the_cosine_is_the_weighted_mean_of_two(share: float) -> None:
     torch.testing.assert_close(one @ other, expected)
 
 
-def test_the_base_trains_only_if_asked() -> None:
-    frozen = Beside(input_dim=6, embed_dim=9, base_dim=4)
+def test_the_base_can_be_kept() -> None:
+    frozen = Beside(input_dim=6, embed_dim=8, train_base=False)
+    assert frozen.base.linear.out_features == 4
     assert not any(weight.requires_grad for weight in frozen.base.parameters())
     assert all(weight.requires_grad for weight in frozen.inner.parameters())
-    trained = Beside(input_dim=6, embed_dim=9, base_dim=4, train_base=True)
+    trained = Beside(input_dim=6, embed_dim=9, base_dim=4)
     assert all(weight.requires_grad for weight in trained.parameters())
 
 

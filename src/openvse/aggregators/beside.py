@@ -28,7 +28,7 @@ class Beside(SingleVector):
         input_dim: L.
         embed_dim: D, the sum of both widths.
         base: the aggregator that makes b.
-        base_dim: the width of b; p has the rest.
+        base_dim: the width of b, by default half of D; p has the rest.
         pool: the aggregator that makes p from features of its width.
         share: s.
         train_base: whether the weights of the base train.
@@ -46,12 +46,13 @@ class Beside(SingleVector):
         input_dim: int,
         embed_dim: int,
         base: Maker[Aggregator] = PooledLinear,
-        base_dim: int = 384,
+        base_dim: int | None = None,
         pool: Maker[Aggregator] = KMax,
         share: float = 0.5,
-        train_base: bool = False,
+        train_base: bool = True,
     ) -> None:
         super().__init__()
+        base_dim = embed_dim // 2 if base_dim is None else base_dim
         if not 0 < base_dim < embed_dim:
             raise RecipeError(
                 f"beside got base_dim = {base_dim}: it must be at least 1 and below embed_dim ({embed_dim})"
