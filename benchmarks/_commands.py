@@ -33,7 +33,7 @@ def train_to_the_end(run: Path, *words: str) -> None:
 
 
 def validations(run: Path) -> dict[int, float]:
-    """Return the score that validation chooses by, by epoch: RSUM, or the accuracy of a model that answers; 0 is a start."""
+    """Return the score that validation chooses by, by epoch: RSUM or accuracy; epoch 0 is the start."""
     read = read_records(run / METRICS)
     records = [*read.of("before"), *read.of("validation")]
     return {record["epoch"]: record["rsum" if "rsum" in record else "accuracy"] for record in records}
