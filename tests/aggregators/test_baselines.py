@@ -131,7 +131,9 @@ def slow_gcn(net: GCN, local: Tensor) -> Tensor:
         for x in local:
             affinities = [linear(layer.row, x) @ linear(layer.column, y) / len(local) for y in local]
             sent.append(weighted(affinities, [linear(layer.message, y) for y in local]))
-        local = torch.stack([x + linear(layer.update, s) for x, s in zip(local, sent, strict=True)])
+        local = torch.stack(
+            [x + layer.norm(linear(layer.update, s)) for x, s in zip(local, sent, strict=True)]
+        )
     if isinstance(net.aggregator, Seq2Seq):
         return slow_seq2seq(net.aggregator, local)
     return sum(local) / len(local)
@@ -153,6 +155,19 @@ CASES = [
     (GCN, {}, slow_gcn),
     (GCN, {"aggregator": Seq2Seq, "num_layers": 2}, slow_gcn),
 ]
+
+
+def test_normalised_graph_convolutions_begin_as_the_identity_and_equal_the_loop() -> None:
+    torch.manual_seed(0)
+    net = GCN(input_dim=4, embed_dim=4, num_layers=4, layer_norm=True).double()
+    features = ragged([3, 5], 4)
+    assert torch.equal(net(features).vectors, net.aggregator(features).vectors)
+    large = Features(features.local.float() * 1e4, features.mask)
+    for layer in net.layers:
+        torch.nn.init.normal_(layer.norm.weight)
+    assert net.float()(large).vectors.isfinite().all()
+    net.double()
+    assert_equals_loop(net, lambda local, _: slow_gcn(net, local).unsqueeze(0), features)
 
 
 @pytest.mark.parametrize(("kind", "options", "slow"), CASES)
