@@ -9,6 +9,7 @@ import torch
 import openvse
 from openvse.errors import DataError
 from openvse.evaluation import evaluate as evaluate_sets
+from openvse.evaluation.arrays import evaluate
 from openvse.functional import normalize
 from openvse.similarities import Fused, Order, SetMax
 from openvse.types import EmbeddingSet, Relevance
@@ -114,3 +115,40 @@ def test_what_does_not_fit_is_refused_in_one_line(images, texts, relevance, mess
     with pytest.raises(DataError, match=message) as caught:
         openvse.evaluate(images, texts, relevance)
     assert "\n" not in str(caught.value)
+
+
+def noisy(images: np.ndarray, copies: int) -> np.ndarray:
+    texts = np.repeat(images, copies, axis=0)
+    return texts + 0.3 * np.random.default_rng(1).normal(size=texts.shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("copies", [2, 5])
+def test_images_that_are_repeated_for_each_caption_count_once(dtype, copies):
+    """VSE++ and SCAN hold a row for each caption, which batches of an encoder may have rounded differently."""
+    images = np.random.default_rng(0).normal(size=(30, 16))
+    texts = noisy(images, copies).astype(dtype)
+    repeated = np.repeat(images, copies, axis=0)
+    repeated *= 1 + 1e-7 * np.random.default_rng(2).normal(size=repeated.shape)
+    once = evaluate(images.astype(dtype), texts, resamples=0)
+    owners = np.arange(len(repeated))
+    for relevance in (None, owners, np.stack([owners, owners], axis=1), np.eye(len(owners), dtype=bool)):
+        report = evaluate(repeated.astype(dtype), texts, relevance, resamples=0)
+        assert report.metrics == once.metrics and report.protocol.num_images == 30
+        assert report.problems[0].startswith(f"each image is in {copies} rows") and once.problems == ()
+
+
+def test_sets_of_embeddings_may_be_repeated_too():
+    images = np.random.default_rng(0).normal(size=(12, 3, 8))
+    report = evaluate(np.repeat(images, 4, axis=0), noisy(images, 4), resamples=0)
+    assert report.protocol.num_images == 12
+
+
+def test_images_that_are_equal_in_no_order_are_told():
+    images = np.random.default_rng(0).normal(size=(20, 8))
+    counts = np.arange(20) % 3 + 1
+    report = evaluate(np.repeat(images, counts, axis=0), np.repeat(images, counts, axis=0), resamples=0)
+    assert report.protocol.num_images == counts.sum() == 39
+    assert report.problems[0].startswith("19 of 39 images have the embedding of an earlier one")
+    collapsed = evaluate(np.ones((20, 8)), images, resamples=0)
+    assert collapsed.metrics["t2i_r1"] == 0 and collapsed.problems[0].startswith("19 of 20 images")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -37,7 +38,8 @@ def evaluate(
     """Evaluate retrieval in both directions from embeddings of any source.
 
     The embeddings are scaled to unit length, and the score of two items is their cosine. With several embeddings per
-    item, the best pair counts.
+    item, the best pair counts. Images that are repeated in sequence, as often for each (VSE++ and SCAN hold a row for
+    each caption), count once; of other images that are equal, a line of the report warns.
 
     Args:
         images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings per image.
@@ -75,11 +77,62 @@ def evaluate(
     units = _units(images, "images"), _units(texts, "texts")
     require_one_space(*units)
     pairs = _relevance(relevance, len(units[0]), len(units[1]))
+    repeats = _repeats(units[0])
+    if repeats > 1:
+        units, pairs = (units[0][::repeats], units[1]), _of_groups(pairs, repeats)
+    problems = _told(units[0], repeats)
     mixed = units[0].vectors.dtype != units[1].vectors.dtype  # one of them has double precision
     one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in units)
     return evaluate_sets(
-        one, other, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
+        one,
+        other,
+        pairs,
+        score,
+        name=name,
+        folds=folds,
+        resamples=resamples,
+        seed=seed,
+        every=every,
+        problems=problems,
     )
+
+
+_ROUNDING = 5e-3
+_MANY = 0.1
+"""The share of images that equal another one from which the report warns."""
+
+
+def _repeats(images: EmbeddingSet) -> int:
+    """Return how many rows in sequence each image has, 1 if that is not the same number for all.
+
+    Rows may differ by the rounding of half precision, since the batches of an encoder may round differently.
+    """
+    vectors = images.vectors.flatten(1)
+    equal = (vectors[1:] - vectors[:-1]).norm(dim=1) <= _ROUNDING
+    equal &= (images.mask[1:] == images.mask[:-1]).all(dim=1)
+    starts = (~equal).nonzero().flatten() + 1
+    size = math.gcd(len(images), *starts.tolist())
+    return size if size < len(images) else 1  # all are equal: a model that has collapsed
+
+
+def _of_groups(pairs: Relevance, size: int) -> Relevance:
+    """Return the pairs of images that stand for ``size`` rows each."""
+    images, texts = np.unique(np.stack([pairs.images // size, pairs.texts]), axis=1)
+    return Relevance(images, texts, pairs.num_images // size, pairs.num_texts)
+
+
+def _told(images: EmbeddingSet, repeats: int) -> list[str]:
+    """Return what the report says of images that are equal."""
+    if repeats > 1:
+        return [f"each image is in {repeats} rows in sequence, and counts once: {len(images):,} images"]
+    rows = images.vectors.flatten(1).cpu().float().numpy()
+    equal = len(rows) - len(np.unique(np.ascontiguousarray(rows).view(f"V{rows[0].nbytes}")))
+    if equal < _MANY * len(rows):
+        return []
+    return [
+        f"{equal:,} of {len(rows):,} images have the embedding of an earlier one, and ties count against the model: "
+        f"if rows repeat an image, give it once, with relevance"
+    ]
 
 
 def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
