@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 160, 40), "blue": (40, 60, 200), "yellow": (230, 210, 40)}
 SPLITS = ("train", "train", "train", "validation", "test")
@@ -22,7 +23,9 @@ def write_album(folder: Path, num_images: int = 20) -> Path:
         upper, lower = np.roll(list(COLOURS), -number)[[0, 1 + number // 4 % 3]]
         pixels = np.zeros((48, 64, 3), np.uint8)
         pixels[:24], pixels[24:] = COLOURS[upper], COLOURS[lower]
-        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+        name = PngInfo()
+        name.add_text("name", str(number))  # images may look the same, and are not the same file
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png", pnginfo=name)
         captions = [f"{upper} sky above {lower} ground", f"a {lower} field under something {upper}"]
         entry = {"file_name": f"{number:02d}.png", "captions": captions, "split": SPLITS[number % 5]}
         lines.append(json.dumps(entry))

@@ -13,6 +13,7 @@ import yaml
 from album import COLOURS
 from click.testing import Result
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 import openvse
 
@@ -28,7 +29,9 @@ def write_questions(folder: Path, num_images: int = 15) -> Path:
     lines = []
     for number in range(num_images):
         colour = list(COLOURS)[number % len(COLOURS)]
-        Image.new("RGB", (48, 40), COLOURS[colour]).save(folder / f"{number:02d}.png")
+        name = PngInfo()
+        name.add_text("name", str(number))
+        Image.new("RGB", (48, 40), COLOURS[colour]).save(folder / f"{number:02d}.png", pnginfo=name)
         for question, answer in (("what colour is it", colour), (f"is it {colour}", "yes")):
             lines.append({"file_name": f"{number:02d}.png", "question": question, "answer": answer})
             lines[-1]["split"] = SPLITS[number % 5]

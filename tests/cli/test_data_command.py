@@ -74,7 +74,7 @@ def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
     assert "WRONG  leakage: 1 pair(s) of images in two splits are the same" in result.stdout
     assert "         00.png (train) = 09.png (test)" in result.stdout.splitlines()
     quick = invoke("data", "check", album, "--quick")
-    assert quick.exit_code == 1 and "(first: 00.png in train and 09.png in test)" in quick.stdout
+    assert quick.exit_code == 1 and "00.png (train) = 09.png (test)" in quick.stdout
 
 
 @pytest.mark.medium

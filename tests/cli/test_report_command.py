@@ -10,8 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from album import digest
+from album import digest, write_recipe
 from click.testing import Result
+
+from openvse.datasets import check_data
 
 pytestmark = pytest.mark.medium
 
@@ -206,6 +208,26 @@ def test_training_images_in_the_test_are_red(trained: Path, invoke: Invoke, tmp_
     classes = [attributes.get("class") for _, attributes in found.tags]
     assert classes.count("leak") == classes.count("leaky") == 1
     assert "leakage: run was trained on 12 of the 12 images that could be checked" in found.text
+
+
+def test_equal_files_of_two_splits_are_told_as_data_check_tells_them(
+    trained: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    album = shutil.copytree(trained / "album", tmp_path / "album")
+    shutil.copyfile(album / "00.png", album / "04.png")
+    line = "leakage: 1 pair(s) of images in two splits are the same"
+    (wrong,) = [found for found in check_data(album, quick=True) if not found.ok]
+    assert wrong.text.startswith(line) and wrong.cases == ("00.png (train) = 04.png (test)",)
+    best = trained / "run" / "best"
+    evaluated = invoke("evaluate", best, album, "--json")
+    problems = json.loads(evaluated.stdout)["result"]["report"]["problems"]
+    assert sum(problem.startswith(line) for problem in problems) == 1
+    assert line in evaluated.stderr.replace("\n", " ")
+    result = invoke("report", trained / "run", "--on", album, "--out", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    assert line in Page(tmp_path / "page.html").text and "none found" not in Page(tmp_path / "page.html").text
+    recipe = write_recipe(tmp_path / "tiny.yaml", album)
+    assert line in invoke("train", recipe, "--out", tmp_path / "run").stderr.replace("\n", " ")
 
 
 def test_without_a_test_set_the_training_is_told(trained: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -86,10 +86,17 @@ def test_nothing_left():
         build([], [])
 
 
-def test_an_image_listed_twice_is_refused_by_name():
-    twice = [Record("a.jpg", Path("a.jpg"), ["x"]), Record("a.jpg", Path("a.jpg"), ["y"])]
-    with pytest.raises(DataError, match=r"'a\.jpg'"):
+def test_a_name_of_two_files_is_refused():
+    twice = [Record("a.jpg", Path("x/a.jpg"), ["x"]), Record("a.jpg", Path("y/a.jpg"), ["y"])]
+    with pytest.raises(DataError, match=r"'a\.jpg' is two files"):
         build_corpus("toy", twice, require_images=False)
+
+
+def test_records_of_one_file_are_one_image(tmp_path):
+    (tmp_path / "a.jpg").touch()
+    records = [Record(name, tmp_path / "a.jpg", [name]) for name in ("first", "second")]
+    for corpus in (build_corpus("toy", records), build_corpus("toy", records, require_images=False)):
+        assert (corpus.image_ids, corpus.captions) == (("first",), ("first", "second"))
 
 
 def test_splits_by_any_name():

@@ -116,10 +116,32 @@ def test_a_corpus_reports_leaked_images(tmp_path):
     assert problem.startswith("leakage: 1 image(s) are listed in several splits") and "a.jpg" in problem
 
 
-def test_an_image_twice_in_one_split_is_refused_as_before(tmp_path):
-    records = [Record("a.jpg", tmp_path / "a.jpg", ["x"], split) for split in ("train", "restval")]
-    with pytest.raises(DataError, match="listed"):
-        build_corpus("pets", records, require_images=False)
+def test_an_image_in_a_split_and_in_none_is_refused(tmp_path):
+    def build(*splits: str):
+        records = [Record("a.jpg", tmp_path / "a.jpg", [split], split) for split in splits]
+        return build_corpus("pets", records, require_images=False)
+
+    assert build("train", "restval").captions == ("train", "restval")
+    with pytest.raises(DataError, match="listed in a split and in none"):
+        build("train", "")
+
+
+def test_equal_files_stay_together(tmp_path):
+    """The split by hash changes only for an item that equals one of another split."""
+    names = [f"{number}.jpg" for number in range(40)]
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.write_text(path.name)
+    alone = hashed_splits(names)
+    assert hashed_splits(names, files=paths) == alone
+    one, other, third = (alone.index(split) for split in ("train", "validation", "test"))
+    for number in (other, third):
+        paths[number].write_text(names[one])
+    together = hashed_splits(names, files=paths)
+    assert together[one] == together[other] == together[third]
+    rest = set(range(40)) - {one, other, third}
+    assert [together[n] for n in rest] == [alone[n] for n in rest]
+    assert equal_files(paths, together) == []
 
 
 def test_equal_files_in_different_splits(tmp_path):

@@ -110,12 +110,14 @@ def test_the_nearest_form_is_what_is_expected(tmp_path, small):
         "images: 7, expected 8 (the JSON)",
         "captions: 28, expected 40 (the JSON)",
         "train: 5, expected 6 (the JSON)",
-        "captions of each of the images: 5 expected, 7 have another number (first: 1.jpg with 4)",
+        "captions of each of the images: 5 expected, 7 have another number",
         "identifiers of train: 1.jpg to 5.jpg, expected 0.jpg to 5.jpg",
         "identifiers: 1.jpg to 7.jpg, expected 0.jpg to 7.jpg",
-        f"skipped 1 captioned image(s) without a file (first: {root / 'images' / '0.jpg'})",
+        "skipped 1 captioned image(s) without a file",
     ]
     assert findings[-1].text == "terms: for tests only"
+    cases = {finding.text: finding.cases for finding in findings}
+    assert cases["skipped 1 captioned image(s) without a file"] == (str(root / "images" / "0.jpg"),)
 
 
 def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
@@ -174,7 +176,7 @@ def test_an_image_in_two_lists_is_told(tmp_path, small):
     with (root / "splits" / "train.txt").open("a") as file:
         file.write("\n7.jpg\n")
     findings = check_data(f"flickr8k:{root}")
-    assert next(text for text in texts(findings, "WRONG") if "leakage" in text).endswith("(first: 7.jpg)")
+    assert next(found for found in findings if "leakage" in found.text).cases == ("7.jpg",)
     assert "test: 1" in texts(findings, "ok") and "train: 6" in texts(findings, "ok")
 
 
@@ -182,9 +184,10 @@ def test_equal_pictures_in_two_splits_are_told(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1))
     (root / "images" / "7.jpg").write_text("the picture 2.jpg")
     (root / "images" / "3.jpg").write_text("the picture 1.jpg")  # twice in training is no leakage
-    assert texts(check_data(f"flickr8k:{root}"), "WRONG") == [
-        "leakage: 1 file(s) are equal to one of another split (first: 2.jpg in train and 7.jpg in test)"
-    ]
+    (wrong,) = [finding for finding in check_data(f"flickr8k:{root}") if not finding.ok]
+    assert wrong.text.startswith(
+        "leakage: 1 pair(s) of images in two splits are the same: delete"
+    ) and wrong.cases == ("2.jpg (train) = 7.jpg (test)",)
     assert texts(check_data(f"flickr8k:{root}", quick=True), "WRONG") == []
 
 

@@ -117,10 +117,12 @@ def test_a_malformed_line_is_named_by_its_number(tmp_path, line, message):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_image_listed_twice(tmp_path):
-    entry = {"file_name": "a.jpg", "text": "once"}
-    with pytest.raises(DataError, match=r"'a\.jpg'"):
-        open_folder(write(tmp_path, entry, entry))
+def test_an_image_listed_twice_has_the_captions_of_both_lines(tmp_path):
+    lines = [
+        {"file_name": name, "text": text} for name, text in (("a.jpg", "x"), ("b.jpg", "y"), ("a.jpg", "z"))
+    ]
+    corpus = open_folder(write(tmp_path, *lines))
+    assert (corpus.image_ids, corpus.captions) == (("a.jpg", "b.jpg"), ("x", "z", "y"))
 
 
 def test_no_metadata(tmp_path):

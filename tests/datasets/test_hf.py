@@ -191,3 +191,35 @@ def test_a_head_that_is_not_yaml(tmp_path):
     (tmp_path / "README.md").write_text("---\na: [\n---\n")
     with pytest.raises(DataError, match=r"README\.md.*YAML"):
         hf.read_configs(tmp_path / "README.md")
+
+
+def rows_of(root, **files):
+    for name, rows in files.items():
+        entries = [{"image": {"bytes": drawn(n), "path": path}, "caption": text} for n, path, text in rows]
+        pq.write_table(pa.Table.from_pylist(entries), root / f"{name}.parquet", row_group_size=1)
+    return open_corpus(root)
+
+
+def test_a_row_for_each_caption_in_several_shards(tmp_path):
+    corpus = rows_of(
+        tmp_path, s_0=[(0, "a.png", "x"), (1, "b.png", "y"), (0, "a.png", "z")], s_1=[(1, "b.png", "w")]
+    )
+    assert corpus.image_ids == ("a.png", "b.png") and corpus.problems == ()
+    assert [corpus.select(np.array([n])).captions for n in range(2)] == [("x", "z"), ("y", "w")]
+
+
+def test_rows_without_a_name_are_one_image_if_their_bytes_are_equal(tmp_path):
+    corpus = rows_of(tmp_path, s=[(0, None, "x"), (1, None, "y"), (0, None, "z")])
+    assert (corpus.image_ids, corpus.captions) == (("s/000000", "s/000001"), ("x", "z", "y"))
+
+
+def test_a_name_of_different_images_is_reported(tmp_path):
+    corpus = rows_of(tmp_path, s=[(0, "a.png", "x"), (1, "a.png", "y"), (0, "a.png", "z")])
+    assert (corpus.image_ids, corpus.captions) == (("s/000000", "s/000001"), ("x", "z", "y"))
+    assert corpus.problems[0].cases == ("a.png",)
+
+
+def test_an_image_of_two_splits_is_leakage(tmp_path):
+    corpus = rows_of(tmp_path, train=[(0, "a.png", "x"), (1, "b.png", "y")], test=[(0, "a.png", "z")])
+    assert dict(zip(corpus.image_ids, corpus.splits, strict=True)) == {"b.png": "train", "a.png": "test"}
+    assert corpus.problems[0].startswith("leakage: 1 image(s)")

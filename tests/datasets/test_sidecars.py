@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from drawn import drawn
 
@@ -75,3 +76,24 @@ def test_no_text_file(tmp_path):
         open_corpus(f"sidecars:{tmp_path}")
     with pytest.raises(DataError, match="1 image"):
         open_corpus(tmp_path)
+
+
+def test_texts_and_images_that_do_not_fit(tmp_path):
+    """Names are compared as everywhere; a text without an image, and one of two images, are reported."""
+    for number, name in enumerate(("a.png", "b.PNG", "b.jpg", "B\u00e4ume.png")):
+        (tmp_path / name).write_bytes(drawn(number))
+    for name in ("A.TXT", "b.txt", "Ba\u0308ume.txt", "gone.txt"):
+        (tmp_path / name).write_text(name)
+    corpus = open_corpus(tmp_path)
+    said = {name: corpus.select(np.array([n])).captions for n, name in enumerate(corpus.image_ids)}
+    assert said == {
+        "a.png": ("A.TXT",),
+        "b.PNG": ("b.txt",),
+        "b.jpg": ("b.txt",),
+        "B\u00e4ume.png": ("Ba\u0308ume.txt",),
+    }
+    cases = {problem.split(" (")[0]: problem.cases for problem in corpus.problems}
+    assert cases["skipped 1 text file(s) that are not the captions of an image"] == (
+        str(tmp_path / "gone.txt"),
+    )
+    assert cases["1 text file(s) are the captions of several images"] == (str(tmp_path / "b.txt"),)

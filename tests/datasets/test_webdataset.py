@@ -116,3 +116,72 @@ def test_compressed_and_foreign_archives(tmp_path):
 def test_no_shard(tmp_path):
     with pytest.raises(DataError, match="archive"):
         open_corpus(f"webdataset:{tmp_path}")
+
+
+def members(path, *contents: tuple[str, bytes]):
+    """Write members in this order; names may occur twice."""
+    with tarfile.open(path, "w") as archive:
+        for name, content in contents:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def items(path) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Return the colour and the captions of each image."""
+    corpus = open_corpus(path)
+    pixels = [read_image(image).getpixel((8, 6)) for image in corpus.image_paths]
+    colours = [
+        COLOURS.index(min(COLOURS, key=lambda c: np.abs(np.subtract(ImageColor.getrgb(c), p)).sum()))
+        for p in pixels
+    ]
+    return {
+        name: (colour, corpus.select(np.array([number])).captions)
+        for number, (name, colour) in enumerate(zip(corpus.image_ids, colours, strict=True))
+    }
+
+
+def test_a_field_begins_at_the_first_dot(tmp_path):
+    """As in webdataset, car.1.png is the field "1.png" of "car", and neither its image nor another item."""
+    path = members(
+        tmp_path / "s.tar",
+        ("car.1.png", drawn(1)),
+        ("car.1.txt", b"one"),
+        ("car.PNG", drawn(0)),
+        ("car.txt", b"zero"),
+    )
+    assert items(path) == {"s/car.PNG": (0, ("zero",))}
+    (problem,) = open_corpus(path).problems
+    assert problem.cases == (f"{path}: car.1.png", f"{path}: car.1.txt")
+
+
+P0, P1, T0, T1 = ("a.png", drawn(0)), ("a.png", drawn(1)), ("a.txt", b"zero"), ("a.txt", b"one")
+
+
+@pytest.mark.parametrize(
+    ("order", "kept"),
+    [
+        ((P0, T0, P1, T1), (1, ("one",))),
+        ((P0, P1, T0, T1), None),  # what belongs together cannot be told
+        ((P0, P1, T1), None),
+        ((P0, T0, T1), (0, ("zero",))),
+        ((P0, T0, P1), (0, ("zero",))),
+        ((T0, P0, T1, P1), (1, ("one",))),
+        ((P0, T0, P0, T1), (0, ("zero", "one"))),  # the same image with a caption in each copy
+    ],
+)
+def test_image_and_caption_of_a_repeated_key_are_of_one_copy(tmp_path, order, kept):
+    path = members(tmp_path / "s.tar", *order, ("b.png", drawn(2)), ("b.txt", b"two"))
+    found = items(path)
+    assert found.pop("s/b.png") == (2, ("two",))
+    assert found == ({} if kept is None else {"s/a.png": kept})
+    problems = [problem for problem in open_corpus(path).problems if problem.startswith("repeated: 1 key(s)")]
+    assert len(problems) == (kept is None or len(kept[1]) == 1)
+    assert all(problem.fault for problem in problems)
+
+
+def test_two_images_of_an_item(tmp_path):
+    path = members(tmp_path / "s.tar", ("a.jpg", drawn(0)), ("a.png", drawn(1)), ("a.txt", b"zero"))
+    assert items(path) == {"s/a.jpg": (0, ("zero",))}
+    assert open_corpus(path).problems[0].cases == (f"{path}: a.png",)

@@ -145,6 +145,18 @@ def test_lists_name_images_and_say_what_is_missing(photos: Path, model: TwoTower
     assert [record.id for record in list_records(tmp_path / "list.jsonl").records] == ["7"]
 
 
+def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
+    for name in ("Ba\u0308ume.png", "B.PNG", "c.png", "C.png"):
+        (tmp_path / name).write_bytes(b"x")
+    rows = ["filename", "B\u00e4ume.png", "b.png", "C.PNG"]
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    listing = list_records(tmp_path / "list.csv")
+    assert [Path(record.source).name for record in listing.records] == ["Ba\u0308ume.png", "B.PNG"]
+    assert [record.id for record in listing.records] == ["B\u00e4ume.png", "b.png"]
+    ((item, reason),) = listing.failed
+    assert item == "C.PNG" and "only in another case" in reason
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

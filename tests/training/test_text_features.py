@@ -132,6 +132,30 @@ def test_evaluating_and_comparing_read_stored_states(tiny: Path, bert: str, tmp_
 
 
 @pytest.mark.medium
+def test_runs_with_the_same_frozen_text_model_read_a_sentence_once(
+    tiny: Path, bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = open_corpus(tiny / "tiny.csv", require_images=False)
+    models = [build_model(recipe_of(tiny, bert), captions=corpus.captions, seed=seed) for seed in range(3)]
+    words = build_model(parse_recipe(tiny_tree(tiny)), captions=corpus.captions)
+    asked = Request(str(tiny / "tiny.csv"), "all", (tiny / "features",), resamples=100)
+    alone = [evaluate_towers([model], asked).report.metrics for model in (*models, words)]
+    read: list[int] = []
+    for model in models:
+        encoder: Any = model.text.encoder
+        states = encoder.token_states
+        monkeypatch.setattr(
+            encoder,
+            "token_states",
+            lambda inputs, states=states: read.append(len(inputs.values)) or states(inputs),
+        )
+    runs = [LoadedRun(str(n), (model,)) for n, model in enumerate((*models, words))]
+    compared = compare_towers(runs, asked)
+    assert [run.metrics for run in compared.runs] == alone
+    assert sum(read) == len(set(corpus.captions))
+
+
+@pytest.mark.medium
 def test_a_store_made_before_serves_and_other_ones_are_refused(
     tiny: Path, bert: str, live_run: Path, tmp_path: Path
 ) -> None:

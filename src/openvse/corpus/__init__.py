@@ -7,12 +7,14 @@ from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.identity import SplitData, digest_of_pairs, digest_of_questions
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.corpus.trained_on import Seen, also_trained_on, seen_in_training, training_sample
+from openvse.media.problems import Problem
 
 __all__ = [
     "Corpus",
     "Facts",
     "Form",
     "Piece",
+    "Problem",
     "Question",
     "QuestionSet",
     "Record",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -18,17 +19,18 @@ from openvse.corpus.splits import (
     split_positions,
 )
 from openvse.errors import DataError
-from openvse.media.names import escaped
-from openvse.media.packed import ImageFile, PackedFile
+from openvse.media.matching import FoundFiles, find_files
+from openvse.media.packed import ImageFile
+from openvse.media.problems import Problem, skipped
 from openvse.types import FeatureSource, Relevance
 
 
 @dataclass(frozen=True)
 class Record:
-    """An image, as a loader found it.
+    """An image, as a loader found it; several records may be of one image.
 
     Attributes:
-        image_id: the identifier of the image in feature stores and reports; unique in a corpus.
+        image_id: the identifier of the image in feature stores and reports.
         path: the expected path of the image file, or its place in a larger file.
         captions: the sentences of the image.
         split: a name or synonym of a split, or "" if the data set has none.
@@ -51,7 +53,8 @@ class Corpus:
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
-        problems: one line for each kind of thing that was skipped when the corpus was opened.
+        problems: one line for each kind of thing that was skipped when the corpus was opened; a ``Problem`` also has
+            all cases.
         features: local features of the images that come with the data set. They are read if no store is given and the
             encoder has no backbone.
     """
@@ -84,7 +87,11 @@ class Corpus:
 
     def split_labels(self) -> tuple[str, ...]:
         """Return the split of each image: that of the data, or if no image has one, that of ``hashed_splits``."""
-        return self.splits if any(self.splits) else hashed_splits(self.image_ids)
+        return self.splits if any(self.splits) else self._hashed_splits
+
+    @cached_property
+    def _hashed_splits(self) -> tuple[str, ...]:
+        return hashed_splits(self.image_ids, files=self.image_paths)
 
     def select(self, image_positions: Int[np.ndarray, "I"]) -> Corpus:
         """Return the images at these positions, in this order, with all texts relevant to one of them."""
@@ -119,24 +126,36 @@ class Corpus:
 
 
 def build_corpus(name: str, records: Iterable[Record], *, require_images: bool = True) -> Corpus:
-    """Check records and join them into a corpus, in which every caption is a text of its own.
+    r"""Check records and join them into a corpus, in which every caption is a text of its own.
 
+    Records of one file are one image with the captions of all of them. A file is found by its name exactly, or in
+    another Unicode form, or if only one file fits, with ``\\`` for ``/`` or in another case (see ``find_files``).
     Captions with a missing image file, images without a caption and empty captions are left out and counted in
     ``problems``. So is leakage: an image that is listed in several splits is kept only in the last of train, validation
     and test.
 
     Args:
         name: the name of the data set in messages.
-        records: one record for each image.
-        require_images: whether to look for the image files; False if precomputed features replace them.
+        records: records of images.
+        require_images: whether to leave out images without a file; False if precomputed features replace them.
 
     Raises:
-        DataError: an identifier occurs twice, or nothing is left.
+        DataError: an identifier means two files, an image is listed in a split and in none, or nothing is left.
     """
     kept = [_canonical(record) for record in records]
+    said, unsaid = (
+        [each.path for each in kept if isinstance(each.path, Path) and bool(each.captions) is captioned]
+        for captioned in (True, False)
+    )
+    found = find_files(said, unsaid)
+    kept = _one_name_each(name, kept, found)
     kept, problems = _without_leakage(kept)
-    _refuse_duplicates(name, kept)
-    kept = _usable(problems, kept, require_images)
+    kept = _joined(name, kept)
+    if otherwise := found.otherwise_written():
+        problems.append(
+            Problem(f"matched {len(otherwise)} name(s) to files that are written in another way", otherwise)
+        )
+    kept = _usable(problems, kept, found if require_images else None)
     if not kept:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(
@@ -181,53 +200,73 @@ def _canonical(record: Record) -> Record:
 def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """Give every image one split; return the records to keep, and a line that reports the others."""
     keep, leaked = one_split_each([record.image_id for record in records], [r.split for r in records])
-    problems = []
+    problems: list[str] = []
     if leaked:
-        problems.append(
+        summary = (
             f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and are kept only in the last of train, "
-            f"validation and test (first: {leaked[0]})"
+            f"validation and test"
         )
+        problems.append(Problem(summary, leaked, fault=True))
     return [records[number] for number in keep], problems
 
 
-def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
-    seen: set[str] = set()
+def _one_name_each(name: str, records: Sequence[Record], found: FoundFiles) -> list[Record]:
+    """Give all records of a file its path and the first of their identifiers; drop those that say nothing of it."""
+    id_of: dict[Path, str] = {}
+    place_of: dict[str, ImageFile] = {}
+    named = []
     for record in records:
-        if record.image_id in seen:
+        place, image_id = record.path, record.image_id
+        if isinstance(place, Path) and place in found.files:
+            place = found.files[place]
+            image_id = id_of.setdefault(place, image_id)
+        if place_of.setdefault(image_id, place) != place:
             raise DataError(
-                f"{name}: image {record.image_id!r} is listed twice; list it once, with all its captions"
+                f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: give each file a name of "
+                f"its own"
             )
-        seen.add(record.image_id)
+        named.append(replace(record, image_id=image_id, path=place))
+    captioned = {record.image_id for record in named if record.captions}
+    return [record for record in named if record.captions or record.image_id not in captioned]
 
 
-def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
-    """Return the usable records, and add a line for each kind of problem."""
-    if require_images:
-        present = files_in({record.path.parent for record in records if isinstance(record.path, Path)})
-        there = [isinstance(record.path, PackedFile) or record.path in present for record in records]
-        missing = [record for record, is_there in zip(records, there, strict=True) if not is_there]
-        records = [record for record, is_there in zip(records, there, strict=True) if is_there]
-        _count(problems, [str(record.path) for record in missing], "captioned image(s) without a file")
+def _joined(name: str, records: Sequence[Record]) -> list[Record]:
+    """Return one record for each image, with the captions of all its records in their order."""
+    rows: dict[str, list[Record]] = {}
+    for record in records:
+        rows.setdefault(record.image_id, []).append(record)
+    for image_id, group in rows.items():
+        if len({record.split for record in group}) > 1:
+            raise DataError(
+                f"{name}: image {image_id!r} is listed in a split and in none: give all its rows one split"
+            )
+    return [
+        group[0]
+        if len(group) == 1
+        else replace(group[0], captions=[caption for record in group for caption in record.captions])
+        for group in rows.values()
+    ]
+
+
+def _usable(problems: list[str], records: Sequence[Record], found: FoundFiles | None) -> list[Record]:
+    """Return the usable records, and add a line for each kind of problem; without files, all images count as there."""
+    if found is not None:
+        present = set(found.files.values())
+        missing = [each.path for each in records if isinstance(each.path, Path) and each.path not in present]
+        gone = set(missing)
+        records = [record for record in records if record.path not in gone]
+        lines = [found.without_file(path) for path in missing]
+        problems += skipped(lines, "captioned image(s) without a file", fault=True)
     clean = [replace(record, captions=_tidy(record.captions)) for record in records]
     pairs = list(zip(records, clean, strict=True))
     emptied = [old.image_id for old, new in pairs if len(new.captions) < len(old.captions)]
-    _count(problems, emptied, "image(s) with an empty caption")
-    _count(problems, [new.image_id for new in clean if not new.captions], "image(s) without a caption")
+    problems += skipped(emptied, "image(s) with an empty caption")
+    problems += skipped([new.image_id for new in clean if not new.captions], "image(s) without a caption")
     return [record for record in clean if record.captions]
 
 
 def _tidy(captions: Sequence[str]) -> tuple[str, ...]:
     return tuple(tidied for caption in captions if (tidied := " ".join(caption.split())))
-
-
-def _count(problems: list[str], cases: Sequence[str], what: str) -> None:
-    if cases:
-        problems.append(f"skipped {len(cases)} {what} (first: {escaped(cases[0])})")
-
-
-def files_in(folders: Iterable[Path]) -> set[Path]:
-    """Return the files in some folders: a stat of each image instead would take minutes on a network disk."""
-    return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from openvse.corpus.corpus import Corpus, files_in
+from openvse.corpus.corpus import Corpus
 from openvse.corpus.splits import (
     LEAKAGE,
     canonical_split,
@@ -20,6 +20,8 @@ from openvse.corpus.splits import (
     split_positions,
 )
 from openvse.errors import DataError
+from openvse.media.matching import find_files
+from openvse.media.problems import Problem, skipped
 from openvse.types import Relevance
 
 
@@ -103,7 +105,11 @@ class QuestionSet:
         """Return the split of each question: from the data, or if none has one, from ``hashed_splits`` of images."""
         if any(question.split for question in self.questions):
             return tuple(question.split for question in self.questions)
-        of_image = hashed_splits(self.image_ids)
+        return self._hashed_splits
+
+    @cached_property
+    def _hashed_splits(self) -> tuple[str, ...]:
+        of_image = hashed_splits(self.image_ids, files=self.image_paths)
         return tuple(of_image[image] for image in self.images_of())
 
     def select(self, positions: Int[np.ndarray, "P"]) -> QuestionSet:
@@ -218,10 +224,11 @@ def _tidy_answer(answer: str) -> str:
 def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list[Question]:
     keep, leaked = one_split_each([q.image_id for q in questions], [q.split for q in questions])
     if leaked:
-        problems.append(
+        summary = (
             f"{LEAKAGE}: {len(leaked)} image(s) have questions in several splits and are kept only in the last of "
-            f"train, validation and test, without {len(questions) - len(keep)} question(s) (first: {leaked[0]})"
+            f"train, validation and test, without {len(questions) - len(keep)} question(s)"
         )
+        problems.append(Problem(summary, leaked, fault=True))
     return [questions[number] for number in keep]
 
 
@@ -235,15 +242,14 @@ def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> 
 
 
 def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Question]:
-    """Leave out questions whose image is not there; folders are listed once, as for a corpus."""
-    present = files_in({question.path.parent for question in questions})
-    missing = list(dict.fromkeys(q.path for q in questions if q.path not in present))
-    kept = [question for question in questions if question.path in present]
-    if missing:
-        problems.append(
-            f"skipped {len(questions) - len(kept)} question(s) about {len(missing)} image(s) that are not there "
-            f"(first: {missing[0]})"
-        )
+    """Leave out questions whose image is not there, and give the others its path; see ``find_files``."""
+    found = find_files(question.path for question in questions)
+    missing = list(dict.fromkeys(q.path for q in questions if q.path not in found.files))
+    kept = [replace(q, path=found.files[q.path]) for q in questions if q.path in found.files]
+    lines = [found.without_file(path) for path in missing]
+    what = f"question(s) about {len(missing)} image(s) that are not there"
+    if lines:
+        problems.append(Problem(f"skipped {len(questions) - len(kept)} {what}", lines, fault=True))
     return kept
 
 
@@ -252,6 +258,5 @@ def _skip(
 ) -> list[Question]:
     """Leave out what is marked, and add a line that counts and names it."""
     cases = [question.question_id for question, is_bad in zip(questions, bad, strict=True) if is_bad]
-    if cases:
-        problems.append(f"skipped {len(cases)} {what} (first: {cases[0]})")
+    problems += skipped(cases, what)
     return [question for question, is_bad in zip(questions, bad, strict=True) if not is_bad]

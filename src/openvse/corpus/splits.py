@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
 
-from openvse.errors import BadImageError, DataError
+from openvse.corpus.equal_files import equal_content
+from openvse.errors import DataError
 from openvse.media.packed import ImageFile
+from openvse.media.problems import Problem
 from openvse.types import OnProgress
 
 SPLITS = ("train", "validation", "test")
@@ -71,16 +72,21 @@ def stable_hash(text: str) -> int:
 
 
 def hashed_splits(
-    ids: Sequence[str], proportions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    ids: Sequence[str],
+    proportions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    *,
+    files: Sequence[ImageFile] = (),
 ) -> tuple[str, ...]:
     """Split items by a hash of their identifiers.
 
     The items are ordered by hash and cut at the shares: the counts are exact to one item, the order of the list and the
-    machine do not matter, and if items are added, only those next to a cut can change their split.
+    machine do not matter, and if items are added, only those next to a cut can change their split. Items whose files
+    are equal stay together, in the split of the first of them in this order.
 
     Args:
         ids: the identifier of each item.
         proportions: shares of train, validation and test, which sum to 1.
+        files: the file of each item; those that are missing are not compared.
 
     Raises:
         DataError: the shares are negative or do not sum to 1.
@@ -91,13 +97,13 @@ def hashed_splits(
     cuts = np.rint(np.cumsum(proportions) * len(ids))
     splits = np.empty(len(ids), dtype=object)
     splits[order] = np.asarray(SPLITS, dtype=object)[np.searchsorted(cuts, np.arange(len(ids)), side="right")]
+    for group in equal_content(files):
+        splits[group] = splits[min(group, key=lambda number: (stable_hash(ids[number]), number))]
     return tuple(splits)
 
 
 LEAKAGE = "leakage"
 """The beginning of a line about leakage."""
-
-_TAIL_BYTES = 4096
 
 
 def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int], list[str]]:
@@ -130,9 +136,7 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
 def equal_files(
     paths: Sequence[ImageFile], splits: Sequence[str], progress: OnProgress | None = None
 ) -> list[tuple[int, int]]:
-    """Find files with equal content in different splits.
-
-    Most files differ in their size or last bytes; only files that agree in both are read in full.
+    """Find files with equal content in different splits; see ``equal_content``.
 
     Args:
         paths: the file of each item; missing files are skipped.
@@ -142,15 +146,13 @@ def equal_files(
     Returns:
         Pairs of positions, with the item of the earlier split first.
     """
-    groups = [[number for number, split in enumerate(splits) if split]]
-    for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", _content)):
-        total, done, left = sum(map(len, groups)), 0, groups
-        groups = []
-        for group in left:
-            groups += _suspects(group, paths, splits, key)
-            done += len(group)
-            if progress is not None:
-                progress(f"comparing {work}", done, total)
+    placed = [number for number, split in enumerate(splits) if split]
+    groups = equal_content(
+        paths,
+        placed,
+        worth=lambda group: len({splits[number] for number in group}) > 1,
+        progress=progress,
+    )
     pairs = []
     for group in groups:
         first, *others = sorted(group, key=lambda number: SPLITS.index(splits[number]))
@@ -158,36 +160,33 @@ def equal_files(
     return sorted(pairs)
 
 
-def _suspects(
-    group: Iterable[int],
-    paths: Sequence[ImageFile],
+def shared_files(
+    ids: Sequence[str],
+    files: Sequence[ImageFile],
     splits: Sequence[str],
-    key: Callable[[ImageFile], Hashable],
-) -> list[list[int]]:
-    """Divide a group by a key; drop parts within one split."""
-    parts: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for number in group:
-        try:
-            parts[key(paths[number])].append(number)
-        except (OSError, BadImageError):
-            continue  # a missing file cannot leak; that it is missing is reported elsewhere
-    return [part for part in parts.values() if len({splits[number] for number in part}) > 1]
+    *,
+    about: str = "",
+    progress: OnProgress | None = None,
+) -> tuple[Problem, ...]:
+    """Return a line about images of different splits whose files are equal, with what to do; none if there are none.
 
-
-def _size(path: ImageFile) -> int:
-    return path.stat().st_size if isinstance(path, Path) else len(path.read_bytes())
-
-
-def _tail(path: ImageFile) -> bytes:
-    if not isinstance(path, Path):
-        return path.read_bytes()[-_TAIL_BYTES:]
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        return file.read()
-
-
-def _content(path: ImageFile) -> bytes:
-    if not isinstance(path, Path):
-        return hashlib.blake2b(path.read_bytes()).digest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
+    Args:
+        ids: the identifier of each image.
+        files: its file; missing ones are skipped.
+        splits: its split, or "".
+        about: only pairs with an image of this split count; "" for all.
+        progress: see ``equal_files``.
+    """
+    pairs = [
+        (one, other)
+        for one, other in equal_files(files, splits, progress)
+        if not about or about in (splits[one], splits[other])
+    ]
+    if not pairs:
+        return ()
+    named = [f"{name} ({split})" for name, split in zip(ids, splits, strict=True)]
+    summary = (
+        f"{LEAKAGE}: {len(pairs):,} pair(s) of images in two splits are the same: delete one of each, or give both one "
+        f"split"
+    )
+    return (Problem(summary, [f"{named[one]} = {named[other]}" for one, other in pairs], fault=True),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.datasets.check import Finding, check_data, describe_data
+from openvse.datasets.check import Finding, check_data, describe_data, leakage_between_splits
 from openvse.datasets.layout import OWN_DATA
 from openvse.datasets.opening import open_corpus, open_questions
 from openvse.datasets.registry import DATASETS, FACTS, DataSets, Loader
@@ -16,6 +16,7 @@ __all__ = [
     "Loader",
     "check_data",
     "describe_data",
+    "leakage_between_splits",
     "open_corpus",
     "open_questions",
 ]

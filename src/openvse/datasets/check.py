@@ -14,17 +14,18 @@ import numpy as np
 
 from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
-from openvse.corpus.splits import LEAKAGE, SPLITS, equal_files
+from openvse.corpus.splits import LEAKAGE, SPLITS, canonical_split, shared_files
 from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import DATASETS, FACTS, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.names import escaped
+from openvse.media.problems import Problem
 from openvse.types import OnProgress
 
+_NO_LEAKAGE = f"{LEAKAGE}: no two splits share a file"
 _SHORT_LETTERS = 3  # captions with fewer letters carry almost no information
-_FAULTS = ("without a file", "ends within a member")
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,7 @@ def check_data(
     except DataError as error:
         return [Finding("WRONG", str(error))]
     findings = [Finding("ok", _summary(corpus))]
-    for problem in corpus.problems:
-        fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
-        findings.append(Finding("WRONG" if fault else "note", problem))
+    findings += [_problem(problem, fault=getattr(problem, "fault", False)) for problem in corpus.problems]
     findings += _long_captions(corpus)
     findings += [_leakage(corpus, progress)] if quick else _images(corpus, progress)
     return [*findings, _identical_captions(corpus), _short_captions(corpus)]
@@ -142,10 +141,17 @@ def _contents(corpus: Corpus, facts: Facts) -> list[Finding]:
     # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
     complete = all(finding.ok for finding in counts)
     counts += _long_captions(corpus)
-    for problem in corpus.problems:
-        harmless = complete and not problem.startswith(LEAKAGE)
-        counts.append(Finding("note" if harmless else "WRONG", problem))
-    return counts
+    return counts + [
+        _problem(problem, fault=not complete or problem.startswith(LEAKAGE)) for problem in corpus.problems
+    ]
+
+
+def _problem(problem: str, *, fault: bool) -> Finding:
+    """Return what was said when the data were opened, with all its cases."""
+    mark: Literal["note", "WRONG"] = "WRONG" if fault else "note"
+    if isinstance(problem, Problem):
+        return Finding(mark, problem.summary, problem.cases)
+    return Finding(mark, problem)
 
 
 def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
@@ -162,12 +168,12 @@ def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
     ]
     if facts.captions_each is not None:
         counts = np.bincount(corpus.relevance.images, minlength=len(corpus))
-        uneven = np.flatnonzero(counts != facts.captions_each)
+        uneven = np.flatnonzero(counts != facts.captions_each).tolist()
         text = f"captions of each of the {facts.items}: {facts.captions_each}"
-        if len(uneven):
-            first = f"{corpus.image_ids[uneven[0]]} with {counts[uneven[0]]}"
-            text += f" expected, {len(uneven):,} have another number (first: {first})"
-        findings.append(Finding("WRONG" if len(uneven) else "ok", text))
+        if uneven:
+            text += f" expected, {len(uneven):,} have another number"
+        cases = tuple(f"{corpus.image_ids[number]} with {counts[number]}" for number in uneven)
+        findings.append(Finding("WRONG" if uneven else "ok", text, cases))
     return [*findings, *(_ends(corpus, split, *ends) for split, ends in form.ends.items())]
 
 
@@ -223,17 +229,23 @@ def _features(features: ArrayFeatures) -> list[Finding]:
 
 def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     """Look for equal files in two splits."""
-    splits = corpus.split_labels()
-    pairs = equal_files(corpus.image_paths, splits, progress)
-    if not pairs:
-        return Finding("ok", f"{LEAKAGE}: no two splits share a file")
-    one, other = pairs[0]
-    ids = corpus.image_ids
-    return Finding(
-        "WRONG",
-        f"{LEAKAGE}: {len(pairs)} file(s) are equal to one of another split (first: {ids[one]} in "
-        f"{splits[one]} and {ids[other]} in {splits[other]})",
-    )
+    shared = shared_files(corpus.image_ids, corpus.image_paths, corpus.split_labels(), progress=progress)
+    return _problem(shared[0], fault=True) if shared else Finding("ok", _NO_LEAKAGE)
+
+
+def leakage_between_splits(corpus: Corpus, split: str = "") -> tuple[Problem, ...]:
+    """Return a line about equal files in different splits that the data state, as ``check_data`` finds them.
+
+    The split by hash keeps equal files together; the splits of published data are those of their papers.
+
+    Args:
+        corpus: all splits of the data.
+        split: the split that is evaluated; only its images count. "" or "all" takes all.
+    """
+    if corpus.name in FACTS or not any(corpus.splits):
+        return ()
+    about = canonical_split(split) if split not in ("", "all") else ""
+    return shared_files(corpus.image_ids, corpus.image_paths, corpus.splits, about=about)
 
 
 def _long_captions(corpus: Corpus) -> list[Finding]:
@@ -279,6 +291,7 @@ def _images(corpus: Corpus, progress: OnProgress | None) -> list[Finding]:
     same, alike = duplicate_pairs(seen)
     return [
         _broken(corpus, seen),
+        _leakage(corpus, None),
         *_twice(corpus, same, "the same", exact=True),
         *_twice(corpus, alike, "alike", exact=False),
     ]
@@ -307,11 +320,9 @@ def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact:
         by_kind[leaks].append(" = ".join(names) if exact else " ~ ".join(names))
     leaked, within = tuple(by_kind[True]), tuple(by_kind[False])
     findings = []
-    if exact and not leaked:
-        findings.append(Finding("ok", f"{LEAKAGE}: no two splits share a file"))
-    if leaked:
+    if leaked and not exact:
         text = f"{LEAKAGE}: {len(leaked):,} pair(s) of images in two splits are {how}"
-        findings.append(Finding("WRONG" if exact else "note", text, leaked))
+        findings.append(Finding("note", text, leaked))
     if within:
         findings.append(Finding("note", f"{len(within):,} pair(s) of images are {how}", within))
     elif not leaked:

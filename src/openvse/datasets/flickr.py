@@ -165,9 +165,11 @@ def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> 
 def _sentences(path: Path) -> dict[str, Sequence[str]]:
     """Return the sentences of each image, from a token file or from the table of mirrors."""
     lines = read_lines(path)
-    if lines and "\t" not in lines[0]:
-        return {record.image_id: record.captions for record in read_table(path)}
     captions: dict[str, list[str]] = {}
+    if lines and "\t" not in lines[0]:
+        for row in read_table(path):
+            captions.setdefault(row.image_id, []).extend(row.captions)
+        return dict(captions)
     for key, caption in read_tabbed(path, "name.jpg#0"):
         captions.setdefault(key.partition("#")[0], []).append(caption)
     return dict(captions)

@@ -19,7 +19,7 @@ from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
 from openvse.datasets.question_folder import holds_questions
 from openvse.datasets.registry import DATASETS, parse_source
 from openvse.datasets.sidecars import detect_sidecars
-from openvse.datasets.table import lone_tables
+from openvse.datasets.table import describe_other_tables, lone_tables
 from openvse.datasets.vqa2 import detect_vqa2
 from openvse.datasets.webdataset import find_shards
 from openvse.errors import DataError
@@ -158,7 +158,8 @@ def _detect(root: Path) -> str:
         if fits(root):
             return name
     listing = list_media(root, videos=True)
-    found = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({_EXPECTED})"
+    reason = describe_other_tables(root) or _EXPECTED
+    found = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason})"
     raise DataError("; ".join((found, *listing.problems())))
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
     SPLIT_FIELD,
+    caption_fields,
     first_field,
-    joined,
     read_captions,
     read_split,
 )
 from openvse.errors import BadImageError, DataError, OpenVSEError, install
 from openvse.media.listing import walk_files
 from openvse.media.packed import ImageFile, PackedFile
+from openvse.media.problems import Problem
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
 """The suffixes of the files that this module reads."""
@@ -36,8 +40,7 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
     The columns are those of ``openvse data table``; ``image`` holds the bytes of images, or a structure of ``bytes``
     and ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a
     column ``split``, or otherwise from the names of files or folders (``data/train-00000-of-00002.parquet``). The
-    identifier of an image is its ``path`` if all paths differ, otherwise its file and row. pyarrow is needed (extra
-    ``parquet``).
+    rows of an image may be in several files; see ``identified``. pyarrow is needed (extra ``parquet``).
 
     Args:
         root: the folder, or the file.
@@ -66,7 +69,9 @@ def arrow_corpus(root: Path, files: Mapping[Path, str], *, require_images: bool)
         for file, split in files.items()
         for record in read_arrow(file)
     ]
-    corpus = build_corpus(root.resolve().name, identified(records, folder), require_images=require_images)
+    named, problems = identified(records, folder)
+    corpus = build_corpus(root.resolve().name, named, require_images=require_images)
+    corpus = replace(corpus, problems=(*corpus.problems, *problems))
     sizes = {file: _opened(file).largest_part for file in files}
     large = max(files, key=sizes.__getitem__)
     if sizes[large] <= _LARGE_PART:
@@ -117,31 +122,53 @@ def read_arrow(path: Path) -> Iterator[Record]:
         raise DataError(f"{path}: it cannot be read ({error}); get the whole file again") from error
 
 
-def identified(records: Sequence[Record], root: Path) -> Iterator[Record]:
-    """Give the rows of tables their identifiers, and join rows that name the same file.
+def identified(records: Sequence[Record], root: Path) -> tuple[list[Record], list[Problem]]:
+    """Give the rows of tables the identifiers of their images, and say which names stand for several images.
+
+    Rows with the same name and the same bytes are one image, and so are rows without a name that have the same bytes.
+    An image is called by its name if each name stands for one image, and otherwise by the file and the number of its
+    first row.
 
     Args:
         records: the records of ``read_arrow``.
         root: the folder of the data set; the identifier of a file is its path below it.
-
-    Raises:
-        DataError: rows of one file have different splits.
     """
-    names = [record.image_id for record in records if isinstance(record.path, PackedFile)]
-    unique = all(names) and len(set(names)) == len(names)
-    files: dict[Path, Record] = {}
+    packed = [number for number, record in enumerate(records) if isinstance(record.path, PackedFile)]
+    same = _same_images(records, packed)
+    contents = Counter(records[first].image_id for first in {same[number] for number in packed})
+    several = [name for name, count in contents.items() if count > 1 and name]
+    by_name = not several and "" not in contents
     count: dict[Path, int] = {}
-    for record in records:
+    named: list[Record] = []
+    for number, record in enumerate(records):
         if isinstance(record.path, PackedFile):
             table = record.path.container
-            number = count[table] = count.get(table, -1) + 1
-            place = table.relative_to(root).with_suffix("").as_posix()
-            yield record if unique else replace(record, image_id=f"{place}/{number:06d}")
+            row = count[table] = count.get(table, -1) + 1
+            first = same[number]
+            if first < number:
+                name, place = named[first].image_id, named[first].path
+            else:
+                rows = f"{table.relative_to(root).with_suffix('').as_posix()}/{row:06d}"
+                name, place = record.image_id if by_name else rows, record.path
         else:
-            files[record.path] = joined(files.get(record.path), record)
-    for path, record in files.items():
-        inside = path.is_relative_to(root)
-        yield replace(record, image_id=path.relative_to(root).as_posix() if inside else record.image_id)
+            place = record.path
+            name = place.relative_to(root).as_posix() if place.is_relative_to(root) else record.image_id
+        named.append(replace(record, image_id=name, path=place))
+    summary = f"{len(several)} name(s) stand for several images with different bytes; files and rows name the images"
+    return named, [Problem(summary, several)] if several else []
+
+
+def _same_images(records: Sequence[Record], packed: Sequence[int]) -> dict[int, int]:
+    """Return the first row with the image of each row; rows with a name of their own are not read."""
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for number in packed:
+        rows[records[number].image_id].append(number)
+    first = {number: number for number in packed}
+    files = [record.path for record in records]
+    for group in rows.values():
+        for equal in equal_content(files, group) if len(group) > 1 else ():
+            first.update(dict.fromkeys(equal, equal[0]))
+    return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +199,19 @@ class TableCell(PackedFile):
             raise BadImageError("its cell is empty")
         return value
 
+    def digest(self) -> bytes:
+        """Return a hash of the bytes; those of a whole row group are computed at once, and kept."""
+        digest = _digests(self.container, self.container.stat().st_mtime_ns, self.part, self.column)[self.row]
+        if not digest:
+            raise BadImageError("its cell is empty")
+        return digest
 
-def _columns(path: Path, schema: Any) -> tuple[str, str, str]:
+
+def _columns(path: Path, schema: Any) -> tuple[str, str, list[str]]:
     """Return the columns of the image's bytes, of its path ("" if there is none) and of the captions."""
     pa = _pyarrow()
-    image, captions = first_field(schema.names, IMAGE_FIELDS), first_field(schema.names, CAPTION_FIELDS)
-    if image is None or captions is None:
+    image, captions = first_field(schema.names, IMAGE_FIELDS), caption_fields(schema.names)
+    if image is None or not captions:
         allowed = IMAGE_FIELDS if image is None else CAPTION_FIELDS
         raise DataError(
             f"{path}: no column {' or '.join(allowed)} (found: {', '.join(schema.names)}); rename the column"
@@ -201,9 +235,9 @@ def _columns(path: Path, schema: Any) -> tuple[str, str, str]:
     )
 
 
-def _records(path: Path, content: str, name: str, captions: str) -> Iterator[Record]:
+def _records(path: Path, content: str, name: str, captions: Sequence[str]) -> Iterator[Record]:
     table, number = _opened(path), 0
-    wanted = [column for column in (name, captions, SPLIT_FIELD) if column]
+    wanted = [column for column in (name, *captions, SPLIT_FIELD) if column]
     present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
     for part in range(table.num_parts):
         packed = content and not table.only_paths(part, content)
@@ -326,3 +360,11 @@ def _open(path: Path, modified_ns: int) -> _ParquetTable | _ArrowTable:
 @lru_cache(maxsize=_PARTS_AT_ONCE)
 def _read_column(path: Path, modified_ns: int, part: int, column: str) -> Any:
     return _open(path, modified_ns).column(part, column)
+
+
+@cache
+def _digests(path: Path, modified_ns: int, part: int, column: str) -> list[bytes]:
+    """Return a hash of each cell of a part; b"" for an empty cell."""
+    values = _open(path, modified_ns).column(part, column)
+    cells = (value.as_buffer() if value.is_valid else None for value in values)
+    return [b"" if cell is None else hashlib.blake2b(cell).digest() for cell in cells]

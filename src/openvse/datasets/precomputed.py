@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,9 @@ def _open_part(
     else:
         ids = [f"{split}/{number:06d}" for number in range(num_images)]
     named = tuple(Path(names[item]).name if item in names else item for item in ids)
+    twice = next((item for item, count in Counter(named).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{ids_file}: {twice!r} is listed twice, for different rows; download the file again")
     owned = tuple(captions[number * each : (number + 1) * each] for number in range(num_images))
     return ArrayPart(split, rows, named, repeats), owned
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +15,13 @@ from openvse.corpus.splits import SPLITS, is_split
 from openvse.errors import DataError
 from openvse.media.names import escaped
 
-IMAGE_FIELDS = ("file_name", "image", "path", "video")
+IMAGE_FIELDS = ("file_name", "image", "path", "video", "filepath", "filename", "file", "image_path")
 """The possible names of the field with the image or clip; if several are present, the first counts."""
 
-CAPTION_FIELDS = ("captions", "caption", "text", "description")
+CAPTION_FIELDS = ("captions", "caption", "text", "description", "title")
 """The possible names of the field with one or more captions; if several are present, the first counts."""
+
+_NUMBERED = re.compile(r"captions?_?[0-9]+")
 
 SPLIT_FIELD = "split"
 
@@ -59,8 +61,17 @@ def read_captions(entry: Mapping[str, Any]) -> list[str]:
     Raises:
         DataError: a value has a wrong type; the key is named.
     """
-    key = first_field(entry, CAPTION_FIELDS)
-    value = entry[key] if key is not None else None
+    return [caption for key in caption_fields(entry) for caption in _captions(key, entry[key])]
+
+
+def caption_fields(fields: Iterable[str]) -> list[str]:
+    """Return the fields of captions: all of caption_0, caption_1, ... if they are numbered, otherwise the first."""
+    known = list(fields)
+    first = first_field(known, CAPTION_FIELDS)
+    return [name for name in known if _NUMBERED.fullmatch(name)] or ([] if first is None else [first])
+
+
+def _captions(key: str, value: Any) -> list[str]:
     if value is None:
         return []
     if isinstance(value, str):
@@ -83,18 +94,6 @@ def read_split(entry: Mapping[str, Any]) -> str:
     if not is_split(split):
         raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
     return split
-
-
-def joined(known: Record | None, row: Record) -> Record:
-    """Add the captions of a row to what earlier rows say of its image; raise DataError if they have another split."""
-    if known is None:
-        return row
-    if known.split != row.split:
-        raise DataError(
-            f"image {row.image_id!r} is in split {row.split!r} and in {known.split!r}; "
-            "give all rows of an image one split"
-        )
-    return replace(known, captions=[*known.captions, *row.captions])
 
 
 def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
@@ -12,9 +12,9 @@ from openvse.datasets.rows import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
     SPLIT_FIELD,
+    caption_fields,
     field_names,
     first_field,
-    joined,
     read_objects,
     read_record,
     read_rows,
@@ -30,9 +30,9 @@ def open_table(root: Path, *, require_images: bool = True) -> Corpus:
     """Open one file of captions.
 
     It is a .csv or .tsv file, a .parquet file, or .jsonl with an object per line. The columns or keys are
-    ``file_name``, ``image``, ``path`` or ``video`` (relative to the folder of the file; in Parquet also the images
-    themselves), ``captions``, ``caption``, ``text`` or ``description``, and ``split`` if there are splits. Rows of
-    one image are joined.
+    ``file_name``, ``image``, ``path``, ``video``, ``filepath``, ``filename``, ``file`` or ``image_path`` (relative to
+    the file; in Parquet also the images themselves), ``captions``, ``caption``, ``text``, ``description`` or ``title``,
+    or all of ``caption_0``, ``caption_1``, ..., and ``split`` if there are splits. Rows of one image are joined.
 
     Args:
         root: the file.
@@ -46,7 +46,7 @@ def open_table(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def read_file(file: Path) -> Iterator[Record]:
-    """Yield a record for each image in a file of captions; paths are relative to its folder.
+    """Yield a record for each row of a file of captions; paths are relative to its folder.
 
     Raises:
         DataError: the file is not of a supported kind, or its reader fails.
@@ -57,22 +57,22 @@ def read_file(file: Path) -> Iterator[Record]:
         case ".jsonl":
             return read_objects(file, lambda entry: read_record(entry, file.parent))
         case suffix if suffix in ARROW_SUFFIXES:
-            return identified(list(read_arrow(file)), file.parent)
+            return iter(identified(list(read_arrow(file)), file.parent)[0])
         case _:
             raise DataError(f"{file}: not a file of captions; give one of {', '.join(TABLE_SUFFIXES)}")
 
 
 def read_table(path: Path) -> Iterator[Record]:
-    """Yield a record for each image of a table, in the order of their first rows."""
-    records: dict[str, Record] = {}
-    columns = (IMAGE_FIELDS, CAPTION_FIELDS)
-    for line, (name, caption, split) in read_rows(path, columns, (SPLIT_FIELD,)):
+    """Yield a record for each row of a table."""
+    found = caption_fields(field_names(path))
+    captions: list[Sequence[str]] = [[name] for name in found] or [CAPTION_FIELDS]
+    for line, (name, *said, split) in read_rows(path, (IMAGE_FIELDS, *captions), (SPLIT_FIELD,)):
         try:
-            row = Record(name, path.parent / name, [caption], read_split({SPLIT_FIELD: split}))
-            records[name] = joined(records.get(name), row)
+            row_split = read_split({SPLIT_FIELD: split})
         except DataError as error:
             raise DataError(f"{path}, line {line}: {error}") from None
-    yield from records.values()
+        # Of several columns of captions, some may be empty.
+        yield Record(name, path.parent / name, [*filter(None, said)] if len(said) > 1 else said, row_split)
 
 
 def lone_tables(root: Path) -> list[Path]:
@@ -81,7 +81,7 @@ def lone_tables(root: Path) -> list[Path]:
     A file counts if it has a column for images and one for captions.
 
     Raises:
-        DataError: there are several files whose names are not those of splits.
+        DataError: there are several text files whose names are not those of splits.
     """
     if not root.is_dir():
         return []
@@ -89,7 +89,8 @@ def lone_tables(root: Path) -> list[Path]:
     tables = [
         path for path in files if not path.name.startswith(".") and path.is_file() and _is_captioned(path)
     ]
-    if len(tables) > 1 and not all(named_splits(tables, root).values()):
+    shards = all(path.suffix.lower() in ARROW_SUFFIXES for path in tables)  # these have a layout of their own
+    if len(tables) > 1 and not shards and not all(named_splits(tables, root).values()):
         raise DataError(
             f"{root}: {len(tables)} files of captions there ({', '.join(path.name for path in tables[:3])}"
             f"{', ...' if len(tables) > 3 else ''}); name one of them, or rename them to train, validation and test"
@@ -98,5 +99,22 @@ def lone_tables(root: Path) -> list[Path]:
 
 
 def _is_captioned(file: Path) -> bool:
-    names = column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
-    return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None
+    return not any(_lacking(_names_in(file)))
+
+
+def describe_other_tables(root: Path) -> str:
+    """Return what the first table of a folder without a file of captions lacks; "" if it holds no table."""
+    for file in sorted(root.iterdir()):
+        if file.suffix.lower() in TABLE_SUFFIXES and file.is_file() and (names := _names_in(file)):
+            return f"{file.name} has no {' and no '.join(_lacking(names))} (found: {', '.join(names)}); rename them"
+    return ""
+
+
+def _names_in(file: Path) -> list[str]:
+    return column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
+
+
+def _lacking(names: Sequence[str]) -> list[str]:
+    """Return which of the two kinds of columns is not among some names."""
+    image = [] if first_field(names, IMAGE_FIELDS) else [f"column {' or '.join(IMAGE_FIELDS)}"]
+    return image if caption_fields(names) else [*image, f"column {' or '.join(CAPTION_FIELDS)}"]

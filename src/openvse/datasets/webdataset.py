@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import check_size, read_captions, read_split
 from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
+from openvse.media.problems import Problem
 
+_TEXTS = ("txt", "caption", "json")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -23,9 +26,11 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     """Open WebDataset shards.
 
     A shard is an uncompressed .tar archive; members whose names agree up to the first dot form an item: ``0001.jpg``
-    with ``0001.txt`` (one caption per line), or ``0001.json`` with a key ``captions``, ``caption``, ``text`` or
-    ``description``, and optionally ``split``. If the names of shards contain splits (``train-0000.tar``,
-    ``val-0000.tar``), these are the splits. Nothing is unpacked: images are read from their places in the archives.
+    with ``0001.txt`` (one caption per line), or ``0001.json`` with a key of captions (see ``openvse data table``), and
+    optionally ``split``. What follows the first dot is the field, so ``0001.left.jpg`` is not the image of ``0001``. Of
+    members that occur twice, the last image and caption that belong to one copy count; the others are reported. If the
+    names of shards contain splits (``train-0000.tar``, ``val-0000.tar``), these are the splits. Nothing is unpacked:
+    images are read from their places in the archives.
 
     Args:
         root: a folder of shards, at any depth, or one shard. The identifier of an image is ``SHARD/MEMBER``.
@@ -47,16 +52,17 @@ def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: boo
     folder = root.parent if root.is_file() else root
     records: list[Record] = []
     problems: list[str] = []
-    left_out: dict[str, list[Path]] = {}
+    passed = _PassedOver()
     for shard, split in shards.items():
         place = shard.relative_to(folder).with_suffix("").as_posix()
-        for item in _read_shard(shard, left_out, problems):
+        for item in _read_shard(shard, passed, problems):
             if item.image is not None:
                 name = f"{place}/{item.image.name}"
                 records.append(Record(name, item.image, item.captions or (), item.split or split))
     corpus = build_corpus(root.resolve().name, records, require_images=require_images)
-    if left_out:
-        problems.append(LeftOut(left_out).describe())
+    problems += passed.problems()
+    if passed.left_out:
+        problems.append(LeftOut(passed.left_out).describe())
     return replace(corpus, problems=(*corpus.problems, *problems))
 
 
@@ -71,37 +77,90 @@ def find_shards(root: Path) -> list[Path]:
 
 
 @dataclass
+class _PassedOver:
+    """Members of shards that are not read: by kind, with a dot in the field, beside another image, of another copy."""
+
+    left_out: dict[str, list[Path]] = field(default_factory=dict)
+    dotted: list[str] = field(default_factory=list)
+    second: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield a line for each kind that there is."""
+        if self.dotted:
+            text = "with a dot in the field, which begins at the first dot of the name: rename them"
+            yield Problem(f"left out {len(self.dotted)} member(s) {text}", self.dotted)
+        if self.second:
+            yield Problem(f"left out {len(self.second)} further image(s) of an item", self.second)
+        if self.repeated:
+            text = "key(s) that occur twice: image and captions are taken from one copy; write each key once"
+            yield Problem(f"repeated: {len(self.repeated)} {text}", self.repeated, fault=True)
+
+
+@dataclass
 class _Item:
+    """A copy of an item.
+
+    Attributes:
+        fields: the fields that were read, and which occurrence of the field in the shard each of them is.
+    """
+
     image: FileSlice | None = None
     captions: list[str] | None = None
     split: str = ""
+    fields: dict[str, int] = field(default_factory=dict)
 
     def ends_within(self, size: int) -> bool:
         return self.image is not None and self.image.offset + self.image.size <= size
 
 
-def _read_shard(path: Path, left_out: dict[str, list[Path]], problems: list[str]) -> Iterable[_Item]:
+def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterable[_Item]:
     """Return the items of a shard; add what is left out, and a line if the shard is cut off."""
-    items: dict[str, _Item] = {}
+    copies: dict[str, list[_Item]] = {}
+    ends = ""
     try:
         with tarfile.open(path, "r:") as archive:
-            _read_members(path, archive, items, left_out)
+            _read_members(path, archive, copies, passed)
     except tarfile.TarError as error:
-        if not items:
+        ends = str(error)
+        if not copies:
             raise DataError(
-                f"{path}: not a tar archive, or a compressed or damaged one ({error}); "
-                "decompress it, or get it again"
+                f"{path}: not a tar archive, or a compressed or damaged one ({ends}); decompress it, or get it again"
             ) from error
-        size = path.stat().st_size
-        items = {key: item for key, item in items.items() if item.ends_within(size)}
-        problems.append(f"{path} ends within a member: its first {len(items)} item(s) are used; get it again")
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
-    return items.values()
+    items = [item for key, group in copies.items() if (item := _one_copy(path, key, group, passed))]
+    if ends:
+        size = path.stat().st_size
+        items = [item for item in items if item.ends_within(size)]
+        text = f"{path} ends within a member: its first {len(items)} item(s) are used; get it again"
+        problems.append(Problem(text, fault=True))
+    return items
+
+
+def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver) -> _Item | None:
+    """Return the last copy of an item whose image and captions certainly belong together.
+
+    Members that occur again begin a new copy. Members of one copy are the same occurrence of their fields, unless some
+    members are repeated and others are not; such a copy may mix an old image and a new caption.
+    """
+    if len(copies) == 1:
+        return copies[0]
+    sure = [item for item in copies if item.captions and item.image and len(set(item.fields.values())) == 1]
+    if not sure:
+        passed.repeated.append(f"{path}: {key} (left out: its image and captions may be of different copies)")
+        return None
+    chosen = sure[-1]
+    images = [item.image for item in sure if item.image]
+    if len(sure) == len(copies) and any(len(same) == len(images) for same in equal_content(images)):
+        captions = [caption for item in sure for caption in item.captions or ()]
+        return replace(chosen, captions=list(dict.fromkeys(captions)))
+    passed.repeated.append(f"{path}: {key}")
+    return chosen
 
 
 def _read_members(
-    path: Path, archive: tarfile.TarFile, items: dict[str, _Item], left_out: dict[str, list[Path]]
+    path: Path, archive: tarfile.TarFile, copies: dict[str, list[_Item]], passed: _PassedOver
 ) -> None:
     """Collect the members one after the other; only regular files count, and nothing is written to disk."""
     for member in archive:
@@ -109,14 +168,24 @@ def _read_members(
         if not member.isreg() or member.sparse is not None or name.startswith("."):
             continue
         stem, _, ending = name.partition(".")
-        item = items.setdefault(f"{folder}{slash}{stem}", _Item())
-        if is_image(f"x.{ending}") or is_video_name(f"x.{ending}"):
-            if item.image is None:
+        ending = ending.lower()
+        media = is_image(f"x.{ending}") or is_video_name(f"x.{ending}")
+        if kind := kind_left_out(name, videos=True):
+            passed.left_out.setdefault(kind, []).append(path / member.name)
+        elif "." in ending and (media or ending.rpartition(".")[2] in _TEXTS):
+            passed.dotted.append(f"{path}: {member.name}")
+        elif media or ending in _TEXTS:
+            group = copies.setdefault(f"{folder}{slash}{stem}", [_Item()])
+            if ending in group[-1].fields:
+                group.append(_Item())
+            item = group[-1]
+            item.fields[ending] = sum(ending in each.fields for each in group) + 1
+            if not media:
+                _read_text(path, archive, member, item, ending)
+            elif item.image is None:
                 item.image = FileSlice(path, member.name, member.offset_data, member.size)
-        elif kind := kind_left_out(name, videos=True):
-            left_out.setdefault(kind, []).append(path / member.name)
-        elif ending in ("txt", "caption", "json"):
-            _read_text(path, archive, member, item, ending)
+            else:
+                passed.second.append(f"{path}: {member.name}")
 
 
 def _read_text(

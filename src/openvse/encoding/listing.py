@@ -13,12 +13,13 @@ from typing import Any, Literal
 from openvse.encoding.output import import_parquet
 from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, list_media
+from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 
 Kind = Literal["images", "texts"]
 
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
-    "images": ("path", "image", "file_name", "filepath", "image_path", "video"),
+    "images": ("path", "image", "file_name", "filepath", "image_path", "video", "filename", "file"),
     "texts": ("text", "caption", "sentence"),
 }
 """The names of columns that are recognised, by what they hold."""
@@ -101,11 +102,11 @@ def _of_folder(folder: Path, videos: bool) -> RecordList:
     return listing
 
 
-def _add_image(listing: RecordList, item: str, path: Path) -> None:
+def _add_image(listing: RecordList, item: str, path: Path, written: str = "") -> None:
     try:
         status = path.stat()
     except OSError as error:
-        listing.failed.append((item, f"{escaped(path)}: {error.strerror or 'it cannot be read'}"))
+        listing.failed.append((item, f"{escaped(written or path)}: {error.strerror or 'it cannot be read'}"))
         return
     listing.records.append(EncodingRecord(item, path.absolute(), f"{status.st_mtime_ns} {status.st_size}"))
 
@@ -116,6 +117,8 @@ def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
         return RecordList(kind or "texts", [])
     kind, column = _what(file, rows, kind)
     listing = RecordList(kind, [])
+    named = (row.get(column) for _, row in rows if kind == "images")
+    found = find_files(file.parent / name for name in named if isinstance(name, str) and name.strip())
     for number, row in rows:
         said = row.get(column)
         value = str(said) if isinstance(said, str | int | float) else ""
@@ -131,7 +134,8 @@ def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
         elif left := kind_left_out(value, videos=videos):
             listing.left_out.files.setdefault(left, []).append(Path(value))
         else:
-            _add_image(listing, item or value, file.parent / value)
+            path = file.parent / value
+            _add_image(listing, item or value, found.files.get(path, path), found.without_file(path))
     return listing
 
 

@@ -74,32 +74,35 @@ def evaluate(
             f"{type(score).__name__} does not score embeddings of unit length, so arrays cannot be evaluated with it: "
             f"evaluate its model with openvse evaluate"
         )
-    units = _units(images, "images"), _units(texts, "texts")
-    require_one_space(*units)
-    pairs = _relevance(relevance, len(units[0]), len(units[1]))
-    repeats = _repeats(units[0])
-    if repeats > 1:
-        units, pairs = (units[0][::repeats], units[1]), _of_groups(pairs, repeats)
-    problems = _told(units[0], repeats)
-    mixed = units[0].vectors.dtype != units[1].vectors.dtype  # one of them has double precision
-    one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in units)
-    return evaluate_sets(
-        one,
-        other,
-        pairs,
-        score,
-        name=name,
-        folds=folds,
-        resamples=resamples,
-        seed=seed,
-        every=every,
-        problems=problems,
+    one, other = _of_one_precision(_units(images, "images"), _units(texts, "texts"))
+    require_one_space(one, other)
+    one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
+    report = evaluate_sets(
+        one, other, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
     )
+    return replace(report, problems=problems)
+
+
+def _of_one_precision(*sets: EmbeddingSet) -> list[EmbeddingSet]:
+    """Return sets in double precision if one of them has it."""
+    mixed = len({each.vectors.dtype for each in sets}) > 1
+    return [replace(each, vectors=each.vectors.double()) if mixed else each for each in sets]
 
 
 _ROUNDING = 5e-3
 _MANY = 0.1
 """The share of images that equal another one from which the report warns."""
+
+
+def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevance, tuple[str, ...]]:
+    """Return each image once, and a line on images that are equal."""
+    repeats = _repeats(images)
+    if repeats == 1:
+        return images, pairs, _told(images)
+    owners, texts = np.unique(np.stack([pairs.images // repeats, pairs.texts]), axis=1)
+    once = Relevance(owners, texts, pairs.num_images // repeats, pairs.num_texts)
+    line = f"each image is in {repeats} rows in sequence, and counts once: {once.num_images:,} images"
+    return images[::repeats], once, (line,)
 
 
 def _repeats(images: EmbeddingSet) -> int:
@@ -115,24 +118,16 @@ def _repeats(images: EmbeddingSet) -> int:
     return size if size < len(images) else 1  # all are equal: a model that has collapsed
 
 
-def _of_groups(pairs: Relevance, size: int) -> Relevance:
-    """Return the pairs of images that stand for ``size`` rows each."""
-    images, texts = np.unique(np.stack([pairs.images // size, pairs.texts]), axis=1)
-    return Relevance(images, texts, pairs.num_images // size, pairs.num_texts)
-
-
-def _told(images: EmbeddingSet, repeats: int) -> list[str]:
-    """Return what the report says of images that are equal."""
-    if repeats > 1:
-        return [f"each image is in {repeats} rows in sequence, and counts once: {len(images):,} images"]
+def _told(images: EmbeddingSet) -> tuple[str, ...]:
+    """Return a line on many images that equal another one."""
     rows = images.vectors.flatten(1).cpu().float().numpy()
     equal = len(rows) - len(np.unique(np.ascontiguousarray(rows).view(f"V{rows[0].nbytes}")))
     if equal < _MANY * len(rows):
-        return []
-    return [
+        return ()
+    return (
         f"{equal:,} of {len(rows):,} images have the embedding of an earlier one, and ties count against the model: "
-        f"if rows repeat an image, give it once, with relevance"
-    ]
+        f"if rows repeat an image, give it once, with relevance",
+    )
 
 
 def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:

@@ -347,7 +347,7 @@ def _renamed(name: str, item_id: str) -> str:
 METADATA = "metadata.jsonl"
 """The file at the top of an indexed folder in which the user says something of its files, a JSON object a line."""
 
-_NAMES = ("file_name", "image", "path", "video")
+_NAMES = ("file_name", "image", "path", "video", "filepath", "filename", "file", "image_path")
 
 
 @dataclass(frozen=True)

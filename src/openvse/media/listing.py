@@ -12,6 +12,7 @@ from pathlib import Path
 
 from openvse.errors import DataError
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
+from openvse.media.problems import Problem
 
 LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
@@ -56,11 +57,11 @@ class LeftOut:
         ordered = sorted(self.files.items(), key=lambda item: -len(item[1]))
         return ", ".join(f"{len(paths):,} {_plural(kind, len(paths))}" for kind, paths in ordered)
 
-    def describe(self) -> str:
-        """Return one line: the counts, what to do about each kind, and one file by name."""
+    def describe(self) -> Problem:
+        """Return one line: the counts, what to do about each kind, and one file by name; the cases are all files."""
         remedies = dict.fromkeys(_REMEDIES.get(kind) or remedy(kind) for kind in self.files)
-        first = next(iter(self.files.values()))[0]
-        return f"left out {self.counts()}: {'; '.join(remedies)} (first: {escaped(first)})"
+        cases = [str(path) for paths in self.files.values() for path in paths]
+        return Problem(f"left out {self.counts()}: {'; '.join(remedies)}", cases)
 
 
 @dataclass(frozen=True)

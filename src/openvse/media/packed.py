@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ class PackedFile(ABC):
             BadImageError: the bytes are no longer there.
             OSError: the larger file cannot be read.
         """
+
+    def digest(self) -> bytes:
+        """Return a hash of the bytes, 64 bytes; see ``read_bytes`` for the errors."""
+        return hashlib.blake2b(self.read_bytes()).digest()
 
     def __str__(self) -> str:
         return f"{self.container}: {self.name}"

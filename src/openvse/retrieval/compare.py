@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import numpy as np
@@ -12,12 +15,15 @@ from jaxtyping import Float, Int
 
 from openvse.batches import with_features
 from openvse.corpus import Corpus
+from openvse.datasets import leakage_between_splits
+from openvse.encoders import TokenStatesEncoder
 from openvse.errors import DataError
 from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row
 from openvse.evaluation.findings import largest_changes
 from openvse.evaluation.report import QueryOutcomes
-from openvse.features import open_store
+from openvse.features import extract_text_features, open_token_states
 from openvse.model import TwoTower
+from openvse.pipeline import WorkProgress
 from openvse.retrieval.evaluate import (
     SIDES,
     embed_requested,
@@ -25,9 +31,10 @@ from openvse.retrieval.evaluate import (
     open_captioned,
     report_on,
     shown_item,
+    stores_for,
 )
 from openvse.training.kind import Compared, LoadedRun, Request
-from openvse.types import FeatureSource
+from openvse.types import FeatureSource, OnProgress
 
 _KEPT = 1
 """How many first results of each query are kept for the examples."""
@@ -68,39 +75,86 @@ def _example(
 def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     """Rank the same images and texts with each run, one run in memory at a time.
 
+    The runs are loaded twice: all are checked before anything is embedded. Texts that several runs read with the same
+    frozen text model are read once.
+
     Args:
-        loaded: the runs; their models are two towers.
+        loaded: the runs, which can be iterated again; their models are two towers.
         request: what to compare on; ``request.features`` holds one store for all models, or one a model.
 
     Raises:
         OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
-    corpus = request.part(open_captioned(request))
+    whole = open_captioned(request)
+    corpus, shared = request.part(whole), leakage_between_splits(whole, request.split)
+    shares_texts = _check(loaded, corpus, request)
     runs: list[MeasuredRun] = []
     done = 0
-    for run in loaded:
-        models = cast("tuple[TwoTower, ...]", run.models)
-        stores = [open_store(request.store(done + n), model.image.encoder) for n, model in enumerate(models)]
-        done += len(models)
-        for store in stores:
-            corpus = _same_images(corpus, store, run.source, is_first=not runs)
-        embedded = embed_requested(models, corpus, stores, request)
-        corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
-        report = report_on(models, embedded, replace(request, rerank=run.rerank, keep=_KEPT), corpus.name)
-        assert report.outcomes is not None
-        queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
-        warnings = leakage_lines(((run.source, model) for model in models), corpus)
-        measured = report.metrics, report.replicates, queries, warnings, report.outcomes
-        runs.append(MeasuredRun(run.source, report.model, *measured))
+    with TemporaryDirectory() as states:
+        for run in loaded:
+            models = cast("tuple[TwoTower, ...]", run.models)
+            asked = replace(request, places=run.places, rerank=run.rerank, keep=_KEPT)
+            if shares_texts:
+                asked = _with_states(models, corpus, asked, Path(states))
+            stores = stores_for(models, corpus, asked, first=done)
+            done += len(models)
+            for store in stores:
+                corpus = _same_images(corpus, store, run.source, is_first=not runs)
+            embedded = embed_requested(models, corpus, stores, asked)
+            corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
+            report = report_on(models, embedded, asked, corpus.name)
+            assert report.outcomes is not None
+            queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
+            warnings = leakage_lines(((run.source, model) for model in models), corpus)
+            measured = report.metrics, report.replicates, queries, warnings, report.outcomes
+            runs.append(MeasuredRun(run.source, report.model, *measured))
     frame = Comparison(
         name=corpus.name,
         size={"images": len(corpus), "texts": len(corpus.captions)},
         seed=request.seed,
         resamples=request.resamples,
-        problems=corpus.problems,
+        problems=(*shared, *corpus.problems),
         folds=request.folds,
     )
     return Compared(tuple(runs), frame, partial(_examples, corpus))
+
+
+def _check(loaded: Iterable[LoadedRun], corpus: Corpus, request: Request) -> bool:
+    """Open all that the runs need, and return whether some of their frozen text models are the same."""
+    makers: list[str] = []
+    done = 0
+    for run in loaded:
+        models = cast("tuple[TwoTower, ...]", run.models)
+        stores_for(models, corpus, request, first=done)
+        done += len(models)
+        for model in models:
+            encoder = model.text.encoder
+            open_token_states(request.text_features, encoder)
+            if isinstance(encoder, TokenStatesEncoder) and encoder.why_not_stored() is None:
+                makers.append(encoder.fingerprint)
+    return request.text_features is None and len(set(makers)) < len(makers)
+
+
+def _with_states(models: Sequence[TwoTower], corpus: Corpus, request: Request, folder: Path) -> Request:
+    """Store the states of the texts that frozen text models make, as far as they are missing in a folder of stores."""
+    for model in models:
+        encoder = model.text.encoder
+        if isinstance(encoder, TokenStatesEncoder) and encoder.why_not_stored() is None:
+            store = folder / hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]
+            extract_text_features(
+                encoder,
+                corpus.captions,
+                store,
+                batch_size=request.batch_size,
+                device=model.device,
+                dtype="float32",
+                progress=partial(_show, request.progress) if request.progress else None,
+            )
+    return replace(request, text_features=folder)
+
+
+def _show(progress: OnProgress, state: WorkProgress) -> None:
+    progress("reading sentences", state.done, state.total)
 
 
 def _same_images(

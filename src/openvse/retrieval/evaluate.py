@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.corpus import Corpus, digest_of_pairs, seen_in_training
-from openvse.datasets import open_corpus
+from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
 from openvse.errors import OpenVSEError
@@ -32,6 +32,7 @@ from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
+from openvse.search.stored_features import find_stored_features
 from openvse.similarities import Similarity
 from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
@@ -87,10 +88,13 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     judge = _judge(protocol, models, request)
     chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     request.check_stores(len(models))
-    stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
+    stores = stores_for(models, chosen, request)
     embedded = embed_requested(models, chosen, stores, request)
     names = ["the model"] if len(models) == 1 else [f"model {n}" for n in range(1, len(models) + 1)]
-    leaks = leakage_lines(zip(names, models, strict=True), embedded.corpus)
+    leaks = (
+        *leakage_lines(zip(names, models, strict=True), embedded.corpus),
+        *leakage_between_splits(corpus, request.split),
+    )
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
@@ -116,6 +120,31 @@ def open_captioned(request: Request) -> Corpus:
         allow_outside=request.allow_outside,
         questions=False,
     )
+
+
+def stores_for(
+    models: Sequence[TwoTower], corpus: Corpus, request: Request, *, first: int = 0
+) -> list[FeatureSource | None]:
+    """Return the store of each model: the named one; or that of its run, if it holds all images as they are now.
+
+    Args:
+        models: the models.
+        corpus: the images that they embed.
+        request: the named stores, and the places of the models.
+        first: the number of the first model among those of the request.
+
+    Raises:
+        StoreError: a named store is missing, damaged, or made by another encoder.
+    """
+    stores: list[FeatureSource | None] = []
+    for number, model in enumerate(models):
+        store = open_store(request.store(first + number), model.image.encoder)
+        if store is None and number < len(request.places):
+            found = find_stored_features(model, request.places[number])
+            if found is not None and found.holds(corpus.image_ids, corpus.image_paths):
+                store = found.store
+        stores.append(store)
+    return stores
 
 
 def embed_requested(

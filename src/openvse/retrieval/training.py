@@ -14,7 +14,7 @@ from torch import nn
 from openvse.aggregators import Beside
 from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
-from openvse.datasets import open_corpus
+from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import ALONE, Member, Processes, chance_metrics, embed_corpus, evaluate
@@ -221,7 +221,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     corpus = with_features(corpus, features)
     if shared := SharedTexts.of(corpus.relevance).describe():
         inputs.watcher.note(shared)
-    for problem in corpus.problems:
+    for problem in (*corpus.problems, *leakage_between_splits(corpus)):
         inputs.watcher.warn(problem)
     texts = [caption for split in ("train", "validation") for caption in corpus.split(split).captions]
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)

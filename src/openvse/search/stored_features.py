@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from jaxtyping import Int
 from openvse.errors import StoreError
 from openvse.features import FeatureStore, open_store
 from openvse.features.layout import MANIFEST
-from openvse.features.sources import read_sources
+from openvse.features.sources import SourceFile, read_sources
+from openvse.media.packed import ImageFile
 from openvse.model import TwoTower
 from openvse.model.two_tower import embed
 from openvse.types import EmbeddingSet
@@ -24,24 +26,42 @@ class StoredFeatures:
     Args:
         model: the model whose encoder made the features.
         store: a store that ``extract_features`` made, which notes the file of each item.
+
+    Attributes:
+        store: the store.
     """
 
     def __init__(self, model: TwoTower, store: FeatureStore) -> None:
-        self._model, self._store, self._sources = model, store, read_sources(store.path)
+        self._model, self.store, self._sources = model, store, read_sources(store.path)
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
         """Return the position of an image in the store; None if it is missing there, or has changed since."""
         source = self._sources.get(Path(os.path.realpath(path)))
         if source is None or (source.modified_ns, source.size) != (modified_ns, size):
             return None
-        return int(self._store.positions([source.id])[0]) if source.id in self._store else None
+        return int(self.store.positions([source.id])[0]) if source.id in self.store else None
+
+    def holds(self, ids: Sequence[str], files: Sequence[ImageFile]) -> bool:
+        """Return whether the store has all of some images under these identifiers, as their files are now."""
+        return all(
+            isinstance(file, Path) and self._has(item, file) for item, file in zip(ids, files, strict=True)
+        )
+
+    def _has(self, item: str, file: Path) -> bool:
+        source = self._sources.get(Path(os.path.realpath(file)))
+        try:
+            status = file.stat()
+        except OSError:
+            return False
+        now = SourceFile(item, status.st_mtime_ns, status.st_size)
+        return source == now and item in self.store
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
         """Embed the images at these positions of the store, in the order given."""
         numbers = np.arange(len(positions))
         starts = range(0, len(positions), batch_size)
         batches = (
-            (numbers[start : start + batch_size], self._store.gather(positions[start : start + batch_size]))
+            (numbers[start : start + batch_size], self.store.gather(positions[start : start + batch_size]))
             for start in starts
         )
         return embed(self._model.image, batches, self._model.device)

@@ -52,6 +52,8 @@ class Request:
         seed: the seed of the bootstrap.
         keep: the number of first results of each query to keep, for a report that shows them.
         processes: those that share a ranking; answers to questions are computed by each of them.
+        places: the folders of the models; the store of a model's run replaces images that have not changed, if it
+            holds all that are needed.
     """
 
     data: str
@@ -73,6 +75,7 @@ class Request:
     seed: int = 0
     keep: int = 0
     processes: Processes = ALONE
+    places: Sequence[str | Path] = ()
 
     def part(self, data: Data) -> Data:
         """Return the split of a corpus or of questions; all of it for the split "all"."""
@@ -101,11 +104,13 @@ class LoadedRun:
         source: the run, as it was named.
         models: its model, or several models whose scores are averaged; if ``rerank``, the last one re-ranks.
         rerank: whether the last model re-ranks the best results of the others.
+        places: the folder of each model, or its name.
     """
 
     source: str
     models: tuple[Model, ...]
     rerank: bool = False
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,7 @@ class TaskKind(ABC):
         """Measure each run on the same test set, one in memory at a time.
 
         Args:
-            runs: the runs.
+            runs: the runs, which can be iterated again; a task checks all of them before it measures the first.
             request: what to compare on; its stores are one for all models, or one for each model of each run.
 
         Raises:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import cast
 
 from openvse.corpus import QuestionSet, seen_in_training
-from openvse.datasets import open_questions
+from openvse.datasets import leakage_between_splits, open_questions
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row, Shown
 from openvse.evaluation.findings import largest_changes
-from openvse.features import open_store
+from openvse.features import FeatureStore, open_store
 from openvse.training.kind import Compared, LoadedRun, Request
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
@@ -43,7 +43,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     """Answer the same questions with each model, one model in memory at a time.
 
     Args:
-        loaded: the runs, each of one answerer.
+        loaded: the runs, each of one answerer; they can be iterated again, and all are checked first.
         request: what to compare on; ``request.features`` holds one store for all models, or one a model.
 
     Raises:
@@ -57,14 +57,11 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     )
     asked = request.part(every)
     questions: QuestionSet | None = None
+    for number, run in enumerate(loaded):
+        _opened(run, number, request)
     runs: list[MeasuredRun] = []
     for number, run in enumerate(loaded):
-        source, (model, *others) = run.source, cast("tuple[Answerer, ...]", run.models)
-        if others:
-            raise ModelError(
-                f"{source} has several models, and a model that answers questions is compared by itself: name one model"
-            )
-        store = None if model.image is None else open_store(request.store(number), model.image.encoder)
+        source, (model, store) = run.source, _opened(run, number, request)
         kept, answers, _ = answer_questions(model, asked, store, request)
         if runs and len(kept) < len(asked):
             raise DataError(
@@ -86,6 +83,16 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
         size={"images": len(questions.image_ids), "questions": len(questions)},
         seed=request.seed,
         resamples=request.resamples,
-        problems=questions.problems,
+        problems=(*leakage_between_splits(every.as_corpus(), request.split), *questions.problems),
     )
     return Compared(tuple(runs), frame, partial(_examples, questions))
+
+
+def _opened(run: LoadedRun, number: int, request: Request) -> tuple[Answerer, FeatureStore | None]:
+    """Return the model of a run and its store; raise OpenVSEError if it has several models or the store is unusable."""
+    model, *others = cast("tuple[Answerer, ...]", run.models)
+    if others:
+        raise ModelError(
+            f"{run.source} has several models, and a model that answers questions is compared by itself: name one model"
+        )
+    return model, None if model.image is None else open_store(request.store(number), model.image.encoder)

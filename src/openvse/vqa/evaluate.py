@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from openvse.corpus import QuestionSet, digest_of_questions, seen_in_training
-from openvse.datasets import open_questions
+from openvse.datasets import leakage_between_splits, open_questions
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.features import open_store, open_token_states
@@ -82,6 +82,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
     told = [seen_in_training(model.provenance, kept.as_corpus()).describe("the model")]
+    told += leakage_between_splits(questions.as_corpus(), request.split)
     told += [] if protocol is None else [protocol.mismatch(len(kept), 0)]
     warnings, problems = (*warnings, *filter(None, told)), (*filter(None, told), *kept.problems)
     if not any(question.answers for question in kept.questions):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from openvse.batches import with_features
 from openvse.corpus import QuestionSet, Seen, SplitData, seen_in_training
-from openvse.datasets import open_questions
+from openvse.datasets import leakage_between_splits, open_questions
 from openvse.errors import DataError, TrainingError
 from openvse.model import Model, tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
@@ -176,7 +176,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         features = open_features(recipe, model.image.encoder, corpus, inputs)
         corpus = with_features(corpus, features)
         questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
-    for problem in questions.problems:
+    for problem in (*questions.problems, *leakage_between_splits(corpus)):
         inputs.watcher.warn(problem)
     held_out = questions.split("validation")
     if recipe.training.validation_images is not None:

@@ -175,20 +175,23 @@ def measure(rows: Mapping[str, Sequence[NamedRun]], request: Request, device: st
     named = [run for group in rows.values() for run in group]
     first = load(named[0].models[0], device=device)
 
-    def loaded() -> Iterator[LoadedRun]:
-        for run in named:
-            models = [
-                first if name == named[0].models[0] else load(name, device=device) for name in run.models
-            ]
-            for model in models:
-                if model.task != first.task:
-                    raise OpenVSEError(
-                        f"{run.source} is for another task ({model.task}) than {named[0].source} ({first.task}): "
-                        f"compare models of one task"
-                    )
-            yield LoadedRun(run.source, tuple(models), run.reranker is not None)
+    class Loading:
+        """The runs; each is loaded whenever they are iterated."""
 
-    return kind_of(first.task).compare(loaded(), request)
+        def __iter__(self) -> Iterator[LoadedRun]:
+            for run in named:
+                models = [
+                    first if name == named[0].models[0] else load(name, device=device) for name in run.models
+                ]
+                for model in models:
+                    if model.task != first.task:
+                        raise OpenVSEError(
+                            f"{run.source} is for another task ({model.task}) than {named[0].source} "
+                            f"({first.task}): compare models of one task"
+                        )
+                yield LoadedRun(run.source, tuple(models), run.reranker is not None, run.models)
+
+    return kind_of(first.task).compare(Loading(), request)
 
 
 def write(out: Path, comparison: Comparison, compared: Compared, count: int) -> None:

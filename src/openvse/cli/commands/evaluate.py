@@ -105,6 +105,7 @@ def evaluate(
             protocol=protocol,
             annotations=annotations,
             processes=group,
+            places=(*models, *second),
         )
         evaluation = kind_of(task).evaluate(loaded, request)
     if leads():

@@ -1,0 +1,42 @@
+"""What was left out, or is doubtful, when data were opened: a line with all its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openvse.media.names import escaped
+
+
+class Problem(str):
+    """A line about one kind of problem. As a string, it names the first case.
+
+    Args:
+        summary: what happened, with the number of cases.
+        cases: the cases, one line each.
+        fault: whether it harms training, so that ``data check`` marks it as wrong.
+    """
+
+    summary: str
+    cases: tuple[str, ...]
+    fault: bool
+
+    def __new__(cls, summary: str, cases: Sequence[str] = (), *, fault: bool = False) -> Problem:
+        """Make the line from the summary and the first case."""
+        shown = tuple(map(escaped, cases))
+        problem = super().__new__(cls, f"{summary} (first: {shown[0]})" if shown else summary)
+        problem.summary, problem.cases, problem.fault = summary, shown, fault
+        return problem
+
+    def __reduce__(self) -> tuple[type[Problem], tuple[str, tuple[str, ...]], dict[str, bool]]:
+        return Problem, (self.summary, self.cases), {"fault": self.fault}
+
+
+def skipped(cases: Sequence[str], what: str, *, fault: bool = False) -> list[Problem]:
+    """Return a line about what was skipped; none if there are no cases.
+
+    Args:
+        cases: what was skipped.
+        what: what it is, after the number, such as "image(s) without a caption".
+        fault: see ``Problem``.
+    """
+    return [Problem(f"skipped {len(cases)} {what}", cases, fault=fault)] if cases else []
