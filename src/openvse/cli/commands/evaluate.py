@@ -42,6 +42,9 @@ Models: TypeAlias = Annotated[
         "models are averaged."
     ),
 ]
+Out: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
+]
 Processes: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
 ]
@@ -59,9 +62,7 @@ def evaluate(
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
-    ] = None,
+    out: Out = None,
     rerank: Rerank = None,
     folds: Folds = 1,
     protocol: ProtocolName = "",
