@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,13 @@ class BadImageError(DataError):
 
 class BadVideoError(BadImageError):
     """One clip cannot be used; the message says why. Code that catches BadImageError catches this too."""
+
+
+class TextError(OpenVSEError, ValueError):
+    """A file is not text in UTF-8; the message names it and the line.
+
+    It is also a ValueError, as other damage of a text file is.
+    """
 
 
 class StoreError(OpenVSEError):
@@ -84,6 +92,30 @@ class DiskError(OpenVSEError, OSError):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.strerror = reason
+
+
+def decoded(content: bytes, where: object, *, first_line: int = 1, offset: int = 0) -> str:
+    """Return bytes of UTF-8 as text, without a byte-order mark at their start.
+
+    Args:
+        content: the bytes.
+        where: what they are, for the message.
+        first_line: the number of their first line.
+        offset: the number of bytes before them.
+
+    Raises:
+        TextError: they are not UTF-8.
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise TextError(f"{where} is UTF-16: save it as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = first_line + content.count(b"\n", 0, error.start)
+        raise TextError(
+            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: save the "
+            f"file as UTF-8"
+        ) from error
 
 
 FEW = 6

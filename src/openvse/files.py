@@ -1,4 +1,4 @@
-"""Files that are complete at every moment, and folders that one process at a time writes to."""
+"""Files that are complete at every moment, folders that one process at a time writes to, and how text is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from openvse.errors import DiskError, OpenVSEError
+from openvse.errors import DiskError, OpenVSEError, decoded
 
 LOCK = "writer.lock"
 """The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
@@ -260,6 +260,59 @@ def write_page(path: Path, content: str) -> None:
     """Write a text as ``write_whole`` does, and make its folder if it is missing."""
     with made(path.parent):
         write_whole(path, content)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, with or without a byte-order mark.
+
+    Raises:
+        TextError: it is not UTF-8.
+        OSError: it cannot be read.
+    """
+    return decoded(path.read_bytes(), path)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file; see ``read_text`` and ``split_lines``."""
+    *lines, rest = split_lines(read_text(path))
+    return [*lines, rest] if rest else lines
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Return what is before, between and after the line ends of a text.
+
+    Only ``\n`` and ``\r\n`` end a line, since captions and strings of JSON may hold what else Unicode calls a line
+    separator. In a text without ``\n``, ``\r`` does, as on the first Macintosh.
+    """
+    text = text.replace("\r\n", "\n")
+    return text.split("\n" if "\n" in text else "\r")
+
+
+def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:
+    """Yield the lines of a large file that is opened for bytes as ``read_lines`` does, one at a time.
+
+    Raises:
+        TextError: a line is not UTF-8.
+    """
+    offset = 0
+    for number, line in enumerate(lines, start=1):
+        text = decoded(line, where, first_line=number, offset=offset)
+        yield text.removesuffix("\n").removesuffix("\r")
+        offset += len(line)
+
+
+def whole_characters(text: str) -> str:
+    r"""Return a text in which U+FFFD stands for each half of a surrogate pair, which no file or tokenizer can hold.
+
+    Halves come from escapes of JSON, and from arguments and names that are not UTF-8.
+
+    Example:
+        >>> print(ascii(whole_characters("caf\udce9 \ud83d\ude00")))
+        'caf\ufffd \U0001f600'
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int = 0) -> int:

@@ -24,7 +24,7 @@ from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation import Metrics, evaluate
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
-from openvse.files import locked, made, write_whole
+from openvse.files import locked, made, read_text, write_whole
 from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.retrieval.recipe import RetrievalRecipe
@@ -330,7 +330,7 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         OpenVSEError: the run has another recipe or other data.
     """
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(read_text(path))
     except (OSError, ValueError):
         return None
     wanted = json.loads(json.dumps(asked))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from openvse.backbones.base import Backbone
 from openvse.errors import ModelError, install
-from openvse.files import write_whole
+from openvse.files import read_text, write_whole
 from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 
 PACKAGE = "package:"
@@ -100,7 +100,7 @@ def model_source(source: str | Path) -> str:
 
 def _says_model_type(path: Path) -> bool:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_text(path))
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and isinstance(config.get("model_type"), str)
@@ -315,7 +315,7 @@ def saved_name(assets: Path) -> str:
         ModelError: the name is missing.
     """
     try:
-        return (assets / FINGERPRINT_FILE).read_text(encoding="utf-8").strip()
+        return read_text(assets / FINGERPRINT_FILE).strip()
     except OSError as error:
         raise ModelError(
             f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again"

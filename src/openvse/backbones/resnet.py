@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from openvse.backbones.base import Backbone, cells
 from openvse.errors import ModelError, RecipeError, said_by
+from openvse.files import read_text
 from openvse.media.resizing import resized_middle
 from openvse.types import Features, Inputs
 
@@ -138,7 +139,7 @@ def _start(network: ResNetNetwork, weights: str | None) -> str:
 
 def _saved_start(assets: Path) -> str:
     path = assets / START_FILE
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else "unknown"
+    return read_text(path).strip() if path.is_file() else "unknown"
 
 
 def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import OpenVSEError
+from openvse.files import whole_characters
 
 _NAME = re.compile(
     r".*\.(avif|bmp|gif|heic|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp|avi|flv|m4v|mkv|mov|mp4|mpe?g|webm|wmv)",
@@ -69,7 +70,7 @@ def read_queries(words: Sequence[str], like: Sequence[str], ids: Sequence[str]) 
     Raises:
         OpenVSEError: there is no such image, or nothing is asked.
     """
-    asked = [asked_image(word) if names_image(word) else Asked(word) for word in words]
+    asked = [asked_image(word) if names_image(word) else Asked(whole_characters(word)) for word in words]
     known = set(ids) if like else set()
     for word in like:
         if word in known:

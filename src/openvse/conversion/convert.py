@@ -30,7 +30,7 @@ from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, 
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
-from openvse.files import locked, replacing_folder
+from openvse.files import locked, read_lines, replacing_folder
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
@@ -259,9 +259,8 @@ def _write_pieces(
 
 def _read_pieces(path: Path) -> list[str]:
     try:
-        with path.open(encoding="utf-8") as file:
-            return [line.rstrip("\n") for line in file]
-    except (OSError, UnicodeDecodeError) as error:
+        return read_lines(path)
+    except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
         ) from error

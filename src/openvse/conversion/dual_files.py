@@ -17,6 +17,7 @@ from torch import Tensor
 from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.weights import Weights, dense_weights, expect_memory
 from openvse.errors import CheckpointError, said_by
+from openvse.files import read_text
 
 CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
 INDEX = ".index.json"  # the end of the name of a list of weights in several files
@@ -143,7 +144,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, or is not a mapping.
     """
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path.name} cannot be read ({error}): download it again") from error
     if not isinstance(tree, dict):

@@ -19,6 +19,7 @@ from openvse.corpus.splits import (
     split_positions,
 )
 from openvse.errors import DataError
+from openvse.files import whole_characters
 from openvse.media.matching import FoundFiles, find_files
 from openvse.media.packed import ImageFile
 from openvse.media.problems import Problem, skipped
@@ -257,6 +258,10 @@ def _usable(problems: list[str], records: Sequence[Record], found: FoundFiles | 
         records = [record for record in records if record.path not in gone]
         lines = [found.without_file(path) for path in missing]
         problems += skipped(lines, "captioned image(s) without a file", fault=True)
+    halved = [r.image_id for r in records if any(whole_characters(each) != each for each in r.captions)]
+    if halved:
+        summary = f"{len(halved)} image(s) have a caption with half a character, which is read as U+FFFD"
+        problems.append(Problem(summary, halved))
     clean = [replace(record, captions=_tidy(record.captions)) for record in records]
     pairs = list(zip(records, clean, strict=True))
     emptied = [old.image_id for old, new in pairs if len(new.captions) < len(old.captions)]
@@ -266,7 +271,7 @@ def _usable(problems: list[str], records: Sequence[Record], found: FoundFiles | 
 
 
 def _tidy(captions: Sequence[str]) -> tuple[str, ...]:
-    return tuple(tidied for caption in captions if (tidied := " ".join(caption.split())))
+    return tuple(whole_characters(tidied) for caption in captions if (tidied := " ".join(caption.split())))
 
 
 @dataclass(frozen=True)

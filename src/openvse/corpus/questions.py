@@ -20,6 +20,7 @@ from openvse.corpus.splits import (
     split_positions,
 )
 from openvse.errors import DataError
+from openvse.files import whole_characters
 from openvse.media.matching import find_files
 from openvse.media.problems import Problem, skipped
 from openvse.types import Relevance
@@ -210,7 +211,7 @@ def _tidy(question: Question) -> Question:
     """Return a question with tidy white space, without blank answers, in a split with its canonical name."""
     return replace(
         question,
-        text=" ".join(question.text.split()),
+        text=whole_characters(" ".join(question.text.split())),
         answers=tuple(filter(None, map(_tidy_answer, question.answers))),
         split=canonical_split(question.split) if question.split else "",
     )
@@ -218,7 +219,7 @@ def _tidy(question: Question) -> Question:
 
 @lru_cache(maxsize=1 << 16)  # millions of answers, few different ones
 def _tidy_answer(answer: str) -> str:
-    return " ".join(answer.split())
+    return whole_characters(" ".join(answer.split()))
 
 
 def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list[Question]:

@@ -17,6 +17,7 @@ from openvse.corpus import Corpus
 from openvse.datasets.coco import KARPATHY, OFFICIAL, official_captions
 from openvse.datasets.layout import first_file, reading_json
 from openvse.errors import DataError
+from openvse.files import read_lines
 
 _NUMBER = re.compile(r"(\d+)\.\w+$")
 
@@ -151,15 +152,14 @@ def _read_ratings(path: Path, task: str) -> RatedPairs:
     expected = HEADERS[task]
     rows = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = csv.reader(file)
-            header = tuple(next(lines, ()))
-            if header != expected:
-                raise DataError(
-                    f"{path}: its columns are {', '.join(header) or 'missing'}, and not {', '.join(expected)}: give "
-                    f"the file with aggregated scores, of the published version"
-                )
-            rows = [_rating(path, task, number, line) for number, line in enumerate(lines, 2)]
+        lines = csv.reader(f"{line}\n" for line in read_lines(path))
+        header = tuple(next(lines, ()))
+        if header != expected:
+            raise DataError(
+                f"{path}: its columns are {', '.join(header) or 'missing'}, and not {', '.join(expected)}: give "
+                f"the file with aggregated scores, of the published version"
+            )
+        rows = [_rating(path, task, number, line) for number, line in enumerate(lines, 2)]
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: it cannot be read ({error}): download it again") from error
     if not rows:

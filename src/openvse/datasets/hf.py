@@ -88,7 +88,7 @@ def read_configs(readme: Path) -> list[HubConfig]:
     Raises:
         DataError: the head is not YAML.
     """
-    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    text = readme.read_text(encoding="utf-8-sig", errors="replace") if readme.is_file() else ""
     head = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, flags=re.DOTALL)
     try:
         tree = yaml.safe_load(head[1]) if head else None

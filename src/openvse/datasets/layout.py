@@ -16,6 +16,7 @@ from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
+from openvse.files import read_text
 from openvse.media.names import escaped
 
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
@@ -58,7 +59,7 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
         DataError: the file cannot be read, or has another format.
     """
     try:
-        yield json.loads(path.read_text(encoding="utf-8"), object_hook=hook)
+        yield json.loads(read_text(path), object_hook=hook)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
     except OSError as error:

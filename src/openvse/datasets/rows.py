@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from openvse.corpus.corpus import Record
 from openvse.corpus.splits import SPLITS, is_split
-from openvse.errors import DataError
+from openvse.errors import DataError, TextError
+from openvse.files import read_text, split_lines
 from openvse.media.names import escaped
 
 IMAGE_FIELDS = ("file_name", "image", "path", "video", "filepath", "filename", "file", "image_path")
@@ -124,15 +125,14 @@ _DELIMITERS = (",", ";", "\t")
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file, with or without a byte-order mark; raise DataError if it cannot be read."""
+    """Return the lines of a text file (see ``files.split_lines``); raise DataError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+        text = read_text(path)
+    except TextError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
-    # splitlines would also cut at exotic separators that JSON strings may hold.
-    return text.split("\n") if text else []
+    return split_lines(text) if text else []
 
 
 def check_size(where: str | Path, size: int) -> None:

@@ -12,7 +12,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import check_size, read_captions, read_split
-from openvse.errors import DataError
+from openvse.errors import DataError, TextError, decoded
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
@@ -197,7 +197,7 @@ def _read_text(
     file = archive.extractfile(member)
     content = file.read() if file else b""
     try:
-        text = content.decode("utf-8-sig")
+        text = decoded(content, where)
         if ending != "json":
             item.captions = [line.strip() for line in text.split("\n") if line.strip()]
             return
@@ -205,11 +205,11 @@ def _read_text(
         if not isinstance(entry, dict):
             raise DataError('not an object; write {"caption": "a sentence"}')
         said, item.split = read_captions(entry), read_split(entry)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start} is not UTF-8; save it as UTF-8") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON ({error.msg}); write an object") from error
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
+    except TextError as error:
+        raise DataError(str(error)) from error
     if item.captions is None:
         item.captions = said

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from openvse.encoders.spelling import Spellings
 from openvse.encoders.word_splitters import Splitter, split_words
 from openvse.errors import DataError, ModelError
-from openvse.files import write_whole
+from openvse.files import read_text, write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,7 +148,7 @@ class Vocabulary:
             ModelError: the file is missing or damaged.
         """
         try:
-            words = [str(word) for word in json.loads(path.read_text(encoding="utf-8"))["words"]]
+            words = [str(word) for word in json.loads(read_text(path))["words"]]
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:

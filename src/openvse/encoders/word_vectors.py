@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Container
-from io import TextIOWrapper
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.backbones.pretrained import package_folder
-from openvse.errors import DataError, install
+from openvse.errors import DataError, TextError, install
+from openvse.files import text_lines
 
 GZIP = b"\x1f\x8b"
 
@@ -37,13 +38,13 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     vectors: dict[str, Tensor] = {}
     try:
         with _opened(path) as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(text_lines(lines, path), start=1):
                 word, _, rest = line.rstrip().partition(" ")
                 if number == 1 and word.isdigit() and rest.isdigit():
                     _check_width(int(rest), dim, f"{path}: each vector")
                 elif number == 1 or (word in wanted and word not in vectors):
                     vectors[word] = _parse(rest, dim, f"{path}, line {number}")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, TextError) as error:
         raise DataError(
             f"word vectors {path} cannot be read ({error}): give a text file of GloVe or fastText (.txt, .vec), or "
             f"its .gz; unpack a .zip; a .bin is not a text file"
@@ -51,10 +52,10 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     return {word: vector for word, vector in vectors.items() if word in wanted}
 
 
-def _opened(path: Path) -> TextIOWrapper:
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
-    return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")
+    return gzip.open(path) if packed else path.open("rb")
 
 
 def _check_width(width: int, dim: int, place: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from openvse.encoding.output import import_parquet
 from openvse.errors import DataError
+from openvse.files import text_lines, whole_characters
 from openvse.media.listing import LeftOut, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
@@ -122,9 +123,9 @@ def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
     for number, row in rows:
         said = row.get(column)
         value = str(said) if isinstance(said, str | int | float) else ""
-        item = str(row["id"]) if row.get("id") not in (None, "") else ""
+        item = whole_characters(str(row["id"])) if row.get("id") not in (None, "") else ""
         if kind == "texts":
-            sentence = " ".join(value.split())
+            sentence = whole_characters(" ".join(value.split()))
             if sentence:
                 listing.records.append(EncodingRecord(item or str(number), sentence))
             else:
@@ -170,13 +171,14 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if suffix == ".parquet":
             yield from enumerate(_parquet_rows(file), start=1)
             return
-        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        with file.open("rb") as opened:
+            lines = text_lines(opened, escaped(file))
             if suffix == ".txt":
-                for number, line in enumerate(lines, start=1):
-                    if text := line.rstrip("\r\n"):
-                        yield number, {"": text}
+                yield from ((number, {"": line}) for number, line in enumerate(lines, start=1) if line)
             elif suffix in (".csv", ".tsv"):
-                reader = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",")
+                reader = csv.DictReader(
+                    (f"{line}\n" for line in lines), delimiter="\t" if suffix == ".tsv" else ","
+                )
                 for row in reader:
                     yield reader.line_num, {str(key).strip().lower(): value for key, value in row.items()}
             elif suffix in (".jsonl", ".ndjson"):

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, OpenVSEError, install
-from openvse.files import LOCK, replacing
+from openvse.files import LOCK, read_text, replacing
 
 Form = Literal["npy", "parquet"]
 
@@ -98,7 +98,7 @@ class Target:
     def read_manifest(self) -> dict[str, Any] | None:
         """Return the content of the manifest; None if there is none."""
         try:
-            told = json.loads(self.manifest.read_text(encoding="utf-8"))
+            told = json.loads(read_text(self.manifest))
         except (OSError, ValueError):
             return None
         return told if isinstance(told, dict) and told.get("format") == "openvse-encoding" else None

@@ -22,7 +22,7 @@ from torch import Tensor
 from openvse.encoding.listing import EncodingRecord, Kind, RecordList, list_records
 from openvse.encoding.output import Form, ShardFiles, Target, target_of, write_shard
 from openvse.errors import DataError, ModelError
-from openvse.files import locked, made, write_whole
+from openvse.files import locked, made, read_text, write_whole
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower
@@ -338,7 +338,7 @@ class _Run:
         kept = {}
         for shard in self._shards:
             try:
-                told = json.loads(_note(self._target, shard).read_text(encoding="utf-8"))
+                told = json.loads(read_text(_note(self._target, shard)))
                 failed = [(item, reason) for item, reason in told["failed"]]
                 done = EncodedShard(told["digest"], ShardFiles(**told["files"]), failed)
                 sizes = done.files.sizes.items()

@@ -15,6 +15,7 @@ from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError
 from openvse.features.arrays import num_real
+from openvse.files import read_lines
 
 FEATURES = ("features", "x", "feat", "feats", "image_features")
 BOXES = ("boxes", "bbox", "image_bb")
@@ -150,8 +151,8 @@ def read_id_file(path: Path, count: int, what: str) -> list[str]:
         DataError: the file cannot be read, or has another number of lines.
     """
     try:
-        ids = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        ids = read_lines(path)
+    except (OSError, ValueError) as error:
         raise DataError(
             f"ids {path} cannot be read ({error}): give a text file with one id per line"
         ) from error

@@ -35,7 +35,7 @@ from openvse.features.layout import MANIFEST, StoreDtype, StoreManifest, read_id
 from openvse.features.sources import SourceLog
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
-from openvse.files import write_whole, writing
+from openvse.files import read_text, write_whole, writing
 from openvse.functional import pad
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
@@ -418,7 +418,7 @@ def _tried(folder: Path, writer: FeatureStoreWriter) -> frozenset[str]:
     tried: list[str] = []
     for path in folder.glob("*.json"):
         try:
-            note = json.loads(path.read_text(encoding="utf-8"))
+            note = json.loads(read_text(path))
         except (OSError, ValueError):
             continue
         if note["last"] is None or note["last"] in writer:

@@ -28,7 +28,7 @@ from typing import Literal
 import numpy as np
 
 from openvse.errors import StoreError
-from openvse.files import checksum, write_whole
+from openvse.files import checksum, read_text, write_whole
 
 StoreDtype = Literal["float16", "float32"]
 
@@ -107,7 +107,7 @@ class StoreManifest:
         if not path.is_file():
             raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")
         try:
-            fields = json.loads(path.read_text())
+            fields = json.loads(read_text(path))
             name, version = fields.pop("format"), fields.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
@@ -236,7 +236,7 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
 def _read(folder: Path, manifest: StoreManifest) -> tuple[StoreManifest, dict[str, int]] | None:
     """Return the covered part of the store as a manifest, and the checksums; None if there are none."""
     try:
-        content = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        content = json.loads(read_text(folder / CHECKSUMS))
         counts = {name: int(content[name]) for name in ("items", "rows", "id_bytes")}
         sums = {str(name): int(value) for name, value in content["sums"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from openvse.errors import StoreError
-from openvse.files import writing
+from openvse.files import read_lines, writing
 from openvse.media.packed import ImageFile
 
 SOURCES = "sources.jsonl"
@@ -111,7 +111,7 @@ def read_sources(store: Path) -> Mapping[Path, SourceFile]:
     """
     folder, sources = os.path.realpath(store), dict[Path, SourceFile]()
     try:
-        lines = (store / SOURCES).read_text(encoding="utf-8").splitlines()
+        lines = read_lines(store / SOURCES)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

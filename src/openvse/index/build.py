@@ -357,7 +357,7 @@ class _Run:
         if self._holds == "sentences":
             return [list_sentences(root) for root in self._roots]
         given = self._asked.ignore
-        rules = _remembered(found, _IGNORE).splitlines() if given is None else list(given)
+        rules = _remembered(found, _IGNORE).split("\n") if given is None else list(given)
         videos = self._asked.model.reads_videos or bool(seconds)
         return [list_root(root, videos=videos, ignore=rules) for root in self._roots]
 

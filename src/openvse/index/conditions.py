@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from openvse.errors import DataError
+from openvse.files import whole_characters
 from openvse.index.database import encode_id, plain_text
 from openvse.index.index import Index
 from openvse.media.names import escaped
@@ -222,7 +223,7 @@ def parse_condition(text: str) -> Condition:
     Raises:
         DataError: it cannot be understood.
     """
-    found = _CONDITION.fullmatch(text)
+    found = _CONDITION.fullmatch(whole_characters(text))
     if found is None or not found["value"]:
         raise DataError(
             f"{text!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, such as "

@@ -15,7 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
-from openvse.errors import DataError
+from openvse.errors import DataError, TextError
+from openvse.files import read_lines, whole_characters
 from openvse.index.database import Database, Root, decode_id, encode_id
 from openvse.index.manifest import Held, Item
 from openvse.media.listing import LeftOut, list_media, rules_of
@@ -142,10 +143,12 @@ def list_sentences(root: Root) -> RootListing:
     if not file.is_file():
         return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
+        lines = read_lines(file)
+    except TextError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
         raise DataError(
-            f"{file} cannot be read as text in UTF-8: give a file with a sentence a line"
+            f"{file} cannot be read ({error.strerror}): give a file with a sentence a line"
         ) from error
     sentences = sorted({" ".join(line.split()) for line in lines} - {""}, key=encode_id)
     if not sentences:
@@ -393,7 +396,7 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
         lines.setdefault(files.get(name, name), {}).update(entry)
-    written = {name: json.dumps(entry, ensure_ascii=True) for name, entry in lines.items()}
+    written = {name: _as_json(entry) for name, entry in lines.items()}
     return Metadata(state, written, tuple(f"{escaped(folder / METADATA)}: {each}" for each in problems))
 
 
@@ -417,6 +420,12 @@ def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tup
         if cases:
             problems.append(f"{len(cases):,} {what} (first: {escaped(cases[0])})")
     return files, problems
+
+
+def _as_json(entry: dict[str, object]) -> str:
+    """Return an object as ASCII, without halves of characters, which SQLite cannot hand out."""
+    whole = json.loads(whole_characters(json.dumps(entry, ensure_ascii=False)))
+    return json.dumps(whole, ensure_ascii=True)
 
 
 def note_metadata(database: Database, root: Root, said: Metadata) -> None:

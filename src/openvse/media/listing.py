@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from openvse.errors import DataError
+from openvse.errors import DataError, TextError, decoded
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
 from openvse.media.problems import Problem
 
@@ -294,9 +294,11 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
     """
     file = folder / RULES_FILE
     try:
-        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as text in UTF-8: repair it, or remove it") from error
+        lines = decoded(file.read_bytes(), file).replace("\r\n", "\n").split("\n") if file.is_file() else []
+    except TextError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}): repair it, or remove it") from error
     return IgnoreRules([*lines, *more])
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError
+from openvse.files import read_text
 
 CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
@@ -205,7 +206,7 @@ def read_calibration(folder: Path) -> Calibration | None:
     if not path.is_file():
         return None
     try:
-        return Calibration.from_json(path.read_text(encoding="utf-8"))
+        return Calibration.from_json(read_text(path))
     except (ModelError, OSError, UnicodeError) as error:
         _logger.warning("%s is not used: %s", path, error)
         return None

@@ -20,6 +20,7 @@ from torch import nn
 
 from openvse import __version__
 from openvse.errors import ModelError, said_by
+from openvse.files import read_text
 from openvse.output.table import Table
 from openvse.specs import ModelSpec
 
@@ -69,7 +70,7 @@ def read_config(folder: Path) -> ModelConfig:
                 f"{folder} is not a model folder: it has no {name} (train one, or name a finished run's best/)"
             )
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(read_text(folder / CONFIG))
         version = config["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, KeyError) and "model_type" in config:

@@ -19,6 +19,7 @@ from openvse.corpus.trained_on import remembers_training
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import metric_title
+from openvse.files import read_text
 from openvse.media.packed import ImageFile
 from openvse.output.charts import CHART_STYLE, COLOURS, Line, line_chart
 from openvse.output.documents import CONFIDENCE, html_page, percent
@@ -329,7 +330,7 @@ def start_of(run: ReportedRun) -> Mapping[str, Any]:
     written: object = None
     if run.named.folder is not None:
         with suppress(OSError, ValueError):
-            written = json.loads((run.named.folder / "before_after.json").read_text(encoding="utf-8"))
+            written = json.loads(read_text(run.named.folder / "before_after.json"))
     stated = (run.recipe or {}).get("start")
     name = {"name": stated} if isinstance(stated, str) else {}
     if isinstance(written, Mapping) and isinstance(written.get("start"), Mapping):

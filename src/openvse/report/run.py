@@ -15,6 +15,7 @@ from openvse.corpus.splits import LEAKAGE
 from openvse.errors import OpenVSEError, said_by
 from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import Metrics
+from openvse.files import read_text
 from openvse.model import Model, read_config
 from openvse.model.folder import ModelConfig
 from openvse.tasks import kind_of
@@ -130,7 +131,7 @@ def read_run(source: str) -> ReportedRun:
 
 def _read_recipe(path: Path) -> Mapping[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.safe_load(read_text(path))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise OpenVSEError(
             f"{path} cannot be read ({said_by(error)}): restore it, or name another run"

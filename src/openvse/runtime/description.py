@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from openvse.errors import ModelError
+from openvse.files import read_text
 from openvse.runtime.arrays import Kind
 
 EXPORT = "export.json"
@@ -98,7 +99,7 @@ def read_description(folder: str | Path) -> Description:
     if not is_export(folder):
         raise ModelError(f"{folder} is not an exported model: make one with 'openvse export MODEL {folder}'")
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_text(path))
         kind = fields.pop("kind"), fields.pop("version")
         if kind == (FORMAT, VERSION):
             image, text = (_side(fields.pop(side)) for side in ("image", "text"))

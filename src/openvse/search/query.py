@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError
+from openvse.files import whole_characters
 from openvse.index.conditions import Condition
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
@@ -26,7 +27,7 @@ class Query:
     embedding an item and the cosine, that is a search with the weighted sum of the embeddings.
 
     Attributes:
-        text: a sentence; "" for none.
+        text: a sentence; "" for none. U+FFFD stands for half a character, here and in ``avoid``.
         image: an image; None for none.
         like: the id of an item of the index, whose stored embeddings are taken; it is not among its own hits.
         avoid: sentences that the items should not fit.
@@ -45,6 +46,8 @@ class Query:
     avoid_weight: float = 0.5
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", whole_characters(self.text))
+        object.__setattr__(self, "avoid", tuple(map(whole_characters, self.avoid)))
         if not self.text.strip() and self.image is None and self.like is None:
             raise DataError(
                 "a query looks for nothing: give a sentence, an image, or an item that is like it"

@@ -14,6 +14,7 @@ from openvse.errors import StoreError
 from openvse.features import FeatureStore, open_store
 from openvse.features.layout import MANIFEST
 from openvse.features.sources import SourceFile, read_sources
+from openvse.files import read_text
 from openvse.media.packed import ImageFile
 from openvse.model import TwoTower
 from openvse.model.two_tower import embed
@@ -101,7 +102,7 @@ def _of_run(run: Path) -> list[Path]:
     """Return the folders of a run's stores: its own, and the one that its recipe names."""
     places = [run / "features"]
     try:
-        named = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["data"]["features"]
+        named = yaml.safe_load(read_text(run / "recipe.yaml"))["data"]["features"]
         places += [Path(named)] if isinstance(named, str) else []
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         pass  # not a run of openvse

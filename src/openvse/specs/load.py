@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from openvse.errors import RecipeError, choices, nearest
+from openvse.errors import RecipeError, TextError, choices, decoded, nearest
 from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
@@ -201,8 +201,8 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise RecipeError(f"recipe {path}: its bases lead back to itself")
     try:
-        tree = yaml.load(path.read_text(), _LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        tree = yaml.load(decoded(path.read_bytes(), path), _LOADER)
+    except (yaml.YAMLError, TextError) as error:
         raise RecipeError(f"recipe {path} is not YAML: {_one_line(error)}") from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {path} holds {type(tree).__name__}, not keys and values")

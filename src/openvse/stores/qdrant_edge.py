@@ -16,7 +16,7 @@ import qdrant_edge as edge
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineBusyError, EngineError, said_by
-from openvse.files import locked, write_whole
+from openvse.files import locked, read_text, write_whole
 from openvse.stores import StoreAddress, Within
 from openvse.stores.qdrant_points import PAYLOAD_INDEXES, Clause, QdrantPoints, filter_of
 
@@ -111,7 +111,7 @@ class QdrantEdgeStore(QdrantPoints):
     def note(self) -> dict[str, Any] | None:
         """Return the note; None where there is none."""
         try:
-            note = json.loads((self._folder / _NOTE).read_text())
+            note = json.loads(read_text(self._folder / _NOTE))
         except (OSError, ValueError):
             return None
         return note if isinstance(note, dict) else None

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, nearest, said_by
+from openvse.files import read_text
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
@@ -109,7 +110,7 @@ def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        config = json.loads(Path(hf_hub_download(repo_id, CONFIG, revision=revision)).read_text())
+        config = json.loads(read_text(Path(hf_hub_download(repo_id, CONFIG, revision=revision))))
         if "format_version" not in config:  # known before gigabytes are downloaded
             raise ModelError(
                 f"{repo_id} is a model of the hub that openvse did not save: run 'openvse convert {repo_id} MODEL' "

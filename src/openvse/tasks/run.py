@@ -18,7 +18,7 @@ from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
-from openvse.files import locked, made, write_whole
+from openvse.files import locked, made, read_text, write_whole
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.pipeline import WorkProgress
@@ -214,7 +214,7 @@ def _check_recipe(written: Path, recipe: RunRecipe) -> None:
     if not written.is_file():
         return
     # Keys that an older openvse did not know have their defaults.
-    before = parse_recipe(yaml.safe_load(written.read_text()), copy=written.parent / START).to_dict()
+    before = parse_recipe(yaml.safe_load(read_text(written)), copy=written.parent / START).to_dict()
     tree = recipe.to_dict()
     changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
     if changed:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from openvse.errors import ModelError, OpenVSEError
+from openvse.files import read_text
 from openvse.model.folder import CONFIG, read_config
 from openvse.tasks.load import find_model
 from openvse.tasks.run import RECIPE
@@ -219,7 +220,7 @@ def _recipe(path: Path) -> str | None:
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.safe_load(read_text(path))
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return tree if isinstance(tree, dict) else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from openvse.errors import OpenVSEError
-from openvse.files import write_whole, writing
+from openvse.files import read_lines, write_whole, writing
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -193,7 +193,7 @@ def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
         path.unlink()
         return
     kept = []
-    for line in path.read_text().splitlines():
+    for line in read_lines(path):
         try:
             record = json.loads(line)
             ends_epoch = record["kind"] in ENDS_EPOCH and epochs is not None
@@ -289,7 +289,7 @@ def read_records(path: Path) -> RunRecords:
         OpenVSEError: there is no such file, it cannot be read, or it holds no record.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise OpenVSEError(
             f"{path.parent} has no {METRICS} that can be read ({error.strerror}), so nothing is known of its "
@@ -303,7 +303,7 @@ def read_records(path: Path) -> RunRecords:
     return RunRecords(tuple(found), len([line for line in lines if line.strip()]) - len(found))
 
 
-def _records(lines: Iterable[str]) -> Iterable[Mapping[str, Any]]:
+def _records(lines: Iterable[bytes]) -> Iterable[Mapping[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)

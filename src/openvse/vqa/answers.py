@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError, ModelError
-from openvse.files import write_whole
+from openvse.files import read_text, write_whole
 
 MIN_VOTES = 4
 """With fewer answers, no answer can get the full score of VQA, which takes three *other* annotators."""
@@ -204,7 +204,7 @@ class AnswerVocabulary:
             ModelError: the file is missing or damaged.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_text(path))
             return cls([str(answer) for answer in content["answers"]], votes=bool(content["votes"]))
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openvse.errors import DataError
+from openvse.files import read_lines
 
 _FILES = ("index.noun", "data.noun")
 _INSTALLED = (Path("/usr/share/wordnet"), Path("/usr/share/nltk_data/corpora/wordnet"))
@@ -184,7 +185,7 @@ def find_wordnet() -> Path | None:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+    return read_lines(path)
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:

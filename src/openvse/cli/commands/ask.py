@@ -10,7 +10,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device, Json, Threads
-from openvse.files import refuse_there, write_page
+from openvse.files import refuse_there, whole_characters, write_page
 
 
 @app.command(rich_help_panel="Search")
@@ -42,6 +42,7 @@ def ask(
     refuse_image_questions(questions)
     if html is not None:
         refuse_there([html], "choose another --html, or delete it first")
+    questions = [*map(whole_characters, questions)]
     loaded = load_as(Answerer, model, device=device)
     answered = explain(loaded, image, questions, top_k=top_k)
     if as_json:
