@@ -222,3 +222,14 @@ def test_from_checkpoint_to_search_on_the_command_line(
     assert (
         refused.exit_code == 2 and "is a checkpoint of transformers: run 'openvse convert" in refused.output
     )
+
+
+def test_siglip_2_reads_small_letters_whatever_its_tokenizer(tmp_path: Path) -> None:
+    model = convert(str(save_dual("siglip", tmp_path / "siglip")), tmp_path / "model").model
+    assert (
+        json.loads((tmp_path / "model/config.json").read_text())["spec"]["text"]["encoder"]["cleaning"]
+        == "lower"
+    )
+    for each in (model, openvse.load(tmp_path / "model")):
+        upper, lower = each.text.encoder.tokenize(["A Red DOG", "a red dog"])
+        assert upper.tolist() == lower.tolist() and each.text.encoder.unknown_words("Red DOG") == []

@@ -201,3 +201,27 @@ def test_a_tokenizer_that_is_not_among_the_files_is_named(tmp_path: Path) -> Non
         convert(tmp_path / "open", tmp_path / "model")
     convert(tmp_path / "open", tmp_path / "model", vocabulary=tmp_path / "words")
     assert openvse.load(tmp_path / "model").encode_text("a dog").vectors.shape == (1, 1, EMBED)
+
+
+def test_sentences_are_cleaned_and_the_advised_files_are_a_tokenizer(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoint")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "checkpoint" / name).unlink()
+    words = ["a</w>", "d", "o", "g</w>", "do", "dog</w>", '"', '"</w>', "<|startoftext|>", "<|endoftext|>"]
+    for folder in (tmp_path / "checkpoint", tmp_path / "words"):
+        folder.mkdir(exist_ok=True)
+        (folder / "vocab.json").write_text(json.dumps({word: place for place, word in enumerate(words)}))
+        (folder / "merges.txt").write_text("#version: 0.2\nd o\ndo g</w>\n")
+    beside = convert(str(tmp_path / "checkpoint"), tmp_path / "beside").model
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / "checkpoint" / name).unlink()
+    named = convert(
+        str(tmp_path / "checkpoint"), tmp_path / "named", vocabulary=str(tmp_path / "words")
+    ).model
+    for model in (beside, named, openvse.load(tmp_path / "beside")):
+        (plain, curly) = (
+            ids.tolist() for ids in model.text.encoder.tokenize(['a "dog"', "A\u3000\u201c\uff24og\u201d"])
+        )
+        assert (
+            plain == curly and plain[0] == words.index("<|startoftext|>") and words.index("dog</w>") in plain
+        )

@@ -29,8 +29,9 @@ from openvse.conversion.dual_files import (
     read_dual_weights,
     read_json,
 )
-from openvse.conversion.open_clip import open_clip_files
+from openvse.conversion.open_clip import load_clip_tokenizer, open_clip_files
 from openvse.conversion.weights import Names, Weights, fill, renamed, shape
+from openvse.encoders.cleaning import Cleaning
 from openvse.errors import CheckpointError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
@@ -136,7 +137,7 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
             "eps": vision.layer_norm_eps,
         },
     }
-    text = _text(config, "last_token", last_position=True)
+    text = _text(config, "last_token", last_position=True, cleaning="lower")
     scaling = {
         "scale": _number(weights, "logit_scale").exp().item(),
         "bias": _number(weights, "logit_bias").item(),
@@ -181,6 +182,7 @@ def _text(
     *,
     projection: Any = "linear",
     last_position: bool = False,
+    cleaning: Cleaning | None = None,
 ) -> dict[str, Any]:
     """Return the text tower, which reads as many tokens as the text model has positions."""
     own = config.text_config
@@ -193,7 +195,11 @@ def _text(
         "size_augmentation": "none",
         "projection": projection,
     }
-    return {"encoder": encoder | ({"last_position": True} if last_position else {}), "aggregator": aggregator}
+    if last_position:
+        encoder["last_position"] = True
+    if cleaning is not None:
+        encoder["cleaning"] = cleaning
+    return {"encoder": encoder, "aggregator": aggregator}
 
 
 def _spec(width: int, image: dict[str, Any], text: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
@@ -266,8 +272,9 @@ def convert_dual(
         spec, ours = architecture.plan(config, kept)
         assets = Path(temporary) / "assets"
         _write_assets(files, tokenizer, config, architecture.classes, assets, _identity(place, config))
-        if files == made:  # OpenCLIP preprocesses images with torchvision
+        if files == made:  # OpenCLIP preprocesses images with torchvision, and cleans sentences
             spec["image"]["encoder"]["round_crop"] = True
+            spec["text"]["encoder"]["cleaning"] = "open_clip"
         model = _build(spec, place.name, overrides, assets)
     wanted = model.state_dict()
     fill(model, {_known(name, wanted): weight for name, weight in ours.items()})
@@ -314,10 +321,10 @@ def _write_assets(
         own.save_pretrained(folder / side)
     (folder / "image" / FINGERPRINT_FILE).write_text(f"{identity}\n", encoding="utf-8")
     load_processor(str(files)).save_pretrained(folder / "image")
-    _load_tokenizer(files, tokenizer, config.text_config.vocab_size).save_pretrained(folder / "text")
+    _load_tokenizer(files, tokenizer, config).save_pretrained(folder / "text")
 
 
-def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
+def _load_tokenizer(files: Path, named: str | None, config: Any) -> Any:
     """Return the tokenizer that the user named, or the one among the files.
 
     Raises:
@@ -330,7 +337,8 @@ def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
             f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): download all files of the model, or give the "
             f"folder or hub id of its tokenizer with --vocabulary"
         )
-    tokenizer = load_tokenizer(named or str(files))
+    load = load_clip_tokenizer if config.model_type == "clip" else load_tokenizer
+    tokenizer, num_words = load(named or str(files)), config.text_config.vocab_size
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= num_words:
         raise CheckpointError(

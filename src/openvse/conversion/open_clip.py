@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openvse.backbones.pretrained import load_tokenizer
+from openvse.backbones.pretrained import load_or_explain, load_tokenizer
 from openvse.conversion.weights import Names, Weights, renamed, shape
 from openvse.errors import CheckpointError, ModelError
 
@@ -212,9 +212,23 @@ def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
     }
 
 
+def load_clip_tokenizer(source: str) -> Any:
+    """Return CLIP's tokenizer: in any form that ``transformers`` knows, or as ``vocab.json`` and ``merges.txt`` alone.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded.
+    """
+    from transformers import CLIPTokenizer
+
+    there = {path.name for path in Path(source).iterdir()} if Path(source).is_dir() else set()
+    if {"vocab.json", "merges.txt"} <= there and not {"tokenizer.json", "tokenizer_config.json"} & there:
+        return load_or_explain(CLIPTokenizer.from_pretrained, source, what="the tokenizer")
+    return load_tokenizer(source)
+
+
 def _copy_tokenizer(source: str, folder: Path) -> None:
     try:
-        load_tokenizer(source).save_pretrained(folder)
+        load_clip_tokenizer(source).save_pretrained(folder)
     except ModelError as error:
         raise CheckpointError(
             f"its tokenizer cannot be loaded ({error}): put vocab.json and merges.txt of CLIP's tokenizer next to its "

@@ -22,8 +22,10 @@ from openvse.backbones.fine_tuning import (
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TokenStatesEncoder
+from openvse.encoders.cleaning import Cleaning, cleaned
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.vocabulary import Coverage, UnknownWord
+from openvse.encoders.word_pieces import count_spelled, unknown_words
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
@@ -83,6 +85,9 @@ class TransformersText(TokenStatesEncoder):
             ``last`` (the end of text in CLIP, the last position in SigLIP) or the ``mean``; ``none`` makes no vector.
         last_position: whether to append the state of the last position, which may be padding, as one more local
             feature, which is stored and not augmented. It is for text models that attend to the padding.
+        cleaning: what is done to a sentence before the tokenizer reads it: ``none``, ``lower`` or ``open_clip`` (see
+            ``encoders.cleaning``). By default it is ``lower`` for SigLIP and SigLIP 2, which were trained on small
+            letters, whatever the class of their tokenizer; and ``none`` for all others.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
@@ -111,6 +116,7 @@ class TransformersText(TokenStatesEncoder):
         train_blocks: int | None = None,
         lora: Mapping[str, Any] | None = None,
         last_position: bool = False,
+        cleaning: Cleaning | None = None,
     ) -> None:
         super().__init__()
         self.lora = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
@@ -121,6 +127,9 @@ class TransformersText(TokenStatesEncoder):
         positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
         fills = self.backbone.config.model_type in ATTENDS_TO_PADDING
+        self.cleaning: Cleaning = cleaning or ("lower" if fills else "none")
+        if self.cleaning == "lower":
+            lower_case(self.tokenizer)
         self.fill_to = min(positions, self.tokenizer.model_max_length) if fills else None
         if last_position and not fills:
             raise RecipeError(
@@ -161,7 +170,7 @@ class TransformersText(TokenStatesEncoder):
         some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
         names = None if self.blocks is None else self.blocks.below(self.backbone)
         digest = hashlib.sha256(
-            repr([vocabulary, list(self.tokenizer([PROBE, *some])["input_ids"])]).encode()
+            repr([vocabulary, list(self.tokenizer(self._cleaned([PROBE, *some]))["input_ids"])]).encode()
         )
         for name, parameter in self.backbone.named_parameters():
             if names is None or name in names:
@@ -201,7 +210,9 @@ class TransformersText(TokenStatesEncoder):
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the word pieces of each caption, special tokens included."""
-        encoded = self.tokenizer(list(captions), truncation=True, max_length=self.max_length)["input_ids"]
+        encoded = self.tokenizer(self._cleaned(captions), truncation=True, max_length=self.max_length)[
+            "input_ids"
+        ]
         # A tokenizer without special tokens gives no tokens for an empty caption.
         nothing = [self.tokenizer.unk_token_id or 0]
         return [torch.tensor(ids or nothing) for ids in encoded]
@@ -212,19 +223,16 @@ class TransformersText(TokenStatesEncoder):
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption, separated at white space, that have a piece which the tokenizer lacks."""
-        words = list(dict.fromkeys(caption.split()))
-        unknown = self.tokenizer.unk_token_id
-        found = zip(words, self._uncut(words), strict=True) if words else ()
-        return [UnknownWord(word) for word, ids in found if unknown in ids]
+        """Return the words of a caption, separated at white space, that the tokenizer lacks or spells out."""
+        return unknown_words(caption, self._pieces_of, self.tokenizer.unk_token_id)
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
-        """Count the pieces of captions without special tokens, and the pieces that the tokenizer lacks."""
-        encoded, limit = self._uncut(captions), self.max_length
+        """Count the pieces of captions without special tokens, and those of words that the tokenizer does not know."""
+        encoded, limit, unknown = self._uncut(captions), self.max_length, self.tokenizer.unk_token_id
         longest = limit - self.tokenizer.num_special_tokens_to_add()
         return Coverage(
             sum(map(len, encoded)),
-            sum(ids.count(self.tokenizer.unk_token_id) for ids in encoded),
+            sum(ids.count(unknown) for ids in encoded) + count_spelled(captions, self._pieces_of, unknown),
             num_sentences=len(captions),
             num_cut=sum(len(ids) > longest for ids in encoded),
             limit=f"{limit} pieces (max_length)",
@@ -284,8 +292,17 @@ class TransformersText(TokenStatesEncoder):
 
     def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
         """Return the ids of all pieces of captions, without special tokens and without a limit of the length."""
-        encoded = self.tokenizer(list(captions), add_special_tokens=False, verbose=False)["input_ids"]
+        encoded = self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
         return list(encoded)
+
+    def _cleaned(self, captions: Sequence[str]) -> list[str]:
+        return [cleaned(caption, self.cleaning) for caption in captions]
+
+    def _pieces_of(self, words: Sequence[str]) -> list[tuple[list[int], list[str]]]:
+        """Return the ids of the pieces of words, and the pieces."""
+        return [(ids, self.tokenizer.convert_ids_to_tokens(ids)) for ids in self._uncut(words)]
 
     def _make_augmentation(
         self, mode: TokenMode, rate: float, augment: Literal["pieces", "words"]
@@ -411,6 +428,16 @@ def _start_uniform(projection: nn.Module) -> None:
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Let a fast tokenizer itself make all letters small, so that its file says so to other libraries."""
+    from tokenizers import normalizers
+
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is not None and "Lowercase" not in str(fast.normalizer):
+        own = [] if fast.normalizer is None else [fast.normalizer]
+        fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
 
 
 def special_ends(tokenizer: Any) -> tuple[int, int]:

@@ -26,6 +26,7 @@ PROBES = (
     "A black-and-white cat isn't looking at the 2 colour photographs; why?",
     "word " * 400,
     "Zwei Männer, ein Ball",
+    "\uff26ull-width, \u201ccurly\u201d &amp; \ufb01ne, Σίσυφος",
     "",
 )
 """Sentences that are tokenized both ways before an export is put into its place."""
@@ -68,6 +69,7 @@ def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
             "max_length": encoder.max_length,
             "unknown": encoder.tokenizer.unk_token_id,
             "cut": encoder.tokenizer.truncation_side,
+            "cleaning": encoder.cleaning,
         }
     else:
         raise ModelError(

@@ -14,7 +14,9 @@ import numpy as np
 from jaxtyping import Float
 from PIL.Image import Image, Resampling
 
+from openvse.encoders.cleaning import Cleaning, cleaned
 from openvse.encoders.vocabulary import UnknownWord, Vocabulary
+from openvse.encoders.word_pieces import unknown_words
 from openvse.encoders.word_splitters import WORD_SPLITTERS
 from openvse.errors import ModelError
 from openvse.media.resizing import cut_long, resized_middle, stretched
@@ -169,9 +171,19 @@ class PieceTokenizer:
         max_length: the number of tokens that are read, special ones included.
         unknown: the id of a piece that the tokenizer lacks; None if it has none.
         cut: the side at which a longer sentence is cut.
+        cleaning: what is done to a sentence before; see ``encoders.cleaning``.
     """
 
-    def __init__(self, folder: Path, *, file: str, max_length: int, unknown: int | None, cut: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        file: str,
+        max_length: int,
+        unknown: int | None,
+        cut: str,
+        cleaning: Cleaning = "none",
+    ) -> None:
         try:
             from tokenizers import Tokenizer
 
@@ -185,22 +197,22 @@ class PieceTokenizer:
         self._words = Tokenizer.from_file(str(folder / file))
         self._words.no_padding()
         self._words.no_truncation()
-        self._unknown = unknown
+        self._unknown, self._cleaning = unknown, cleaning
 
     def tokenize(self, captions: Sequence[str]) -> list[list[int]]:
         """Return the ids of the pieces of each sentence, special tokens included."""
-        encoded = self._pieces.encode_batch(list(captions))
+        encoded = self._pieces.encode_batch([cleaned(caption, self._cleaning) for caption in captions])
         return [list(each.ids) or [self._unknown or 0] for each in encoded]
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a sentence, separated at white space, that have a piece which the tokenizer lacks."""
-        words = list(dict.fromkeys(caption.split()))
-        if self._unknown is None or not words:
-            return []
-        encoded = self._words.encode_batch(words, add_special_tokens=False)
-        return [
-            UnknownWord(word) for word, each in zip(words, encoded, strict=True) if self._unknown in each.ids
-        ]
+        """Return the words of a sentence, separated at white space, that the tokenizer lacks or spells out."""
+
+        def encode(words: Sequence[str]) -> list[tuple[list[int], list[str]]]:
+            plain = [cleaned(word, self._cleaning) for word in words]
+            encoded = self._words.encode_batch(plain, add_special_tokens=False)
+            return [(each.ids, each.tokens) for each in encoded]
+
+        return unknown_words(caption, encode, self._unknown)
 
 
 def read_tokenizer(folder: Path, reading: Mapping[str, Any]) -> RuntimeTokenizer:

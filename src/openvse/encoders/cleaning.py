@@ -1,0 +1,51 @@
+"""What is done to a sentence before a pretrained tokenizer reads it, as its model was trained."""
+
+from __future__ import annotations
+
+import html
+from typing import Literal, TypeAlias
+
+from openvse.errors import ModelError
+from openvse.files import whole_characters
+
+Cleaning: TypeAlias = Literal["none", "lower", "open_clip"]
+"""The name of a cleaning; see ``cleaned``."""
+
+
+def cleaned(sentence: str, cleaning: Cleaning) -> str:
+    r"""Return a sentence as a tokenizer shall read it; halves of surrogate pairs become U+FFFD.
+
+    Args:
+        sentence: any text.
+        cleaning: ``none`` changes nothing else. ``lower`` makes each letter small, as SigLIP 2 was trained
+            (``Siglip2Tokenizer`` of transformers). ``open_clip`` is OpenCLIP's cleaning: it mends encodings, curly
+            quotation marks, ligatures and full-width letters (``ftfy``), resolves references of HTML twice, makes all
+            white space one space, and all letters small.
+
+    Raises:
+        ModelError: ``open_clip`` needs ftfy for this sentence, and it is not installed.
+
+    Example:
+        >>> cleaned("Salt &amp;amp; Pepper", "open_clip")
+        'salt & pepper'
+    """
+    sentence = whole_characters(sentence)
+    if cleaning == "none":
+        return sentence
+    if cleaning == "lower":
+        return "".join(map(str.lower, sentence))  # one by one: a final sigma stays like the others
+    return " ".join(html.unescape(html.unescape(_mended(sentence))).split()).lower()
+
+
+def _mended(sentence: str) -> str:
+    """Return what ``ftfy`` makes of a sentence; there is nothing to mend in printable ASCII without references."""
+    if sentence.isascii() and sentence.isprintable() and "&" not in sentence:
+        return sentence
+    try:
+        from ftfy import fix_text
+    except ImportError as error:
+        raise ModelError(
+            "the sentences of this model are cleaned as in OpenCLIP: pip install ftfy"
+        ) from error
+    mended: str = fix_text(sentence)
+    return mended

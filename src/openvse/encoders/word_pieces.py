@@ -1,0 +1,71 @@
+"""Which words a tokenizer of word pieces does not know: those with a missing piece, and those that it spells out."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from openvse.encoders.vocabulary import UnknownWord
+
+Encode: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[Sequence[int], Sequence[str]]]]
+"""A function that cuts words: the ids of the pieces of each word, and the pieces, without special tokens."""
+
+_CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+_SPACE = "▁Ġ"  # how SentencePiece and byte-level tokenizers write the space before a word
+
+
+def unknown_words(sentence: str, encode: Encode, unknown: int | None) -> list[UnknownWord]:
+    """Return the words of a sentence, separated at white space, that a tokenizer lacks or spells out, each once.
+
+    A tokenizer spells out a word of a script that it has hardly learned: it cuts the word into single letters, or each
+    letter into bytes. So a model for English reads Arabic, of whose words it knows as little as of one that is missing.
+
+    Args:
+        sentence: any text.
+        encode: cuts words.
+        unknown: the id of a piece that the tokenizer lacks; None if it has none.
+    """
+    words = list(dict.fromkeys(sentence.split()))
+    texts = [*words, *filter(None, map(_foreign, words))]
+    pieces = dict(zip(texts, encode(texts), strict=True)) if texts else {}
+    return [
+        UnknownWord(word)
+        for word in words
+        if unknown in pieces[word][0] or _is_spelled_out(_foreign(word), pieces.get(_foreign(word)))
+    ]
+
+
+def count_spelled(sentences: Sequence[str], encode: Encode, unknown: int | None) -> int:
+    """Return the number of pieces of all words in some sentences that a tokenizer has but that spell a word out."""
+    words = Counter(word for each in sentences if not each.isascii() for word in map(_foreign, each.split()))
+    texts = [word for word in words if word]
+    cut = zip(texts, encode(texts), strict=True) if texts else ()
+    return sum(
+        words[word] * len(pieces[0])
+        for word, pieces in cut
+        if unknown not in pieces[0] and _is_spelled_out(word, pieces)
+    )
+
+
+def _foreign(word: str) -> str:
+    """Return a word without the punctuation around it if it has letters, and none of them is of ASCII; otherwise ""."""
+    core = "" if word.isascii() else _CORE.search(word)
+    is_foreign = core and any(map(str.isalpha, core[0])) and not re.search("[A-Za-z]", core[0])
+    return core[0] if core and is_foreign else ""
+
+
+def _is_spelled_out(word: str, pieces: tuple[Sequence[int], Sequence[str]] | None) -> bool:
+    if not word or pieces is None:
+        return False
+    letters = sum(
+        unicodedata.category(each)[0] in "LN" or unicodedata.category(each) == "Mc" for each in word
+    )
+    count = sum(bool(piece.strip(_SPACE)) for piece in pieces[1])
+    if count > letters:
+        return True  # into less than letters
+    # A Chinese character is a word, and a letter alone may be one.
+    is_chinese = any(unicodedata.name(each, "").startswith("CJK ") for each in word)
+    return not is_chinese and sum(map(str.isalpha, word)) > 1 and 2 * letters < 3 * count
