@@ -9,6 +9,7 @@ import pytest
 
 from openvse.corpus.corpus import Record, build_corpus
 from openvse.corpus.questions import Question, build_questions
+from openvse.datasets.parquet import read_arrow
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.encoding.listing import list_records
 from openvse.errors import DataError, OpenVSEError, TextError
@@ -68,6 +69,17 @@ def test_a_mark_at_the_start_of_a_file_is_no_part_of_it(tmp_path: Path) -> None:
     assert list(read_word_vectors(tmp_path / "w.txt", wanted={"dog"}, dim=1)) == ["dog"]
     (tmp_path / "r.yaml").write_bytes(BOM + b"epochs: 3\n")
     assert read_recipe(tmp_path / "r.yaml")["epochs"] == 3
+
+
+def test_text_in_parquet_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    stored = pa.array([b"a dog \xe9"], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 1, stored.buffers())
+    path = tmp_path / "d.parquet"
+    parquet.write_table(pa.table({"file_name": ["a.png"], "text": texts}), path)
+    for read in (lambda path: list(read_arrow(path)), lambda path: list_records(path, kind="texts")):
+        with pytest.raises(DataError, match=r"d\.parquet.*a dog.*xe9"):
+            read(path)
 
 
 def test_half_characters_become_one_that_can_be_written(tmp_path: Path) -> None:

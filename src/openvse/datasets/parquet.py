@@ -120,6 +120,8 @@ def read_arrow(path: Path) -> Iterator[Record]:
         yield from _records(path, *_columns(path, _opened(path).schema))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: it cannot be read ({error}); get the whole file again") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8; write it in UTF-8") from error
 
 
 def identified(records: Sequence[Record], root: Path) -> tuple[list[Record], list[Problem]]:

@@ -211,6 +211,10 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
     except pa.ArrowException as error:
         raise DataError(f"{escaped(file)} cannot be read as Parquet ({error})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{escaped(file)}: the text {error.object[:40]!r} is not UTF-8; write it in UTF-8"
+        ) from error
 
 
 def _check_unique(data: Path, records: Iterable[EncodingRecord]) -> None:
