@@ -227,7 +227,7 @@ def test_from_checkpoint_to_search_on_the_command_line(
 def test_siglip_2_reads_small_letters_whatever_its_tokenizer(tmp_path: Path) -> None:
     model = convert(str(save_dual("siglip", tmp_path / "siglip")), tmp_path / "model").model
     assert (
-        json.loads((tmp_path / "model/config.json").read_text())["spec"]["text"]["encoder"]["cleaning"]
+        json.loads((tmp_path / "model/config.json").read_text())["model"]["text"]["encoder"]["cleaning"]
         == "lower"
     )
     for each in (model, openvse.load(tmp_path / "model")):
