@@ -67,7 +67,7 @@ def test_training_in_python(monkeypatch) -> None:
     monkeypatch.setattr("openvse.tasks.run.train", lambda recipe, folder: calls.append((recipe, folder)))
     exec(block("load_recipe"), {})
     ((recipe, folder),) = calls
-    assert (recipe.name, recipe.data.source) == ("gpo_adopt/folder_cpu", "photos")
+    assert (recipe.name, recipe.data.source) == ("folder", "photos")
     assert folder == Path("runs/mine")
 
 

@@ -54,7 +54,7 @@ def readme_commands() -> list[str]:
     """Return the README's lines that train, evaluate, index and search, the training made shorter."""
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), flags=re.DOTALL)
     (block,) = (
-        block for block in blocks if block.startswith("openvse train gpo_adopt/folder_cpu data.source=photos")
+        block for block in blocks if block.startswith("openvse train folder data.source=photos")
     )
     train, *others = block.splitlines()
     assert "openvse evaluate" in others[0] and "openvse index" in others[1] and "openvse search" in others[1]
@@ -80,7 +80,7 @@ def check_origin() -> None:
     assert [Path(place) for place in openvse.__path__] == [package]
     assert (package / "recipes" / "vse_infinity" / "folder_cpu.yaml").is_file(), "the wheel lacks its recipes"
     assert (package / "py.typed").is_file()
-    assert "gpo_adopt/folder_cpu" in run("openvse recipes", Path.cwd()).split()
+    assert "folder" in run("openvse recipes", Path.cwd()).split()
 
 
 def main(folder: Path) -> None:

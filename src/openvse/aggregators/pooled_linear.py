@@ -7,7 +7,7 @@ from dataclasses import replace
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Aggregator, SingleVector
+from openvse.aggregators.base import Aggregator, SingleVector, require_same_width
 from openvse.aggregators.mean import Mean
 from openvse.errors import RecipeError
 from openvse.functional import normalize
@@ -16,7 +16,7 @@ from openvse.types import Features
 
 
 class PooledLinear(SingleVector):
-    """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``.
+    """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``; ``v = u + W u + b`` if residual.
 
     It reads raw features (``projection: none``), so everything before W stays as it is while W trains, and W has a
     closed form (``start: closed_form``; see ``openvse.retrieval.closed_form``). A power of 0.5 keeps few large values
@@ -27,15 +27,25 @@ class PooledLinear(SingleVector):
         embed_dim: D.
         pool: the aggregator that makes p, which is as wide as the local features; one vector for each item.
         power: the exponent of the absolute values.
+        residual: whether u is added, so that W and b begin at 0 and change what ``pool`` makes by itself.
 
     Raises:
-        RecipeError: the power is not above 0, or ``pool`` does not make one vector for each item.
+        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, or L is not D and the map
+            is residual.
     """
 
     def __init__(
-        self, *, input_dim: int, embed_dim: int, pool: Maker[Aggregator] = Mean, power: float = 1.0
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        pool: Maker[Aggregator] = Mean,
+        power: float = 1.0,
+        residual: bool = False,
     ) -> None:
         super().__init__()
+        if residual:
+            require_same_width("pooled_linear with residual: true", input_dim, embed_dim)
         if not power > 0:
             raise RecipeError(f"pooled_linear got power = {power:g}: it must be above 0 (1 changes nothing)")
         inner = pool(input_dim=input_dim, embed_dim=input_dim)
@@ -44,9 +54,9 @@ class PooledLinear(SingleVector):
                 f"pooled_linear got the pool {type(inner).__name__}, which does not make one vector for each item: "
                 f"take one that does, such as mean, k_max or gpo"
             )
-        self.inner, self.power = inner, power
+        self.inner, self.power, self.residual = inner, power, residual
         self.linear = nn.Linear(input_dim, embed_dim)
-        nn.init.xavier_uniform_(self.linear.weight)
+        (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         self.order_aware, self.needs_pooled = inner.order_aware, inner.needs_pooled
 
@@ -63,5 +73,6 @@ class PooledLinear(SingleVector):
         return self._pool(Features(local, mask))
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:
-        mapped: Tensor = self.linear(self.describe(features))
-        return mapped
+        described = self.describe(features)
+        mapped: Tensor = self.linear(described)
+        return described + mapped if self.residual else mapped

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openvse.aggregators import Gated
+from openvse.aggregators import Gated, PooledLinear
 from openvse.assembly.describe import option_as_said
 from openvse.assembly.parts import parameters
 from openvse.backbones import BACKBONES
@@ -210,6 +210,10 @@ def _take_tower(
     if isinstance(mine.aggregator, Gated) and _difference(mine.aggregator, theirs.aggregator):
         yield from _take_part(f"{part}.base", mine.aggregator.base, theirs.aggregator)
         yield Origin(f"{part}.pool", False, f"{type(mine.aggregator.pool).__name__} behind a gate")
+        return
+    if isinstance(mine.aggregator, PooledLinear) and _difference(mine.aggregator, theirs.aggregator):
+        yield from _take_part(f"{part}.inner", mine.aggregator.inner, theirs.aggregator)
+        yield Origin(part, False, "a linear map")
         return
     note = "" if names[0] == names[1] else f"{names[0]} in place of {names[1]}"
     yield from _take_part(part, mine.aggregator, theirs.aggregator, note)

@@ -116,6 +116,9 @@ def solve(
 ) -> Ridge:
     """Give both sides of a model the weights of the closed form; what is added behind a gate stays as it is.
 
+    Where the maps are residual, the images of a model whose sides have learned together, such as CLIP, move towards their
+    sentences, and its sentences stay.
+
     Args:
         model: the model, whose aggregators are ``pooled_linear``, or have one as their ``base``; changed in place.
         training: the images and captions to learn from.
@@ -138,10 +141,27 @@ def solve(
     targets = np.zeros((len(images), sentences.shape[1]))
     np.add.at(targets, pairs.images, sentences[pairs.texts])
     targets /= np.bincount(pairs.images, minlength=len(images)).clip(min=1)[:, None]
+    if image.residual or text.residual:
+        return _adapt(image, images, targets)
     found = ridge_regression(images, targets)
     white = whitening((images - found.image_mean) @ found.weight, image.linear.out_features)
     _set(image, found.weight @ white, found.image_mean)
     _set(text, white, found.target_mean)
+    return found
+
+
+def can_adapt(model: TwoTower) -> bool:
+    """Return whether both sides of a model end in residual linear maps."""
+    sides = model.image.aggregator, model.text.aggregator
+    return all(isinstance(each, PooledLinear) and each.residual for each in sides)
+
+
+def _adapt(image: PooledLinear, images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"]) -> Ridge:
+    """Move the images of a model towards their sentences by a map that a large ridge keeps at 0, the model's own scores."""
+    x, y = images - images.mean(0), targets - targets.mean(0)
+    scale = np.sqrt((x**2).sum() / max((y**2).sum(), np.finfo(float).tiny))
+    found = ridge_regression(images, scale * y - x)
+    _set(image, found.weight * (found.explained > 0), found.image_mean)
     return found
 
 

@@ -23,7 +23,7 @@ from openvse.model import Model, Start, TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.closed_form import LEAST_IMAGES, solve
+from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import CLOSED_FORM, TwoTowerSpec
 from openvse.training.collapse import EQUAL_EMBEDDINGS
@@ -229,6 +229,10 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     task.coverage = coverage
     if recipe.start == CLOSED_FORM and inputs.start is None:
         task.start = closed_form_start(task, corpus.split("train"), inputs)
+    elif inputs.start is not None and can_adapt(model):
+        before = task.summary(task.validate())
+        task.start = closed_form_start(task, corpus.split("train"), inputs)
+        inputs.watcher.note(f"{inputs.start.name} as it is: {before}")
     elif recipe.start is None:
         task.baseline = linear_baseline(task, corpus.split("train"))
         if task.baseline:
@@ -264,7 +268,8 @@ def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) 
         f"{max(found.explained, 0):.0%} of the sentences of left-out images (ridge {found.ridge:.2g})"
     )
     start = copy.deepcopy(task.model)
+    name = CLOSED_FORM if inputs.start is None else f"{inputs.start.name}, {CLOSED_FORM}"
     for aggregator in (start.image.aggregator, start.text.aggregator):
         if isinstance(aggregator, Beside):
             aggregator.share.zero_()
-    return Start(CLOSED_FORM, start, inputs.folder)
+    return Start(name, start, inputs.folder)

@@ -25,6 +25,9 @@ CLOSED_FORM = "closed_form"
 GATED = "gated"
 """The aggregator that adds a pooling to another one, its ``base``; in a recipe with a start, that is the start's."""
 
+AROUND = {GATED: "base", "pooled_linear": "pool"}
+"""The option of an aggregator that may be ``start``: the start's aggregator inside it."""
+
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
 
@@ -288,28 +291,29 @@ def _side(side: str, said: Any, theirs: Any, start: str, taken: list[str]) -> An
             taken.append(f"{side}.{part}")
         elif not _names_itself(wanted):
             filled[part] = (
-                _gated(wanted, theirs[part])
-                if wanted.get("name") == GATED
+                _around(wanted, theirs[part])
+                if wanted.get("name") in AROUND
                 else merged({part: theirs[part]}, {part: wanted})[part]
             )
             taken.append(f"{side}.{part}")
     return filled
 
 
-def _gated(wanted: Mapping[str, Any], theirs: Any) -> Any:
-    """Put the start's aggregator into the place of the base; if it is the same one around a base, it is taken whole."""
-    if _without_base(wanted) == _without_base(theirs):
+def _around(wanted: Mapping[str, Any], theirs: Any) -> Any:
+    """Put the start's aggregator inside the wanted one; if it is the same one around another, it is taken whole."""
+    inner = AROUND[wanted["name"]]
+    if _without(inner, wanted) == _without(inner, theirs):
         return theirs
-    return {**wanted, "base": theirs}
+    return {**wanted, inner: theirs}
 
 
-def _without_base(part: Any) -> dict[str, Any]:
+def _without(inner: str, part: Any) -> dict[str, Any]:
     options = {"name": part} if isinstance(part, str) else part
     plain = {
         key: value["name"] if isinstance(value, Mapping) and value.keys() == {"name"} else value
         for key, value in options.items()
     }
-    return {key: value for key, value in plain.items() if key != "base"}
+    return {key: value for key, value in plain.items() if key != inner}
 
 
 def _own(said: Mapping[str, Any]) -> bool:
@@ -319,8 +323,8 @@ def _own(said: Mapping[str, Any]) -> bool:
 
 def _names_itself(part: Any) -> bool:
     """Return whether a recipe describes a part without its start."""
-    if part == GATED:
-        return False
     if not isinstance(part, Mapping):
-        return bool(part != FROM_START)
-    return "name" in part and (part["name"] != GATED or part.get("base", FROM_START) != FROM_START)
+        return part not in (FROM_START, GATED)
+    name = part.get("name")
+    inner = part.get(AROUND.get(name, ""), FROM_START if name == GATED else None)
+    return name is not None and inner != FROM_START

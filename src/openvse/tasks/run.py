@@ -98,7 +98,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
     if recipe.start == CLOSED_FORM and not kind.has_closed_form:
         raise RecipeError(f"recipe: start: {CLOSED_FORM} is not for the task {recipe.task}: leave it out")
     task = kind.open(recipe, inputs)
-    start = start or task.start
+    start = task.start or start
     if inputs.accelerator.is_main_process:
         _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
     torch.manual_seed(recipe.seed)
