@@ -53,9 +53,7 @@ def draw_album(folder: Path) -> None:
 def readme_commands() -> list[str]:
     """Return the README's lines that train, evaluate, index and search, the training made shorter."""
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    (block,) = (
-        block for block in blocks if block.startswith("openvse train folder data.source=photos")
-    )
+    (block,) = (block for block in blocks if block.startswith("openvse train folder data.source=photos"))
     train, *others = block.splitlines()
     assert "openvse evaluate" in others[0] and "openvse index" in others[1] and "openvse search" in others[1]
     return [f"{train} {SHORTER}", *others]

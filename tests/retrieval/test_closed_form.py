@@ -9,16 +9,27 @@ import numpy as np
 import pytest
 import torch
 
+from openvse.aggregators import PooledLinear
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, RecipeError
 from openvse.evaluation import embed_corpus
 from openvse.features import FeatureStore
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.retrieval.closed_form import FLOOR, RIDGES, WHITENING, Ridge, ridge_regression, solve, whitening
+from openvse.retrieval.closed_form import (
+    FLOOR,
+    RIDGES,
+    WHITENING,
+    Ridge,
+    _adapt,
+    ridge_regression,
+    solve,
+    whitening,
+)
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
+from openvse.types import Features
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
@@ -163,13 +174,34 @@ def test_an_aggregator_without_a_linear_map_is_refused(corpus: Path, tmp_path: P
         train(parse_recipe(tree), tmp_path / "run")
 
 
-def test_phases_that_all_need_more_images_are_refused_without_a_start(corpus: Path, tmp_path: Path) -> None:
-    tree = tiny_tree(corpus, phases=PHASES[1:])
+@pytest.mark.parametrize("phases", [[], PHASES[1:]])
+def test_phases_that_do_nothing_are_refused_without_a_start(
+    corpus: Path, tmp_path: Path, phases: Any
+) -> None:
     with pytest.raises(RecipeError, match="least_images"):
-        train(parse_recipe(tree), tmp_path / "run")
+        train(parse_recipe(tiny_tree(corpus, phases=phases)), tmp_path / "run")
 
 
 def test_questions_have_no_closed_form(tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "questions")
     with pytest.raises(RecipeError, match="closed_form"):
         train(parse_recipe(answering_tree(folder) | {"start": "closed_form"}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("related", [True, False])
+def test_images_move_towards_their_sentences_only_if_left_out_ones_gain(related: bool) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(80, 8))
+    images /= np.linalg.norm(images, axis=1, keepdims=True)
+    turned = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    sentences = images + images @ turned if related else rng.normal(size=(80, 8))
+    part = PooledLinear(input_dim=8, embed_dim=8, residual=True)
+    with torch.no_grad():
+        _adapt(part, images[:60], sentences[:60])
+        one = torch.tensor(images[60:], dtype=torch.float32).unsqueeze(1)
+        moved = part(Features(one, torch.ones(20, 1, dtype=torch.bool))).vectors[:, 0]
+    if not related:
+        torch.testing.assert_close(moved, one[:, 0])
+        return
+    cosines = torch.nn.functional.cosine_similarity(moved, torch.tensor(sentences[60:], dtype=torch.float32))
+    assert cosines.mean() > 0.9

@@ -17,7 +17,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import inherited
 from openvse.tasks.load import load_as
-from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
 from tests.conftest import draw_photo
 from tests.dual_checkpoints import WORDS, save_dual
@@ -173,3 +173,20 @@ def test_the_base_is_the_start_s_aggregator(said: Any, theirs: Any, becomes: Any
     tree = {"name": "mine", "image": {"aggregator": said}}
     filled = inherited(tree, spec(theirs), FIELDS, "runs/base")
     assert filled["image"] == {"encoder": {"name": "bigru"}, "aggregator": becomes}
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_a_model_of_two_sides_is_adapted_in_closed_form(
+    family: str, start_of: Any, album: Path, tmp_path: Path
+) -> None:
+    watcher = Recorder()
+    recipe = load_recipe("clip/adapted", [f"start={start_of(family)}", f"data.source={album}"])
+    result = train(recipe, tmp_path / "run", watcher=watcher)
+    model, start = load_as(TwoTower, result.best), load_as(TwoTower, start_of(family))
+    images, texts = [draw_photo(number) for number in range(4)], WORDS[1:5]
+    both = [each.score(each.encode_image(images), each.encode_text(texts)) for each in (model, start)]
+    weight = model.image.aggregator.linear.weight
+    assert torch.allclose(*both, atol=1e-5) == (not weight.any())
+    assert not model.text.aggregator.linear.weight.any()
+    assert result.progress.best_epoch == 0
+    assert any("as it is" in note for note in watcher.notes)

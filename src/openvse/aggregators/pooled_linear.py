@@ -16,7 +16,7 @@ from openvse.types import Features
 
 
 class PooledLinear(SingleVector):
-    """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``; ``v = u + W u + b`` if residual.
+    """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``.
 
     It reads raw features (``projection: none``), so everything before W stays as it is while W trains, and W has a
     closed form (``start: closed_form``; see ``openvse.retrieval.closed_form``). A power of 0.5 keeps few large values
@@ -27,11 +27,11 @@ class PooledLinear(SingleVector):
         embed_dim: D.
         pool: the aggregator that makes p, which is as wide as the local features; one vector for each item.
         power: the exponent of the absolute values.
-        residual: whether u is added, so that W and b begin at 0 and change what ``pool`` makes by itself.
+        residual: whether u is added, ``v = u + W u + b``, so that W and b begin at 0 and change what ``pool`` makes.
 
     Raises:
-        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, or L is not D and the map
-            is residual.
+        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, or L is not D though the
+            map is residual.
     """
 
     def __init__(

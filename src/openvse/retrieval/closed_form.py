@@ -116,8 +116,7 @@ def solve(
 ) -> Ridge:
     """Give both sides of a model the weights of the closed form; what is added behind a gate stays as it is.
 
-    Where the maps are residual, the images of a model whose sides have learned together, such as CLIP, move towards their
-    sentences, and its sentences stay.
+    Where the maps are residual, as around the aggregators of CLIP, the images move towards their sentences, which stay.
 
     Args:
         model: the model, whose aggregators are ``pooled_linear``, or have one as their ``base``; changed in place.
@@ -157,11 +156,12 @@ def can_adapt(model: TwoTower) -> bool:
 
 
 def _adapt(image: PooledLinear, images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"]) -> Ridge:
-    """Move the images of a model towards their sentences by a map that a large ridge keeps at 0, the model's own scores."""
+    """Move images towards their sentences by a map that the ridge pulls to 0, at which they have their own scores."""
     x, y = images - images.mean(0), targets - targets.mean(0)
-    scale = np.sqrt((x**2).sum() / max((y**2).sum(), np.finfo(float).tiny))
-    found = ridge_regression(images, scale * y - x)
-    _set(image, found.weight * (found.explained > 0), found.image_mean)
+    own = (x * y).sum() / max((x**2).sum(), np.finfo(float).tiny)  # what the images as they are predict best
+    found = ridge_regression(images, y - own * x)
+    gains = own > 0 and found.explained > 0
+    _set(image, found.weight / own if gains else 0 * found.weight, found.image_mean)
     return found
 
 

@@ -326,5 +326,5 @@ def _names_itself(part: Any) -> bool:
     if not isinstance(part, Mapping):
         return part not in (FROM_START, GATED)
     name = part.get("name")
-    inner = part.get(AROUND.get(name, ""), FROM_START if name == GATED else None)
+    inner = part.get(AROUND.get(str(name), ""), FROM_START if name == GATED else None)
     return name is not None and inner != FROM_START

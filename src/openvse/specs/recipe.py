@@ -120,7 +120,7 @@ class TrainingSpec(Strict):
         chunk_size: the number of images, and of sentences, that are embedded at a time; the loss and its gradient are
             those of the whole batch. Memory follows the chunk, and every item is embedded twice. None embeds a batch at
             once. For retrieval.
-        phases: the phases, which run in order.
+        phases: the phases, which run in order; none only keeps what the run begins from.
         plateau: how the learning rate is lowered when validation stagnates; None leaves it to the phases.
         average: the exponential moving mean of the weights that is validated and kept; None takes the weights as they
             are.
@@ -138,7 +138,7 @@ class TrainingSpec(Strict):
 
     batch_size: int = Field(128, ge=2)
     chunk_size: int | None = Field(None, ge=1)
-    phases: tuple[PhaseSpec, ...] = Field(min_length=1)
+    phases: tuple[PhaseSpec, ...]
     plateau: PlateauSpec | None = None
     average: AverageSpec | None = None
     clip_norm: float | None = Field(2.0, gt=0)

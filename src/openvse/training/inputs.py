@@ -83,13 +83,13 @@ def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
     """
     phases = recipe.training.phases
     left = tuple(phase for phase in phases if phase.least_images <= count)
+    if not left and recipe.start is None:
+        raise RecipeError(
+            f"recipe: training.phases has nothing to do with {count:,} images for training: add a phase, lower its "
+            f"least_images, or name a start"
+        )
     if len(left) < len(phases):
         needed = sorted({phase.least_images for phase in phases if phase.least_images > count})
-        if not left and recipe.start is None:
-            raise RecipeError(
-                f"recipe: every phase needs at least {needed[0]:,} images for training (least_images), and there are "
-                f"{count:,}: lower it, or name a start"
-            )
         watcher.note(
             f"{count:,} images for training: {len(phases) - len(left)} of {len(phases)} phase(s) left out, which need "
             f"at least {' and '.join(f'{each:,}' for each in needed)}"
