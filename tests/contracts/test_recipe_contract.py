@@ -49,6 +49,7 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     for side in ("image", "text"):
         options = getattr(recipe, side).aggregator.options
         changed += [f"{side}.aggregator.{key}=0.0" for key in options if "dropout" in key]
+        changed += [f"{side}.aggregator.{key}=16" for key in options if key == "base_dim"]
     if recipe.image.encoder.name == "resnet":
         changed += [
             f"image.encoder.{size}"
