@@ -46,6 +46,7 @@ def test_the_spec_and_the_provenance(trained: Path) -> None:
         3,
     )
     assert provenance["data"].pop("trained_on")["images"] == 32
+    assert provenance["data"].pop("digests").keys() == {"train", "validation"}
     assert provenance["data"] == {"name": "tiny", "splits": {"train": 32, "validation": 8}}
     metrics, intervals = (provenance["validation"][key] for key in ("metrics", "intervals"))
     low, high = intervals["rsum"]
