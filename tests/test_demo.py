@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 
 SMALL = [
     "embed_dim=16",
+    "image.aggregator.base_dim=8",
+    "text.aggregator.base_dim=8",
     "image.encoder.image_size=32",
     "image.encoder.pretrained=false",
     "text.encoder={name: bigru, min_count: 1}",

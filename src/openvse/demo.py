@@ -42,7 +42,7 @@ ANSWERED = (
 """Queries that a model of seed 0 answers well; most of them are not equal to a training text."""
 
 BEYOND: Mapping[str, str] = {
-    "vehicle on water": "answered in part: it finds vehicles and boats, and hardly how the two words combine",
+    "vehicle on water": "not answered: it finds vehicles, and none of them is on water",
     "an elephant": "not answered: the emoji of the elephant was held out; animals like it come before it",
     "a lawnmower": "not answered: there is no such emoji, and a search always finds something",
 }

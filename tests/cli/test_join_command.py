@@ -30,5 +30,5 @@ def test_models_are_joined_from_the_command_line(tmp_path: Path) -> None:
         for member in load_as(TwoTower, tmp_path / "joined").spec.image.encoder.options["members"]
     ]
     assert shares == pytest.approx([2 / 3, 1 / 3])
-    refused = CliRunner().invoke(app, [*words, "--share", "2"])
+    refused = CliRunner().invoke(app, [*words[:-1], str(tmp_path / "other"), "--share", "2"])
     assert refused.exit_code == 2 and "1 shares are given for 2 models" in refused.output

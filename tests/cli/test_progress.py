@@ -244,13 +244,10 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
     assert skipped == f"skipped {tmp_path / 'mixed' / 'bad.png'}: it is not an image we read"
     assert left_out.startswith("left out 1 SVG: ")
     checked = document("data", "check", "folder", "--root", album)
-    assert (
-        checked["result"]["complete"] is False and checked["warnings"] == []
-    )  # its images repeat themselves
+    assert checked["result"]["complete"] is True and checked["warnings"] == []
     findings = checked["result"]["findings"]
-    assert {finding["mark"] for finding in findings} == {"ok", "note", "wrong"}
-    (leaked,) = [finding for finding in findings if finding["mark"] == "wrong"]
-    assert len(leaked["cases"]) > 5  # all of them
+    assert {finding["mark"] for finding in findings} == {"ok", "note"}
+    assert max(len(finding["cases"]) for finding in findings) > 5  # all of them
     assert document("data", "check", album, "--cases", 0)["result"]["findings"] == findings
     evaluated = document("evaluate", best, album, "--out", tmp_path / "report")["result"]
     assert evaluated["report"] == json.loads((tmp_path / "report" / "report.json").read_text())

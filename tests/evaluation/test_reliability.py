@@ -109,5 +109,5 @@ def test_the_plot_shows_the_bins() -> None:
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reliability(LINE, *drawn(20, 1))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(OpenVSEError, match="analysis"):
+    with pytest.raises(OpenVSEError, match="matplotlib"):
         found.plot()

@@ -86,6 +86,15 @@ def test_whitening_takes_the_common_directions_down() -> None:
     np.testing.assert_array_equal(whitening(predictions, 5)[:, 3:], 0)
 
 
+@pytest.mark.parametrize("width", [3, 30])
+def test_images_that_are_all_the_same_predict_the_mean(width: int) -> None:
+    targets = np.random.default_rng(0).normal(size=(12, 4))
+    found = ridge_regression(np.ones((12, width)), targets)
+    np.testing.assert_array_equal(found.weight, 0)
+    np.testing.assert_allclose(found.target_mean, targets.mean(0))
+    assert np.isfinite(whitening(np.zeros((12, 4)), 4)).all()
+
+
 def test_two_items_are_refused() -> None:
     with pytest.raises(DataError, match="2"):
         ridge_regression(np.eye(2), np.eye(2))

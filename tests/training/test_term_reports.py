@@ -44,7 +44,7 @@ def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path:
 def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) -> None:
     train(parse_recipe(tiny_tree(corpus, phases=[{"epochs": 1}])), tmp_path / "run")
     kinds = {record["kind"] for record in read_metrics(tmp_path / "run")}
-    assert kinds == {"vocabulary", "train", "validation", "curves"}  # the curves are the aggregators'
+    assert kinds == {"data", "vocabulary", "train", "validation", "curves"}  # the curves are the aggregators'
 
 
 @pytest.mark.medium
@@ -79,6 +79,7 @@ def test_aggregators_without_curves_write_none(corpus: Path, tmp_path: Path) -> 
     tree["image"]["aggregator"] = tree["text"]["aggregator"] = "mean"
     train(parse_recipe(tree), tmp_path / "run")
     assert {record["kind"] for record in read_metrics(tmp_path / "run")} == {
+        "data",
         "vocabulary",
         "train",
         "validation",

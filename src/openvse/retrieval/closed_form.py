@@ -77,7 +77,7 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
     dual = count <= x.shape[1]
     variances, basis = np.linalg.eigh(x @ x.T if dual else x.T @ x)
     variances = variances.clip(min=0)
-    unit = max(variances.sum() / count, np.finfo(float).tiny)
+    unit = variances.sum() / count or 1.0  # all images may be the same
     # In the basis, x = left * scale; the predictions of a ridge r shrink each direction by v / (v + r).
     left = basis if dual else x @ basis
     onto = left.T @ y

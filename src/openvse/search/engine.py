@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from openvse.encoders.vocabulary import UnknownWord
-from openvse.errors import DataError
+from openvse.errors import DataError, IndexFormatError
 from openvse.index.conditions import Condition, parse_conditions
 from openvse.index.index import Index
 from openvse.index.manifest import check_model
@@ -180,9 +181,12 @@ class SearchEngine:
         return answers
 
     def _titled(self, answers: Sequence[Answer]) -> list[Answer]:
-        """Return answers whose hits have titles."""
+        """Return answers whose hits have titles; an index that was replaced while it is open answers without."""
         ids = [hit.id for answer in answers for hit in answer.hits]
-        titles = dict(zip(ids, map(title_of, self.catalogue.said_of(ids)), strict=True))
+        said: Sequence[Mapping[str, object]] = [{}] * len(ids)
+        with suppress(IndexFormatError):
+            said = self.catalogue.said_of(ids) if ids else ()
+        titles = dict(zip(ids, map(title_of, said), strict=True))
         return [
             replace(answer, hits=[replace(hit, title=titles[hit.id]) for hit in answer.hits])
             for answer in answers
