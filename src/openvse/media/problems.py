@@ -10,7 +10,7 @@ from openvse.media.names import escaped
 class Problem(str):
     """A line about one kind of problem. As a string, it names the first case.
 
-    Args:
+    Attributes:
         summary: what happened, with the number of cases.
         cases: the cases, one line each.
         fault: whether it harms training, so that ``data check`` marks it as wrong.
