@@ -11,7 +11,7 @@ from openvse.lazy import lazy_names
 if TYPE_CHECKING:
     from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
     from openvse.encoders.bag_of_words import BagOfWords
-    from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder
+    from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder, states_can_be_stored
     from openvse.encoders.bigru import BiGRU
     from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
     from openvse.encoders.image_encoder import ImageEncoder
@@ -41,6 +41,7 @@ __all__ = [
     "UnknownWord",
     "Vocabulary",
     "WordSplitter",
+    "states_can_be_stored",
     "unknown_line",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from torch import Tensor, nn
 
@@ -75,3 +76,8 @@ class TokenStatesEncoder(TextEncoder):
     @abstractmethod
     def why_not_stored(self) -> str | None:
         """Return why stored states cannot replace the text model in training, and what to do; None if they can."""
+
+
+def states_can_be_stored(encoder: TextEncoder) -> TypeGuard[TokenStatesEncoder]:
+    """Return whether stored states can replace the text model of an encoder."""
+    return isinstance(encoder, TokenStatesEncoder) and encoder.why_not_stored() is None

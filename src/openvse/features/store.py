@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder
+from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder, states_can_be_stored
 from openvse.errors import StoreError
 from openvse.features.layout import (
     BOXES,
@@ -240,9 +240,7 @@ def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore |
     Raises:
         StoreError: see ``open_fitting``.
     """
-    if not isinstance(encoder, TokenStatesEncoder) or encoder.why_not_stored() is not None:
-        return None
-    return open_store(path, encoder)
+    return open_store(path, encoder) if states_can_be_stored(encoder) else None
 
 
 def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:

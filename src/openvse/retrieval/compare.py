@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from openvse.batches import with_features
 from openvse.corpus import Corpus
 from openvse.datasets import leakage_between_splits
-from openvse.encoders import TokenStatesEncoder
+from openvse.encoders import states_can_be_stored
 from openvse.errors import DataError
 from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row
 from openvse.evaluation.findings import largest_changes
@@ -130,7 +130,7 @@ def _check(loaded: Iterable[LoadedRun], corpus: Corpus, request: Request) -> boo
         for model in models:
             encoder = model.text.encoder
             open_token_states(request.text_features, encoder)
-            if isinstance(encoder, TokenStatesEncoder) and encoder.why_not_stored() is None:
+            if states_can_be_stored(encoder):
                 makers.append(encoder.fingerprint)
     return request.text_features is None and len(set(makers)) < len(makers)
 
@@ -139,7 +139,7 @@ def _with_states(models: Sequence[TwoTower], corpus: Corpus, request: Request, f
     """Store the states of the texts that frozen text models make, as far as they are missing in a folder of stores."""
     for model in models:
         encoder = model.text.encoder
-        if isinstance(encoder, TokenStatesEncoder) and encoder.why_not_stored() is None:
+        if states_can_be_stored(encoder):
             store = folder / hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]
             extract_text_features(
                 encoder,

@@ -40,7 +40,7 @@ def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRec
         close = nearest(str(task), TASKS.names())
         raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
     kind = kind_of(task)
-    if tree.get("start") not in (None, "", CLOSED_FORM):
+    if _begins_from_model(tree):
         tree = _filled(tree, tuple(kind.spec.model_fields), copy)
     elif "image" not in tree and "text" not in tree:
         raise RecipeError(
@@ -60,16 +60,19 @@ def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str,
     """
     tree = read_recipe(source, overrides)
     task = tree.get("task", "retrieval")
-    if (
-        not (tree.get("start") not in (None, "", CLOSED_FORM) or ("image" not in tree and "text" not in tree))
-        or task not in TASKS
-    ):
+    is_whole = not _begins_from_model(tree) and ("image" in tree or "text" in tree)
+    if is_whole or task not in TASKS:
         return parse_recipe(tree).to_dict()
     kind = kind_of(task)
     side = {"encoder": FROM_START, "aggregator": FROM_START}
     filled = inherited(tree, {"image": side, "text": side}, ("image", "text"), FROM_START)
     shown = validated(kind.recipe, filled).to_dict()
     return shown | {field: FROM_START for field in kind.spec.model_fields if field not in filled}
+
+
+def _begins_from_model(tree: Mapping[str, Any]) -> bool:
+    """Return whether a recipe names a model as its start, which may decide what it leaves open."""
+    return tree.get("start") not in (None, "", CLOSED_FORM)
 
 
 def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -> Mapping[str, Any]:
