@@ -29,6 +29,7 @@ from openvse.retrieval.closed_form import (
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
+from openvse.tasks.runs import find_run
 from openvse.types import Features
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
@@ -159,6 +160,7 @@ def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(
         assert before == next(each for each in read_metrics(tmp_path / "alone") if each["kind"] == "before")
     validations = [record for record in records if record["kind"] == "validation"]
     assert [record["epoch"] for record in validations] == [1], "the phase for many images is left out"
+    assert not find_run(str(tmp_path / "run")).unfinished()
     assert result.progress.best_score == max(before["rsum"], validations[0]["rsum"])
     assert any("closed_form" in note for note in watcher.notes)
     (tmp_path / "run" / "metrics.jsonl").unlink()

@@ -257,3 +257,7 @@ def test_a_run_from_stored_features_is_told_what_a_linear_map_reaches(
     (baseline,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "baseline"]
     assert 0 <= baseline["rsum"] <= 600
     assert [note for note in watcher.notes if f"{baseline['rsum']:.1f}" in note and "chance" in note]
+    again = Recorder()
+    train(recipe_of(tiny, bert), tmp_path / "run", resume=True, watcher=again)
+    assert not [note for note in again.notes if "linear map" in note], "it is known"
+    assert [record for record in read_metrics(tmp_path / "run") if record["kind"] == "baseline"] == [baseline]

@@ -209,11 +209,11 @@ def open_data(recipe: RetrievalRecipe) -> Corpus:
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_data(recipe)
-    captions = corpus.split("train").captions
-    recipe = with_phases_for(recipe, len(corpus.split("train")), inputs.watcher)
-    model = build_model(recipe, captions=captions, seed=recipe.seed, start=inputs.start)
+    training = corpus.split("train")
+    recipe = with_phases_for(recipe, len(training), inputs.watcher)
+    model = build_model(recipe, captions=training.captions, seed=recipe.seed, start=inputs.start)
     inputs.begin(model)
-    coverage = count_words(model.text.encoder, captions, inputs, "caption")
+    coverage = count_words(model.text.encoder, training.captions, inputs, "caption")
     # Data that the model does not suit are refused before hours of extraction.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     _set_chunks(model, recipe.training.chunk_size)
@@ -223,18 +223,15 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
         inputs.watcher.note(shared)
     for problem in (*corpus.problems, *leakage_between_splits(corpus)):
         inputs.watcher.warn(problem)
-    texts = [caption for split in ("train", "validation") for caption in corpus.split(split).captions]
+    training = corpus.split("train")
+    texts = [*training.captions, *corpus.split("validation").captions]
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
     task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
     task.coverage = coverage
-    if recipe.start == CLOSED_FORM and inputs.start is None:
-        task.start = closed_form_start(task, corpus.split("train"), inputs)
-    elif inputs.start is not None and can_adapt(model):
-        before = task.summary(task.validate())
-        task.start = closed_form_start(task, corpus.split("train"), inputs)
-        inputs.watcher.note(f"{inputs.start.name} as it is: {before}")
-    elif recipe.start is None:
-        task.baseline = linear_baseline(task, corpus.split("train"))
+    if recipe.start == CLOSED_FORM or (inputs.start is not None and can_adapt(model)):
+        task.start = closed_form_start(task, training, inputs)
+    elif recipe.start is None and not inputs.goes_on:
+        task.baseline = linear_baseline(task, training)
         if task.baseline:
             inputs.watcher.note(f"a linear map, in closed form: {task.summary(task.baseline)}")
     if warning := small_split_warning(len(task.validation), "images", "a recall"):
@@ -261,14 +258,21 @@ def linear_baseline(task: RetrievalTask, training: Corpus) -> dict[str, float]:
 
 
 def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:
-    """Give the model of a task the weights of the closed form, say how good it is, and return a copy as its start."""
+    """Give the model of a task the weights of the closed form, say how good it is, and return a copy as its start.
+
+    A run that goes on has the copy in its folder.
+    """
+    name = CLOSED_FORM if task.recipe.start == CLOSED_FORM else f"{task.recipe.start}, {CLOSED_FORM}"
+    if inputs.start is not None:
+        if inputs.goes_on:
+            return replace(inputs.start, name=name)
+        inputs.watcher.note(f"{inputs.start.name} as it is: {task.summary(task.validate())}")
     found = solve(task.model, training, task.features, task.text_features)
     inputs.watcher.note(
         f"start: {CLOSED_FORM}, a linear map from {len(training):,} images to their sentences, which explains "
         f"{max(found.explained, 0):.0%} of the sentences of left-out images (ridge {found.ridge:.2g})"
     )
     start = copy.deepcopy(task.model)
-    name = CLOSED_FORM if inputs.start is None else f"{inputs.start.name}, {CLOSED_FORM}"
     for aggregator in (start.image.aggregator, start.text.aggregator):
         if isinstance(aggregator, Beside):
             aggregator.share.zero_()

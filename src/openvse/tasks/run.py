@@ -93,7 +93,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
     if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
         require_peft()  # known before hours of extraction
     start = _start_of(recipe, inputs, goes_on)
-    inputs = replace(inputs, start=start)
+    inputs = replace(inputs, start=start, goes_on=goes_on)
     kind = kind_of(recipe.task)
     if recipe.start == CLOSED_FORM and not kind.has_closed_form:
         raise RecipeError(f"recipe: start: {CLOSED_FORM} is not for the task {recipe.task}: leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +63,7 @@ class NamedRun:
         """Return a line that says how far the run has come, or "" if it has finished or does not say."""
         if self.folder is None:
             return ""
-        planned, done = _planned_epochs(self.folder / RECIPE), _validated_epochs(self.folder / METRICS)
+        planned, done = _planned_epochs(self.folder), _validated_epochs(self.folder / METRICS)
         if not planned or not done or done >= planned:
             return ""
         return f"{self.source} has finished {done} of {planned} epochs: its best model so far is measured"
@@ -226,10 +227,16 @@ def _tree(path: Path) -> Mapping[str, Any] | None:
     return tree if isinstance(tree, dict) else None
 
 
-def _planned_epochs(path: Path) -> int:
+def _planned_epochs(folder: Path) -> int:
+    """Return the epochs of the phases for which the run has enough images; 0 if its recipe does not say."""
     try:
-        return sum(int(phase["epochs"]) for phase in (_tree(path) or {})["training"]["phases"])
-    except (KeyError, TypeError, ValueError):
+        images = read_records(folder / METRICS).of("data")[-1]["train_images"]
+    except (OpenVSEError, IndexError, KeyError):  # of a task that does not tell
+        images = math.inf
+    try:
+        phases = (_tree(folder / RECIPE) or {})["training"]["phases"]
+        return sum(int(phase["epochs"]) for phase in phases if phase.get("least_images", 0) <= images)
+    except (AttributeError, KeyError, TypeError, ValueError):
         return 0
 
 

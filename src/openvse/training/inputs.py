@@ -45,6 +45,7 @@ class RunInputs:
         watcher: the watcher that receives warnings of skipped items.
         on_extraction: a function that receives the progress of an extraction of features.
         start: the model that the run starts from, if the recipe names one.
+        goes_on: whether the run goes on from a checkpoint, so that what it measures before its first step is known.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class RunInputs:
     watcher: Watcher
     on_extraction: Callable[[WorkProgress], None] | None = None
     start: Start | None = None
+    goes_on: bool = False
 
     def begin(self, model: Model) -> None:
         """Copy the weights of the start to a new model, and report the origin of each part to the watcher."""
