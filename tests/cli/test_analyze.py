@@ -45,6 +45,10 @@ def test_figures_and_tables(invoke: Invoke, trained: Path, tmp_path: Path) -> No
     for kind in ("embeddings", "attention"):
         result = invoke("analyze", kind, run, *words)
         assert result.exit_code == 0, result.output
+    words[words.index("all")] = "test"
+    result = invoke("analyze", "embeddings", run, *words, "--query-bank", "train", "--overwrite", "--json")
+    summary = json.loads(result.stdout)["result"]["summary"]
+    assert [row["model"] for row in summary] == ["run", "run, query bank"]
     result = invoke("analyze", "training", run, "--out", out, "-q")
     assert result.exit_code == 0 and result.stdout.split()[:4] == ["run", "epochs", "best", "rsum"]
     result = invoke("analyze", "captions", run, *words)

@@ -99,6 +99,23 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
 
 
 @pytest.mark.medium
+def test_a_query_bank_stands_beside_the_scores_without_it(trained: Path, invoke, refused) -> None:
+    words = ("evaluate", trained / "run" / "best", trained / "album", "--query-bank")
+    plain = json.loads(invoke(*words[:-1], "--json", "-q").stdout)["result"]["report"]
+    report = json.loads(invoke(*words, "train", "--json", "-q").stdout)["result"]["report"]
+    assert plain["normalized"] is None
+    found = report["normalized"]
+    assert (found["num_images"], found["num_texts"], found["is_chosen"]) == (12, 20, True)
+    assert found["before"] == plain["metrics"]
+    assert "| without the query bank |" in invoke(*words, "train,beta=7").stdout
+    assert "split test is evaluated" in refused(*words, "test")
+    assert "split train is evaluated" in refused(*words, "train", "--split", "training")
+    assert "train,beta=20" in refused(*words, "train", "--split", "val")
+    assert "beta above 0" in refused(*words, "train,beta=0")
+    assert "--every" in refused(*words, "train", "--every")
+
+
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("split", "num_images", "num_texts"), [("train", 12, 20), ("val", 4, 8), ("all", 20, 24)]
 )  # captions that several images have are one text

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -67,15 +69,12 @@ def test_a_report_remembers_its_protocol() -> None:
         seed=3,
         resamples=10,
         block_size=32,
-        published={"a paper": {"rsum": 500.0}},
-        problems=["b.jpg: damaged"],
     )
     assert report.protocol.name == "toy test"
     assert (report.protocol.num_images, report.protocol.num_texts) == (40, 200)
     assert (report.protocol.seed, report.protocol.resamples, report.protocol.block_size) == (3, 10, 32)
-    assert (report.model, report.problems) == ("abc", ("b.jpg: damaged",))
-    assert report.published == {"a paper": {"rsum": 500.0}}
-    assert "| a paper |" in report.to_markdown()
+    assert report.model == "abc"
+    assert "| a paper |" in replace(report, published={"a paper": {"rsum": 500.0}}).to_markdown()
 
 
 def test_without_resamples_there_are_no_intervals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -85,6 +86,19 @@ class Reranking:
         loaded = load_as(TwoTower, self.model, device=device)
         store = open_store(self.features, loaded.image.encoder)
         return HitReranker(loaded, top=self.top, weight=self.weight, features=store)
+
+
+def read_query_bank(value: str) -> tuple[str, float | None]:
+    """Return what the value of ``--query-bank`` says: the bank, and its beta if that is given.
+
+    Raises:
+        OpenVSEError: beta is no finite number above 0.
+    """
+    bank, settings = split_settings(value, ("beta",))
+    beta = settings.number("beta", 20) if settings.given else None
+    if beta is not None and not 0 < beta < math.inf:
+        raise OpenVSEError(f"--query-bank {value}: give a beta above 0, such as {bank},beta=20")
+    return bank, beta
 
 
 def usable_device(name: str | None) -> str | None:
@@ -177,6 +191,15 @@ Rerank: TypeAlias = Annotated[
         help="A second model that ranks the best results of each query again, such as a model with score attention. "
         "MODEL,top=N,weight=W,features=STORE: it ranks the best N (default: 20), its score has the weight W (default: "
         "1) and that of the first ranking 1 - W, and it reads a feature store in place of the images.",
+    ),
+]
+QueryBankSplit: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--query-bank",
+        metavar="SPLIT",
+        help="Split whose captions and images show which items are hubs, such as train: scores are normalised by "
+        "them. Beta is chosen on validation, or given: SPLIT,beta=20.",
     ),
 ]
 Engine: TypeAlias = Annotated[

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from openvse.evaluation.bank import Normalized, QueryBank
 from openvse.evaluation.calibrate import ScoreCounts, fit_calibration
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row, RowContrast, contrast_rows
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
-from openvse.evaluation.evaluator import evaluate
+from openvse.evaluation.evaluator import choose_betas, evaluate
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.evaluation.metrics import (
     Metrics,
@@ -40,10 +41,12 @@ __all__ = [
     "MeasuredRun",
     "Member",
     "Metrics",
+    "Normalized",
     "Places",
     "Processes",
     "Proposals",
     "Protocol",
+    "QueryBank",
     "QueryRanks",
     "Ranks",
     "Reliability",
@@ -59,6 +62,7 @@ __all__ = [
     "Signs",
     "bootstrap_replicates",
     "chance_metrics",
+    "choose_betas",
     "contrast_rows",
     "embed_corpus",
     "embed_ensemble",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.corpus import SharedTexts
 from openvse.errors import DataError
+from openvse.evaluation.bank import Attractions, Normalized, QueryBank, attractions, chosen_ranks
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
-    Metrics,
+    RECALL_AT,
     Replicates,
     bootstrap_replicates,
     chance_metrics,
@@ -29,6 +30,7 @@ from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
+from openvse.model.hubs import BETAS
 from openvse.types import EmbeddingSet, OnProgress, Relevance
 
 
@@ -101,6 +103,7 @@ def rank_fold(
     processes: Processes = ALONE,
     every: bool = False,
     keep: int = 0,
+    less: Attractions | None = None,
     also: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> RankedFold:
@@ -113,6 +116,7 @@ def rank_fold(
         processes: those that share the work.
         every: whether to place all relevant candidates; see ``rank_by_counting``.
         keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
+        less: what is subtracted from the scores.
         also: a function that is called once with every block.
         progress: a function that is called after every block.
 
@@ -122,8 +126,7 @@ def rank_fold(
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
         raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
-    shape = relevance.shape
-    top = again.top if again else keep
+    shape, top = relevance.shape, again.top if again else keep
     proposals = Proposals(*shape, top, device) if top else None
     scored = 0
 
@@ -138,7 +141,7 @@ def rank_fold(
             progress("scoring pairs", scored, math.prod(shape))
 
     ranks = rank_by_counting(
-        partial(mean_scores, part.members, device=device),
+        partial(_scores, part.members, less, device),
         relevance,
         block_size=block_size,
         device=device,
@@ -154,6 +157,17 @@ def rank_fold(
     return RankedFold(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
 
 
+def _scores(
+    members: Sequence[Member],
+    less: Attractions | None,
+    device: torch.device | str,
+    rows: slice,
+    columns: slice,
+) -> Float[Tensor, "I T"]:
+    scores = mean_scores(members, rows, columns, device)
+    return scores if less is None else less.taken_from(rows, columns, scores)
+
+
 def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
     def one(ranked: QueryRanks, best: Best, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
         first = best.positions[:, :keep], best.scores[:, :keep]
@@ -164,6 +178,60 @@ def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outc
         one(ranks.i2t, proposals.i2t, part.images, part.texts),
         one(ranks.t2i, proposals.t2i, part.texts, part.images),
     )
+
+
+def _normalized(part: Fold, plain: RankedFold, again: RankedFold, hubs: Attractions) -> RankedFold:
+    """Return the ranks by normalised scores of those queries whose best item is the best one of a bank's query.
+
+    Args:
+        part: the part.
+        plain: its ranks, with the first candidate of each query.
+        again: the same by normalised scores.
+        hubs: what its items attract.
+    """
+    assert plain.outcomes is not None
+    assert again.outcomes is not None
+    before, after = plain.outcomes, again.outcomes
+    of_images = hubs.texts.is_best[np.searchsorted(part.texts, before.i2t.found[:, 0])]
+    of_texts = hubs.images.is_best[np.searchsorted(part.images, before.t2i.found[:, 0])]
+    ranks = Ranks(
+        chosen_ranks(plain.ranks.i2t, again.ranks.i2t, of_images),
+        chosen_ranks(plain.ranks.t2i, again.ranks.t2i, of_texts),
+    )
+    outcomes = Outcomes(
+        _chosen(before.i2t, after.i2t, of_images, ranks.i2t),
+        _chosen(before.t2i, after.t2i, of_texts, ranks.t2i),
+    )
+    return RankedFold(ranks, outcomes=outcomes)
+
+
+def _chosen(
+    plain: QueryOutcomes, again: QueryOutcomes, use: Bool[np.ndarray, "Q"], ranked: QueryRanks
+) -> QueryOutcomes:
+    rows = use[:, np.newaxis]
+    found = np.where(rows, again.found, plain.found)
+    return QueryOutcomes(plain.queries, ranked.ranks, found, np.where(rows, again.scores, plain.scores))
+
+
+def choose_betas(
+    members: Sequence[Member], relevance: Relevance, bank: QueryBank, device: torch.device | str = "cpu"
+) -> QueryBank:
+    """Return a bank with those of ``BETAS`` whose R@1 + R@5 + R@10 is highest, for each direction by itself.
+
+    Args:
+        members: the embeddings of the validation data by each model.
+        relevance: their relevant pairs.
+        bank: images and texts of other data.
+        device: the device of the scores.
+    """
+    (part,) = cut_into_folds(members, relevance, None, 1)
+    rank = partial(rank_fold, part, _block_size(members), device, keep=1)
+    plain, reached = rank(), []
+    for hubs in attractions(members, bank.members, [(beta, beta) for beta in BETAS], device):
+        metrics = retrieval_metrics(_normalized(part, plain, rank(less=hubs), hubs).ranks)
+        reached.append([sum(metrics[f"{side}_r{k}"] for k in RECALL_AT) for side in ("i2t", "t2i")])
+    i2t, t2i = (BETAS[place] for place in np.argmax(reached, axis=0).tolist())
+    return replace(bank, betas=(i2t, t2i), is_chosen=True)
 
 
 def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
@@ -189,6 +257,7 @@ def evaluate(
     *,
     others: Sequence[Member] = (),
     reranker: Reranker | None = None,
+    bank: QueryBank | None = None,
     name: str = "",
     model: str = "",
     folds: int = 1,
@@ -196,8 +265,6 @@ def evaluate(
     seed: int = 0,
     block_size: int | None = None,
     device: torch.device | str | None = None,
-    published: Mapping[str, Metrics] | None = None,
-    problems: Sequence[str] = (),
     see: SeeBlock | None = None,
     every: bool = False,
     keep: int = 0,
@@ -213,6 +280,7 @@ def evaluate(
         similarity: the function that scores a block of images against a block of texts.
         others: other models' embeddings of the same items; the scores of all models are averaged.
         reranker: a model that reranks the first proposals of each query.
+        bank: images and texts that show which items are hubs; the scores are normalised by it.
         name: the data set and split, for the report.
         model: the fingerprint of the model, for the report.
         folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
@@ -220,8 +288,6 @@ def evaluate(
         seed: the seed of the bootstrap.
         block_size: the side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
         device: the device of the scores; None is that of the images' embeddings.
-        published: published results to show next to these, by label.
-        problems: what was skipped before, one line each.
         see: a function that is called once with every block of scores, of each fold for itself.
         every: whether to place all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR (see ``Places``).
         keep: how many first candidates of each query to keep in ``Report.outcomes``.
@@ -229,17 +295,36 @@ def evaluate(
         progress: a function that is called after every block of scores.
 
     Raises:
-        DataError: embeddings and relevance disagree, nothing is relevant, too many folds, or ``every`` with a reranker.
+        DataError: embeddings and relevance disagree, nothing is relevant, there are too many folds, or two of
+            ``every``, a bank and a reranker are given.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
     size = block_size or _block_size(members)
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_folds(members, relevance, reranker, folds))
-    rank = partial(rank_fold, processes=processes, every=every, keep=keep, also=see, progress=progress)
-    ranked = [rank(part, size, device or images.vectors.device) for part in parts]
+    place = device or images.vectors.device
+    rank = partial(rank_fold, block_size=size, device=place, processes=processes, progress=progress)
+    ranked, normalized = _rank_parts(parts, bank, partial(rank, every=every, keep=keep), see)
     found = _report(parts, ranked, protocol, _remarks(ranked, relevance))
-    return replace(found, model=model, published=dict(published or {}), problems=tuple(problems))
+    return replace(found, model=model, normalized=normalized)
+
+
+def _rank_parts(
+    parts: Sequence[Fold], bank: QueryBank | None, rank: partial[RankedFold], see: SeeBlock | None
+) -> tuple[list[RankedFold], Normalized | None]:
+    """Rank all parts by ``rank``, which is ``rank_fold`` with its other arguments; with a bank, once more by it."""
+    if bank is None:
+        return [rank(part, also=see) for part in parts], None
+    if parts[0].reranker is not None or rank.keywords["every"]:
+        raise DataError("a query bank normalises one search: leave out the re-ranking, mAP@R and the like")
+    rank = partial(rank, keep=max(1, rank.keywords["keep"]))
+    plain = [rank(part, also=see) for part in parts]
+    again = []
+    for part, ranked in zip(parts, plain, strict=True):
+        (hubs,) = attractions(part.members, bank.members, [bank.betas], rank.keywords["device"])
+        again.append(_normalized(part, ranked, rank(part, less=hubs), hubs))
+    return again, bank.normalized(mean_metrics([retrieval_metrics(each.ranks) for each in plain]))
 
 
 def _block_size(members: Sequence[Member]) -> int:

@@ -11,14 +11,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.corpus import Corpus, digest_of_pairs, seen_in_training
+from openvse.corpus.splits import canonical_split
 from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
 from openvse.errors import OpenVSEError
 from openvse.evaluation import (
     EmbeddedEnsemble,
+    QueryBank,
     Report,
     Reranker,
+    choose_betas,
     embed_ensemble,
     evaluate,
     measure_reliability,
@@ -31,6 +34,7 @@ from openvse.evaluation.report import QueryOutcomes
 from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
+from openvse.model.hubs import BETA
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.search.stored_features import find_stored_features
 from openvse.similarities import Similarity
@@ -88,6 +92,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     judge = _judge(protocol, models, request)
     chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     request.check_stores(len(models))
+    bank = open_bank(models, corpus, request)
     stores = stores_for(models, chosen, request)
     embedded = embed_requested(models, chosen, stores, request)
     names = ["the model"] if len(models) == 1 else [f"model {n}" for n in range(1, len(models) + 1)]
@@ -98,7 +103,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
-    report = report_on(models, embedded, request, chosen.name)
+    report = report_on(models, embedded, request, chosen.name, bank)
     if protocol is None:
         other = _protocol_of_figures(models, embedded.corpus, request.folds)
     else:
@@ -165,7 +170,51 @@ def embed_requested(
     )
 
 
-def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
+def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> QueryBank | None:
+    """Embed the query bank that a request names, and choose its betas on the validation split unless they are given.
+
+    Args:
+        models: the models that are evaluated.
+        corpus: all splits of the data.
+        request: what to evaluate; its bank and beta.
+
+    Raises:
+        OpenVSEError: the bank, or the validation split that chooses, holds what is evaluated.
+    """
+    name, beta = request.query_bank
+    if not name:
+        return None
+    if request.rerank or request.every:
+        raise OpenVSEError("--query-bank normalises the scores of one search: leave out --rerank and --every")
+    split, measured = (each if each == "all" else canonical_split(each) for each in (name, request.split))
+    if split == measured or "all" in (split, measured):
+        raise OpenVSEError(
+            f"the query bank is split {split}, and split {measured} is evaluated: take another split as the bank, such "
+            f"as train"
+        )
+    if beta is None and "validation" in (split, measured):
+        raise OpenVSEError(
+            f"beta is chosen on split validation, which is the bank or what is evaluated: give it, as in "
+            f"{split},beta={BETA:g}"
+        )
+    others = (replace(request, split=name) for name in (split, "validation"))
+    parts = ((each, each.part(corpus)) for each in others)
+    embedded = (embed_requested(models, part, stores_for(models, part, each), each) for each, part in parts)
+    given = beta or BETA
+    bank = QueryBank(f"{split} of {corpus.name}", next(embedded).members, (given, given))
+    if beta is not None:
+        return bank
+    validation = next(embedded)
+    return choose_betas(validation.members, validation.corpus.relevance, bank, models[0].device)
+
+
+def report_on(
+    models: Sequence[TwoTower],
+    embedded: EmbeddedEnsemble,
+    request: Request,
+    name: str,
+    bank: QueryBank | None = None,
+) -> Report:
     """Rank embedded images and texts as a request says.
 
     Args:
@@ -173,6 +222,7 @@ def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: R
         embedded: their embeddings.
         request: folds, reranking, bootstrap and what to keep.
         name: the data set and split.
+        bank: the query bank that normalises the scores, if there is one.
     """
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
@@ -186,19 +236,20 @@ def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: R
         first.similarity,
         reranker=again,
         others=others,
+        bank=bank,
         name=name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
         resamples=request.resamples,
         seed=request.seed,
         keep=request.keep,
-        published=_published(models, embedded.corpus, request.folds),
-        problems=embedded.corpus.problems,
         see=None if shown is None else shown.see,
         every=request.every,
         processes=request.processes,
         progress=request.progress,
     )
+    published = _published(models, embedded.corpus, request.folds)
+    report = replace(report, published=published, problems=embedded.corpus.problems)
     if curve is None or shown is None:
         return report
     return replace(report, reliability=measure_reliability(curve, shown, relevance))
@@ -215,8 +266,10 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
     """
     if protocol is None or not protocol.annotations:
         return None
-    if len(models) > 1 or request.rerank:
-        raise OpenVSEError(f"protocol {protocol.name} evaluates one model by itself: name one model")
+    if len(models) > 1 or request.rerank or request.query_bank[0]:
+        raise OpenVSEError(
+            f"protocol {protocol.name} evaluates one model by itself: name one model, and no query bank"
+        )
     if request.annotations is None:
         raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
     if protocol.name.startswith("cxc"):

@@ -52,6 +52,8 @@ class Request:
         seed: the seed of the bootstrap.
         keep: the number of first results of each query to keep, for a report that shows them.
         processes: those that share a ranking; answers to questions are computed by each of them.
+        query_bank: the split whose images and captions are a query bank ("" for none), and its beta (None chooses it on
+            the validation split).
         places: the folders of the models; the store of a model's run replaces images that have not changed, if it
             holds all that are needed.
     """
@@ -75,6 +77,7 @@ class Request:
     seed: int = 0
     keep: int = 0
     processes: Processes = ALONE
+    query_bank: tuple[str, float | None] = ("", None)
     places: Sequence[str | Path] = ()
 
     def part(self, data: Data) -> Data:

@@ -62,8 +62,10 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     model, *others = models
     if others or request.rerank:
         raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
-    if request.folds > 1:
-        raise OpenVSEError("--folds is for retrieval: leave it out for a model that answers questions")
+    if request.folds > 1 or request.query_bank[0]:
+        raise OpenVSEError(
+            "--folds and --query-bank are for retrieval: leave them out for a model that answers questions"
+        )
     if request.exchanged and not model.sees:
         raise OpenVSEError(
             "--exchanged is for a model that looks at images, and this one reads only questions"

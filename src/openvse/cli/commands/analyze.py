@@ -11,7 +11,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.commands.train import Overrides
 from openvse.cli.completion import complete_recipe
-from openvse.cli.options import AllowOutside, Device, Json, On, Split, Stores
+from openvse.cli.options import AllowOutside, Device, Json, On, QueryBankSplit, Split, Stores, read_query_bank
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
 
@@ -271,6 +271,7 @@ def embeddings(
     split: Split = "test",
     features: Stores = None,
     images: Images = None,
+    query_bank: QueryBankSplit = "",
     places: Annotated[
         bool, typer.Option("--map", help="Also draw a map of the embeddings by t-SNE (scikit-learn).")
     ] = False,
@@ -288,7 +289,9 @@ def embeddings(
     begin(out, NAME, overwrite=overwrite)
     if places:
         require_sklearn()
-    request = Request(on, split, features or (), allow_outside=allow_outside)
+    request = Request(
+        on, split, features or (), allow_outside=allow_outside, query_bank=read_query_bank(query_bank)
+    )
     embedded = embedded_by(models, device, request, images)
     found = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)

@@ -21,12 +21,14 @@ from openvse.cli.options import (
     Folds,
     Json,
     ProtocolName,
+    QueryBankSplit,
     Rerank,
     Reranking,
     Split,
     Stores,
     TextFeatures,
     Threads,
+    read_query_bank,
 )
 from openvse.errors import OpenVSEError
 from openvse.files import refuse_there
@@ -42,6 +44,9 @@ Models: TypeAlias = Annotated[
         "models are averaged."
     ),
 ]
+Data: TypeAlias = Annotated[
+    str, typer.Argument(help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+]
 Out: TypeAlias = Annotated[
     Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
 ]
@@ -56,14 +61,13 @@ WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
 @app.command(rich_help_panel="Explain")
 def evaluate(
     models: Models,
-    data: Annotated[
-        str, typer.Argument(help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
-    ],
+    data: Data,
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
     out: Out = None,
     rerank: Rerank = None,
+    query_bank: QueryBankSplit = "",
     folds: Folds = 1,
     protocol: ProtocolName = "",
     annotations: Annotations = None,
@@ -106,6 +110,7 @@ def evaluate(
             protocol=protocol,
             annotations=annotations,
             processes=group,
+            query_bank=read_query_bank(query_bank),
             places=(*models, *second),
         )
         evaluation = kind_of(task).evaluate(loaded, request)
