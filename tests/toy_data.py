@@ -53,7 +53,12 @@ class MeanColour(Backbone):
         return torch.from_numpy(np.asarray(image).mean((0, 1))).float().view(3, 1, 1)
 
     def read(
-        self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
+        self,
+        source: ClipSource,
+        generator: torch.Generator | None = None,
+        *,
+        to_store: bool = False,
+        exact: bool = True,
     ) -> torch.Tensor:
         pixels = self.preprocess(read_image(source))
         return pixels if generator is None else pixels + torch.rand(3, 1, 1, generator=generator)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
-from openvse.backbones import Backbone
+from openvse.backbones import Backbone, Crops, EfficientNetLite0, Frames
 from openvse.backbones.base import all_real, cells
+from openvse.backbones.pretrained import CheckpointBackbone
 from openvse.errors import ModelError
+from openvse.media.images import read_image
 from openvse.types import Features, Inputs
 from tests.seeing import see
 
@@ -84,6 +90,50 @@ def test_only_a_network_that_trains_makes_a_graph() -> None:
 
 def test_the_fingerprint_says_whether_the_network_trains() -> None:
     assert (Plain().fingerprint, Plain(fine_tune=True).fingerprint) == ("plain", "plain:fine_tuned")
+
+
+def test_what_is_decoded_smaller(tmp_path) -> None:
+    def saved(size: tuple[int, int]) -> Path:
+        path = tmp_path / f"{size[0]}.jpg"
+        Image.effect_mandelbrot(size, (-2, -1.5, 1, 1.5), 50).convert("RGB").save(path, quality=95)
+        return path
+
+    large, small = saved((520, 260)), saved((130, 60))
+    free, exact, smaller = (
+        EfficientNetLite0(image_size=32, exact_decode=each) for each in (None, True, False)
+    )
+    assert (free.fingerprint, f"{free.fingerprint}:smaller JPEGs") == (exact.fingerprint, smaller.fingerprint)
+    whole = free.preprocess(read_image(large))
+    shrunk = free.preprocess(read_image(large, shorter_side=32))
+    assert not torch.equal(whole, shrunk)
+    for backbone, stored, asked in ((free, whole, shrunk), (exact, whole, whole), (smaller, shrunk, shrunk)):
+        assert torch.equal(backbone.read(large, to_store=True), stored)
+        assert torch.equal(backbone.read(large, exact=False), asked)
+        assert torch.equal(backbone.read(small, exact=False), free.preprocess(read_image(small)))
+        view = backbone.read(large, torch.Generator().manual_seed(0), exact=False)
+        assert torch.equal(view, free.read(large, torch.Generator().manual_seed(0)))
+    assert torch.equal(Frames(backbone=lambda assets: smaller).read(large)[0], shrunk)
+    crops = Crops(backbone=partial(EfficientNetLite0, image_size=32), windows=((2, 0.3),))
+    assert (crops.shorter_side, Plain().shorter_side) == (107, None)
+
+
+@pytest.mark.parametrize(
+    ("side", "size", "more"),
+    [
+        (224, {"shortest_edge": 224}, {}),
+        (256, {"shortest_edge": 224}, {"crop_pct": 0.875}),
+        (384, {"height": 300, "width": 384}, {}),
+        (None, {"longest_edge": 224}, {}),
+        (None, {"shortest_edge": 224}, {"do_resize": False}),
+    ],
+)
+def test_the_side_that_a_checkpoint_reads(
+    side: int | None, size: dict[str, int], more: dict[str, float]
+) -> None:
+    processor = SimpleNamespace(**{"do_resize": True, "size": size} | more)
+    told = CheckpointBackbone.shorter_side.fget  # type: ignore[attr-defined]
+    assert told(SimpleNamespace(processor=processor, image_size=None)) == side
+    assert told(SimpleNamespace(processor=processor, image_size=48)) == 48
 
 
 def test_checkpointing_needs_blocks() -> None:

@@ -49,6 +49,13 @@ def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
     assert "there is no image" in refused("duplicates", tmp_path / "empty")
 
 
+def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
+    large = Image.open(folder / "1.png").resize((640, 480), Image.Resampling.BICUBIC)
+    large.save(folder / "large.jpg", quality=90)
+    ((kept, *_),), _ = find_duplicates(folder)
+    assert kept == folder / "large.jpg"
+
+
 @pytest.mark.medium
 def test_what_cannot_be_used_is_named_five_times_and_then_counted(
     folder: Path, invoke, monkeypatch: pytest.MonkeyPatch

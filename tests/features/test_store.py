@@ -350,6 +350,18 @@ def test_without_an_encoder_the_width_decides(folder: Path) -> None:
     )
 
 
+def test_features_of_whole_files_serve_an_encoder_of_smaller_jpegs(folder: Path) -> None:
+    smaller = "efficientnet:smaller JPEGs"
+    assert open_fitting(folder, fingerprint=smaller, dim=3).path == folder / "grid"
+    assert open_fitting(folder / "grid", fingerprint=smaller, dim=3).fingerprint == "efficientnet"
+    with pytest.raises(StoreError, match="efficientnet"):  # but it adds none to them
+        FeatureStoreWriter(folder / "grid", fingerprint=smaller, dim=3)
+    with FeatureStoreWriter(folder / "mixed", fingerprint=smaller, dim=3):
+        pass
+    with pytest.raises(StoreError, match="smaller JPEGs"):
+        open_fitting(folder / "mixed", fingerprint="efficientnet", dim=3)
+
+
 def test_none_that_fits_names_all(folder: Path) -> None:
     with pytest.raises(StoreError, match="'resnet'") as error:
         open_fitting(folder, fingerprint="resnet", dim=3)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.media.images import read_image, within_memory
+from openvse.media.images import full_size, read_image, within_memory
 from openvse.media.listing import list_media
 
 
@@ -288,6 +288,33 @@ def test_a_large_jpeg_is_halved_while_it_is_decoded():
     detailed = encode(whole, "JPEG", progressive=True, subsampling=0)  # it needs twice the memory
     with pytest.raises(BadImageError, match="progressive"):
         read_image(detailed, max_pixels=16_000)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"mode": "CMYK"}, {"mode": "L"}])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_is_decoded_at_the_smallest_scale_that_is_enough(options, orientation):
+    whole = Image.fromarray(gradient()).resize((801, 600)).convert(options.get("mode", "RGB"))
+    exif = Image.Exif()
+    exif[274] = orientation
+    content = encode(whole, "JPEG", quality=95, exif=exif, progressive="progressive" in options)
+    exact = read_image(content)
+    for side, scale in ((1, 8), (37, 8), (38, 4), (75, 4), (76, 2), (150, 2), (151, 1), (9999, 1)):
+        small = read_image(content, shorter_side=side)
+        assert small.size == tuple(-(-each // scale) for each in exact.size) and small.mode == "RGB"
+        assert min(small.size) >= min(2 * side, *exact.size)
+        assert full_size(small) == (801, 600) or scale == 1
+        near = np.asarray(exact.reduce(scale), np.int16)
+        assert np.abs(np.asarray(small, np.int16) - near).mean() < 3
+
+
+def test_what_is_not_decoded_smaller():
+    whole = Image.fromarray(gradient(240, 320))
+    assert read_image(encode(whole, "PNG"), shorter_side=10).size == (320, 240)
+    opened = Image.open(io.BytesIO(encode(whole, "JPEG")))  # belongs to the caller
+    assert read_image(opened, shorter_side=10).size == opened.size == (320, 240)
+    halved = read_image(encode(whole, "JPEG"), max_pixels=60_000, shorter_side=100)
+    assert halved.size == (160, 120) and full_size(halved) == (320, 240)
+    assert read_image(encode(whole, "JPEG"), max_pixels=60_000, shorter_side=10).size == (40, 30)
 
 
 def test_a_jpeg_beyond_the_limit_of_pillow_is_read(monkeypatch):

@@ -187,7 +187,7 @@ def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
     One that cannot be read is told, and white.
     """
     try:
-        image = read_poster(path)
+        image = read_poster(path, shorter_side=longest)
     except BadImageError as error:
         tell_skipped([(path, reason_of(error, path))])
         return np.full((1, 1, 3), 255, np.uint8)

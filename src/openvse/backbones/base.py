@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
 from openvse.functional import compact, masked_mean
-from openvse.media.images import read_image, within_memory
+from openvse.media.images import SMALLER_JPEGS, read_image, within_memory
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import ClipSource, SamplingMode, read_poster
 from openvse.registry import Configured
@@ -50,6 +50,9 @@ class Backbone(Configured, nn.Module, ABC):
         fine_tune: whether to train the network.
         gradient_checkpointing: whether, in training, only the activations between the network's blocks are kept and the
             others are recomputed for the gradient: less memory, the same gradients, more time.
+        exact_decode: whether a JPEG is decoded at full size, and not at 1/2, 1/4 or 1/8 where both sides stay at least
+            twice as long as the network needs. None decodes at full size for stores, training and evaluation, and
+            smaller elsewhere, as for an index and for queries. With False, ``fingerprint`` says so.
 
     Attributes:
         fingerprint: the argument, and whether the network trains, so that features stored before training are not
@@ -62,6 +65,8 @@ class Backbone(Configured, nn.Module, ABC):
         any_size: whether the network takes images of any size, so that ``image_size`` may be changed later.
         image_size: the side in pixels of the square that ``preprocess`` makes from an image; None if it has no such
             size.
+        shorter_side: the length in pixels to which ``preprocess`` shrinks the shorter side of a large image, with
+            antialiasing; None if it is not known, and then every file is decoded at full size.
         class_token: whether the first feature represents the whole image: augmentation never hides it, and a global
             vector is made only from it.
         frame_limit: the object that chooses among features that are frames; None keeps all.
@@ -80,6 +85,7 @@ class Backbone(Configured, nn.Module, ABC):
     covers_image: bool = False
     any_size: bool = False
     image_size: int | None = None
+    exact_decode: bool | None = None
     class_token: bool = False
     frame_limit: FrameLimit | None = None
     net: nn.Module
@@ -92,9 +98,13 @@ class Backbone(Configured, nn.Module, ABC):
         fingerprint: str | None,
         fine_tune: bool = False,
         gradient_checkpointing: bool = False,
+        exact_decode: bool | None = None,
     ) -> None:
         super().__init__()
         self.feature_dim = feature_dim
+        self.exact_decode = exact_decode
+        if fingerprint is not None and exact_decode is False:
+            fingerprint = fingerprint + SMALLER_JPEGS
         self.fingerprint = f"{fingerprint}:fine_tuned" if fine_tune else fingerprint
         self.fine_tune = fine_tune
         if not fine_tune:
@@ -104,6 +114,11 @@ class Backbone(Configured, nn.Module, ABC):
         # The network is not a child, which would put its name before those of the weights: two modules share the state.
         vars(self).update({name: vars(network)[name] for name in _STATE}, net=network)
         self.train(self.training)
+
+    @property
+    def shorter_side(self) -> int | None:
+        """See the class."""
+        return None
 
     @abstractmethod
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
@@ -122,7 +137,12 @@ class Backbone(Configured, nn.Module, ABC):
             return self.see(inputs)
 
     def read(
-        self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
+        self,
+        source: ClipSource,
+        generator: torch.Generator | None = None,
+        *,
+        to_store: bool = False,
+        exact: bool = True,
     ) -> Float[Tensor, "... 3 H W"]:
         """Decode an item, an image or the frames of a clip, to pixels.
 
@@ -132,13 +152,22 @@ class Backbone(Configured, nn.Module, ABC):
             generator: the generator of the random view in training; None gives the deterministic view.
             to_store: whether to read everything that a feature store should hold, such as all frames from which
                 training draws.
+            exact: whether a JPEG is decoded at full size if ``exact_decode`` does not say it.
 
         Raises:
             BadImageError: the item cannot be used.
         """
-        image = read_poster(source) if isinstance(source, ClipSegment) else read_image(source)
+        if isinstance(source, ClipSegment):
+            image = read_poster(source)
+        else:
+            image = read_image(source, shorter_side=self.decoded_for(generator, exact=exact))
         with within_memory(source):
             return self.preprocess(random_view(image, generator))
+
+    def decoded_for(self, generator: torch.Generator | None, *, exact: bool) -> int | None:
+        """Return the ``shorter_side`` for which an item is decoded; None decodes at full size, as for random views."""
+        whole = exact if self.exact_decode is None else self.exact_decode
+        return None if whole or generator is not None else self.shorter_side
 
     def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
         """Join the results of ``read`` into a batch."""
@@ -169,11 +198,17 @@ class NestedBackbone(Backbone):
             fingerprint=fingerprint,
             fine_tune=inner.fine_tune,
         )
+        self.exact_decode = inner.exact_decode  # its fingerprint says so already
 
     @property
     def inner(self) -> Backbone:
         """The backbone that sees the parts."""
         return cast(Backbone, self.backbone)
+
+    @property
+    def shorter_side(self) -> int | None:
+        """That of the inner backbone, which sees whole frames."""
+        return self.inner.shorter_side
 
     def mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
         """Return the mean feature that the inner backbone yields for each part."""

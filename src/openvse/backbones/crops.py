@@ -100,6 +100,14 @@ class Crops(NestedBackbone):
         else:
             self.stored_images *= sum(count * count for count, _ in windows) * (1 + mirrored)
 
+    @property
+    def shorter_side(self) -> int | None:
+        """The shorter side at which the smallest window has the pixels that the inner backbone needs."""
+        side = self.inner.shorter_side
+        if side is None or self.shared:
+            return side
+        return math.ceil(side / min(share for _, share in self.windows))
+
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         """Cut the windows out of an image unless they share one pass, and preprocess them for the inner backbone."""
         if self.shared:

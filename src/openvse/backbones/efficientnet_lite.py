@@ -41,6 +41,7 @@ class EfficientNetLite(Backbone):
         image_size: the side of the square in pixels; None takes the size at which the network was trained.
         scales: several sizes instead of one, such as (224, 448): the cells of all maps form one set, each with its box.
             An image smaller than a scale is enlarged to it.
+        exact_decode: see ``Backbone``.
 
     Attributes:
         number: the number of the network in its family.
@@ -65,6 +66,7 @@ class EfficientNetLite(Backbone):
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
         scales: tuple[int, ...] | None = None,
+        exact_decode: bool | None = None,
     ) -> None:
         sizes = _sizes(self.native_size, image_size, scales)
         weights = _imagenet_weights(self.number) if pretrained and assets is None else None
@@ -76,11 +78,17 @@ class EfficientNetLite(Backbone):
             f"{'+'.join(map(str, sizes))}:{'+'.join(f'{side}x{side}' for side in sides)}",
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
+            exact_decode=exact_decode,
         )
         self.image_size = max(sizes)
         self.scales = None if scales is None else sizes
         self.gives_boxes = scales is not None
         self.covers_image = self.any_size = scales is None
+
+    @property
+    def shorter_side(self) -> int:
+        """The side of the largest square."""
+        return self.image_size
 
     def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
         """Resize the image to a square of pixels in about [-1, 1]; several squares are placed one below the other."""

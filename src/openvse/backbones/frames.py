@@ -78,14 +78,20 @@ class Frames(NestedBackbone):
         return self.inner.preprocess(image)
 
     def read(
-        self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
+        self,
+        source: ClipSource,
+        generator: torch.Generator | None = None,
+        *,
+        to_store: bool = False,
+        exact: bool = True,
     ) -> Float[Tensor, "... 3 H W"]:
         """Decode the frames of a clip, ``[N, 3, H, W]``; the generator chooses the frames and their common view."""
         place = None if generator is None else float(torch.rand(1, generator=generator))
         view = None if generator is None else generator.get_state()
         pixels = []
         with within_memory(source):
-            for frame in frames_of(source, self.stored if to_store else self.seen, place=place):
+            sampling, side = self.stored if to_store else self.seen, self.decoded_for(generator, exact=exact)
+            for frame in frames_of(source, sampling, place=place, shorter_side=side):
                 if generator is not None and view is not None:
                     generator.set_state(view)
                 pixels.append(self.preprocess(random_view(frame, generator)))

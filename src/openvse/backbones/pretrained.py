@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -295,6 +296,16 @@ class CheckpointBackbone(Backbone):
     processor: Any
     image_size: int | None
     round_crop: bool = False
+
+    @property
+    def shorter_side(self) -> int | None:
+        """The side of the square, or what the checkpoint's preprocessing says of the shorter side."""
+        if self.image_size is not None or not getattr(self.processor, "do_resize", False):
+            return self.image_size
+        size: dict[str, Any] = dict(self.processor.size or {})
+        share = getattr(self.processor, "crop_pct", None) or 1.0  # ConvNeXt enlarges the shorter side by it
+        shorter = size.get("shortest_edge") or max(size.get("height") or 0, size.get("width") or 0)
+        return math.ceil(shorter / share) or None
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         """Turn the image into pixels as the checkpoint wants them."""

@@ -32,6 +32,7 @@ class TimmVision(Backbone):
         fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
         gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
         image_size: the side of the square in pixels; None takes that of the model.
+        exact_decode: see ``Backbone``.
 
     Raises:
         ModelError: timm is missing, cannot be imported, or does not know the model.
@@ -50,6 +51,7 @@ class TimmVision(Backbone):
         fine_tune: bool = False,
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
+        exact_decode: bool | None = None,
     ) -> None:
         timm = _timm()
         network, probe, side = _network(timm, model, image_size, weights=pretrained and assets is None)
@@ -66,9 +68,15 @@ class TimmVision(Backbone):
             feature_dim=local.shape[-1],
             fingerprint=f"timm {model}:{published if pretrained else 'random'}:{side}x{side}:{local.shape[1]}",
             fine_tune=fine_tune,
+            exact_decode=exact_decode,
         )
         self.image_size = side
         self._statistics = timm.data.resolve_model_data_config(network)
+
+    @property
+    def shorter_side(self) -> int:
+        """The side of the square."""
+        return self.image_size
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         """Resize the image to a square, and normalise it as the model expects."""

@@ -36,6 +36,7 @@ class TransformersDetector(CheckpointBackbone):
         num_regions: N, the largest number of regions per image.
         min_score: the score, in [0, 1], below which regions are left out; the best region of an image is always kept.
         image_size: the side in pixels of the square to which the whole image is resized.
+        exact_decode: see ``Backbone``.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, or is not such a detector.
@@ -55,6 +56,7 @@ class TransformersDetector(CheckpointBackbone):
         num_regions: int = 36,
         min_score: float = 0.0,
         image_size: int = 640,
+        exact_decode: bool | None = None,
     ) -> None:
         source = model if assets is None else str(assets)
         detector = _load_detector(source, weights=assets is None)
@@ -68,6 +70,7 @@ class TransformersDetector(CheckpointBackbone):
             detector,
             feature_dim=states.shape[-1],
             fingerprint=f"{checkpoint}:{image_size}x{image_size}:best {num_regions} from {min_score:g}",
+            exact_decode=exact_decode,
         )
         self.checkpoint = checkpoint
         self.processor = processor

@@ -48,6 +48,7 @@ class TransformersVision(CheckpointBackbone):
             ``first_token`` finds it; a global vector is then made from it instead of the mean.
         round_crop: where the checkpoint's preprocessing cuts the middle out of an image, cut where torchvision does
             (OpenCLIP): one pixel further to the right or the bottom for some sizes.
+        exact_decode: see ``Backbone``.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, does not yield local features from pixels only, or lacks the class
@@ -66,6 +67,7 @@ class TransformersVision(CheckpointBackbone):
         train_blocks: int | None = None,
         lora: Mapping[str, Any] | None = None,
         round_crop: bool = False,
+        exact_decode: bool | None = None,
     ) -> None:
         adapters = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
@@ -89,6 +91,7 @@ class TransformersVision(CheckpointBackbone):
             fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}{':rounded' * round_crop}",
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
+            exact_decode=exact_decode,
         )
         self.lora = adapters
         self.checkpoint = checkpoint

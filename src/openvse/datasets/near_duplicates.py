@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 
 from openvse.errors import OpenVSEError
-from openvse.media.images import read_image
+from openvse.media.images import full_size, read_image
 from openvse.media.packed import ImageFile
 from openvse.media.videos import is_video, read_poster
 
@@ -84,13 +85,13 @@ def see(image: ImageFile) -> SeenImage:
     """Decode one image, or the middle frame of a video; see ``see_images``."""
     try:
         content = image.read_bytes()
-        shown = read_poster(image) if is_video(image.name) else read_image(content)
+        shown = read_poster(image) if is_video(image.name) else read_image(content, shorter_side=_SIDE)
     except OSError as error:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
         return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
     digest = hashlib.blake2b(content, digest_size=16).digest()
-    return SeenImage(look_of(shown), digest, shown.width * shown.height)
+    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)))
 
 
 def see_images(

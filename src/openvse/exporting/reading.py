@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def describe_preprocessing(backbone: Backbone) -> Preprocessing:
                 f"the preprocessing of {type(backbone).__name__} cannot be exported: an image of {size[0]} x {size[1]} "
                 f"pixels becomes other pixels; export a model with another backbone"
             )
-    return made
+    return replace(made, shorter_side=backbone.decoded_for(None, exact=False))
 
 
 def probe_image(number: int, size: tuple[int, int]) -> Image.Image:

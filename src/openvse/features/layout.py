@@ -29,6 +29,7 @@ import numpy as np
 
 from openvse.errors import StoreError
 from openvse.files import checksum, read_text, write_whole
+from openvse.media.images import SMALLER_JPEGS
 
 StoreDtype = Literal["float16", "float32"]
 
@@ -134,6 +135,10 @@ class StoreManifest:
             content["version"] = VERSION
             del content["boxes"]
         write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
+
+    def fits(self, encoder: str) -> bool:
+        """Return whether an encoder can read the features; if it decodes JPEGs smaller, also those of whole files."""
+        return self.encoder in (encoder, encoder.replace(SMALLER_JPEGS, ""))
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
         """Raise StoreError unless all committed data are present and were made by the expected encoder."""

@@ -79,7 +79,8 @@ class FeatureStore:
         """See ``open``."""
         self.path = path
         self._manifest = StoreManifest.read(path)
-        self._manifest.check(path, expected_fingerprint)
+        fits = expected_fingerprint is None or self._manifest.fits(expected_fingerprint)
+        self._manifest.check(path, None if fits else expected_fingerprint)
         check_files(path, self._manifest, all_files=check)
         self.lengths: Int[np.ndarray, "items"] = np.fromfile(
             path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES
@@ -262,7 +263,7 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     fitting = {
         folder: manifest
         for folder, manifest in stores.items()
-        if (manifest.dim == dim if fingerprint is None else manifest.encoder == fingerprint)
+        if (manifest.dim == dim if fingerprint is None else manifest.fits(fingerprint))
     }
     if len(fitting) == 1:
         return FeatureStore.open(next(iter(fitting)), fingerprint)

@@ -36,9 +36,13 @@ ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarra
 Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
 """
 
+SMALLER_JPEGS = ":smaller JPEGs"
+"""What the fingerprint of an encoder says if it stores features of JPEGs that were decoded smaller."""
+
 MAX_PIXELS = 80_000_000
 """Largest width x height that is decoded by default: 320 MB, as Pillow holds RGB."""
 
+_FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
@@ -86,22 +90,27 @@ def pixel_limit() -> int:
     return int(given)
 
 
-def read_image(source: ImageLike, *, max_pixels: int | None = None) -> Image.Image:
+def read_image(
+    source: ImageLike, *, max_pixels: int | None = None, shorter_side: int | None = None
+) -> Image.Image:
     """Decode an image to upright RGB.
 
     The first frame of an animation is used, transparency becomes white, and the orientation that a camera wrote into
     EXIF is applied. Of 16 bits the upper 8 are kept; numbers without a range of their own (32 bits, floating point)
     become black to white from the lowest to the highest.
 
-    A JPEG of more pixels than the limit, and at most four times as many, is decoded at half its width and height.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its width and height where that is enough for ``shorter_side``, and at 1/2
+    if it has more pixels than the limit, and at most four times as many.
 
     Args:
         source: see ``ImageLike``.
         max_pixels: the largest width x height of the result; a larger image is refused before decoding. None takes
             ``pixel_limit()``. Beyond 178,956,970 pixels Pillow's own limit also refuses files that are no JPEG.
+        shorter_side: the length in pixels to which the caller shrinks the shorter side: both sides of a JPEG that is
+            decoded smaller stay at least twice as long. None decodes at full size.
 
     Returns:
-        An image of mode RGB that no longer depends on the source.
+        An image of mode RGB that no longer depends on the source; ``full_size`` is its size in the file.
 
     Raises:
         BadImageError: the source cannot be used; the message has the path and the reason.
@@ -112,7 +121,10 @@ def read_image(source: ImageLike, *, max_pixels: int | None = None) -> Image.Ima
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
             with _opened(source) as image:
-                _scale(image, limit, chosen=max_pixels is not None)
+                side = (
+                    None if image is source else shorter_side
+                )  # an image that the caller has opened stays whole
+                _scale(image, limit, side, chosen=max_pixels is not None)
                 return _to_rgb(_upright(image), given=image is source)
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
@@ -136,17 +148,35 @@ def within_memory(source: object) -> Iterator[None]:
         raise BadImageError(f"{_label(given)}: {_REASONS[MemoryError]}") from error
 
 
-def _scale(image: Image.Image, limit: int, *, chosen: bool) -> None:
-    """Let the decoder halve the sides of a large JPEG; raise BadImageError if an image is too large even so.
+def full_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height, before any turn, of the file from which ``read_image`` has decoded an image."""
+    size: tuple[int, int] = image.info.get(_FULL_SIZE, image.size)
+    return size
+
+
+def _scale(image: Image.Image, limit: int, side: int | None, *, chosen: bool) -> None:
+    """Let the decoder shrink a JPEG; raise BadImageError if an image is too large even at half its width and height.
 
     Args:
         image: an image that is not decoded yet.
         limit: the largest width x height of what is decoded.
+        side: see ``shorter_side`` of ``read_image``.
         chosen: whether the caller has chosen the limit, which the user cannot change then.
     """
+    most = image.size
+    if image.width * image.height > limit:
+        _check_half(image, limit, chosen=chosen)
+        most = image.width // 2, image.height // 2
+    if side is not None and min(most) >= 2 * side:
+        most = 2 * side, 2 * side
+    if most != image.size and isinstance(image, JpegImageFile):
+        image.info[_FULL_SIZE] = image.size
+        image.draft(None, most)  # the smallest scale that is not below
+
+
+def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
+    """Raise BadImageError unless an image of more pixels than the limit can be decoded at half its width and height."""
     pixels = image.width * image.height
-    if pixels <= limit:
-        return
     told = f"it has {image.width} x {image.height} pixels, at most {limit:,} are decoded"
     if not isinstance(image, JpegImageFile) or pixels > _SCALED * limit or min(image.size) < 2:
         more = "" if chosen else f", or allow more (--max-pixels {pixels})"
@@ -155,7 +185,6 @@ def _scale(image: Image.Image, limit: int, *, chosen: bool) -> None:
     samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
     if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
         raise BadImageError(f"{told}, and it is progressive: save it as a plain JPEG, or make it smaller")
-    image.draft(None, (image.width // 2, image.height // 2))
 
 
 def _label(source: object) -> str:

@@ -96,6 +96,7 @@ def read_frames(
     *,
     place: float | None = None,
     max_pixels: int | None = None,
+    shorter_side: int | None = None,
 ) -> list[Image.Image]:
     """Return the frames of ``frames_of`` as a list, which may take much memory: 100 MB for a frame of 8K.
 
@@ -103,7 +104,7 @@ def read_frames(
         BadVideoError: the clip cannot be used; the message has the path and the reason.
         OpenVSEError: PyAV is needed and not installed.
     """
-    return list(frames_of(source, sampling, place=place, max_pixels=max_pixels))
+    return list(frames_of(source, sampling, place=place, max_pixels=max_pixels, shorter_side=shorter_side))
 
 
 def frames_of(
@@ -112,6 +113,7 @@ def frames_of(
     *,
     place: float | None = None,
     max_pixels: int | None = None,
+    shorter_side: int | None = None,
 ) -> Iterator[Image.Image]:
     """Decode the chosen frames of a clip to upright RGB one by one, and no others if the file allows it.
 
@@ -124,6 +126,7 @@ def frames_of(
         place: see ``FrameSampling.choose``.
         max_pixels: the largest width x height of a frame; a larger clip is refused before decoding. None takes
             ``pixel_limit()``.
+        shorter_side: see ``read_image``, which reads clips of one frame.
 
     Yields:
         Images of mode RGB, one or more, in order of time.
@@ -152,7 +155,7 @@ def frames_of(
         elif (kind := _image_kind(given)) in _ANIMATIONS:
             yield from _animation_frames(given, pick, limit)
         elif kind:
-            yield read_image(given, max_pixels=max_pixels)
+            yield read_image(given, max_pixels=max_pixels, shorter_side=shorter_side)
         else:
             yield from _video_frames(given, pick, limit, None if part is None else _table_of(part.path))
     except BadImageError as error:  # it already names the source
@@ -188,14 +191,18 @@ def clip_seconds(path: Path) -> float:
     return float(end - starts[0])
 
 
-def read_poster(source: ClipSource) -> Image.Image:
+def read_poster(source: ClipSource, *, shorter_side: int | None = None) -> Image.Image:
     """Return an image that represents a clip: its middle frame, or the image itself.
+
+    Args:
+        source: see ``ClipSource``.
+        shorter_side: see ``read_image``.
 
     Raises:
         BadVideoError: the clip cannot be used; the message has the path and the reason.
         OpenVSEError: PyAV is needed and not installed.
     """
-    return read_frames(source, FrameSampling("even", num_frames=1))[0]
+    return read_frames(source, FrameSampling("even", num_frames=1), shorter_side=shorter_side)[0]
 
 
 def is_video(path: str | Path) -> bool:

@@ -75,7 +75,7 @@ class TwoTower(Model):
         return embed_in_chunks(self.image, images, size), embed_in_chunks(self.text, texts, size)
 
     def read_images(self, images: Sequence[ClipSource]) -> Inputs:
-        """Decode images, or clips if the model reads them, into a batch for your own training loop.
+        """Decode images, or clips if the model reads them, into a batch; see ``read_image``.
 
         Raises:
             BadImageError: an image cannot be decoded.
@@ -86,11 +86,14 @@ class TwoTower(Model):
     def read_image(self, image: ClipSource) -> Float[Tensor, "... 3 H W"]:
         """Decode an image, or a clip if the model reads them, for ``encode_pixels``; threads may call it.
 
+        A large JPEG is decoded smaller, as far as the network does not need more, unless the backbone has the option
+        ``exact_decode: true``.
+
         Raises:
             BadImageError: the image cannot be decoded.
             ModelError: the model reads only precomputed features.
         """
-        return self.image.encoder.backbone.read(image)
+        return self.image.encoder.backbone.read(image, exact=False)
 
     def encode_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]]) -> EmbeddingSet:
         """Embed images that ``read_image`` has decoded, as one batch; returns ``[B, K, D]`` on the CPU."""

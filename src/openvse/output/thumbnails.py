@@ -20,7 +20,7 @@ def thumbnail(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str
         side: the longer side in pixels.
     """
     try:
-        image = read_poster(path)
+        image = read_poster(path, shorter_side=side)
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
         return None
     image.thumbnail((side, side))

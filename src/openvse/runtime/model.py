@@ -108,7 +108,7 @@ class OnnxModel:
             BadImageError: the image cannot be decoded.
             ModelError: the model reads only stored features.
         """
-        decoded = read_image(image)
+        decoded = read_image(image, shorter_side=self._preprocess.shorter_side)
         with within_memory(image):
             return self._preprocess(decoded)
 

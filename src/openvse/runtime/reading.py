@@ -40,6 +40,8 @@ class Preprocessing:
         order: ``multiply`` computes ``(value * factor - mean) / deviation``; ``subtract`` computes
             ``(value - mean) / deviation``.
         windows: grids of windows that are preprocessed one by one, as in the backbone ``crops``; None takes the image.
+        shorter_side: the length in pixels to which the shorter side of a large image is shrunk, for which a JPEG may be
+            decoded smaller (see ``media.images.read_image``); None decodes at full size.
     """
 
     sizes: tuple[tuple[int, int], ...] = ()
@@ -52,6 +54,7 @@ class Preprocessing:
     deviation: tuple[float, ...] = (1.0, 1.0, 1.0)
     order: Literal["multiply", "subtract"] = "multiply"
     windows: tuple[tuple[int, float], ...] | None = None
+    shorter_side: int | None = None
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Preprocessing:

@@ -240,7 +240,8 @@ class Service:
             await self._uploads.acquire()
         try:
             content = await upload.read()
-            yield await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
+            limit = self.limits.upload_pixels
+            yield await self.decoding(partial(read_image, content, max_pixels=limit, shorter_side=QUERY_PX))
         finally:
             self._uploads.release()
 
@@ -394,13 +395,13 @@ def small_image(path: Path, *, large: bool = False) -> bytes:
     Raises:
         MissingItemError: the file cannot be read as an image.
     """
+    side = LARGE_PX if large else THUMBNAIL_PX
     try:
-        image = read_poster(path)
+        image = read_poster(path, shorter_side=side)
     except OpenVSEError as error:
         raise MissingItemError(
             f"{path.name} cannot be shown: it is gone, damaged or of an unknown kind"
         ) from error
-    side = LARGE_PX if large else THUMBNAIL_PX
     image.thumbnail((side, side))
     encoded = io.BytesIO()
     image.save(encoded, "WEBP", quality=82 if large else 78)

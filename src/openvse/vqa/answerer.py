@@ -221,7 +221,7 @@ class Answerer(Model):
         if image is None:
             raise ModelError("this model looks at an image, and none is given: name one")
         backbone = self.image.encoder.backbone
-        return backbone.collate([backbone.read(image)]).to(self.device)
+        return backbone.collate([backbone.read(image, exact=False)]).to(self.device)
 
     def read_questions(self, questions: Sequence[str]) -> Inputs:
         """Return the token ids of questions, on the model's device; raise DataError for an empty one."""

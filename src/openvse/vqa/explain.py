@@ -120,7 +120,7 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     Raises:
         BadImageError: the image cannot be decoded.
     """
-    shown = read_poster(image)
+    shown = read_poster(image, shorter_side=IMAGE_PX)
     shown.thumbnail((IMAGE_PX, IMAGE_PX))
     style = files("openvse.vqa").joinpath("answer_page.css").read_text(encoding="utf-8")
     photo = (
