@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image, ImageDraw, ImageFilter  # noqa: E402
+
+# An export takes seconds, and cannot be made while shapes are checked: tests of the towers ask for them.
+os.environ.setdefault("OPENVSE_TOWERS", "none")
 
 # Every worker of xdist would otherwise use all cores at once.
 torch.set_num_threads(1)

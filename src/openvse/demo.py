@@ -10,6 +10,7 @@ from pathlib import Path
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.evaluation import Report, embed_corpus, evaluate
+from openvse.exporting.beside import write_towers
 from openvse.features import FeatureStore
 from openvse.files import write_whole
 from openvse.index.scanning import METADATA
@@ -127,6 +128,7 @@ def run_demo(
         model_place=place_of(result.best, out / "index"),
         progress=lambda state: on_images(state.done, state.total, state.per_s),
     )
+    write_towers(trained, out / "index")
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
     hits = engine.search(QUERIES, top_k=TOP_K)
     held_out = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from openvse.cli.commands.serve import load_answerer, load_second, source_of
+from openvse.cli.commands.serve import Compute, load_answerer, load_second, load_served, source_of
 from openvse.cli.options import Reranking
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.index.manifest import read_manifest
@@ -172,11 +172,13 @@ def test_engines_are_closed_after_a_reload_and_at_the_end(
 @pytest.mark.medium
 def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
     folder = str(model.save(tmp_path / "model"))
-    source, named = source_of(str(own_place.index), folder, None, "exact")
-    assert source == Source(own_place.index, "exact") and named == folder
+    source = source_of(str(own_place.index), folder, None, "exact")
+    assert source == Source(own_place.index, "exact")
+    loaded, named = load_served(source, folder, Compute())
+    assert (loaded.fingerprint, named) == (model.fingerprint, folder)
     address = filled(own_place, "qdrant_edge")
     word = str(address.path)
-    source, _ = source_of(word, folder, own_place.photos, None)
+    source = source_of(word, folder, own_place.photos, None)
     assert isinstance(source.place, StoreAddress) and source.images == own_place.photos
     with pytest.raises(OpenVSEError, match="--model"):
         source_of(word, None, None, None)
@@ -185,7 +187,7 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     with pytest.raises(OpenVSEError, match="--images"):
         source_of(str(own_place.index), folder, own_place.photos, None)
     with pytest.raises(IndexFormatError, match="index"):
-        source_of(str(tmp_path), folder, None, None)
+        load_served(source_of(str(tmp_path), folder, None, None), folder, Compute())
 
 
 @pytest.fixture
@@ -227,8 +229,7 @@ def test_the_engine_of_an_index_is_served_with_an_exported_model(painted: tuple[
     export, index = painted
     filled(Place(index, index), "int8")
     for engine, told in (("int8", "int8"), ("exact", "exact"), (None, "int8")):
-        source, named = source_of(str(index), str(export), None, engine)
-        assert named == str(export)
+        source = source_of(str(index), str(export), None, engine)
         service = Service(source, OnnxModel(export), Settings())
         catalogue = service.served.engine.catalogue
         assert isinstance(catalogue, IndexCatalogue) and catalogue.searcher.name == told

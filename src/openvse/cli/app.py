@@ -22,6 +22,7 @@ PANELS = ("Train", "Search", "Explain", "Data", "Convert")
 """The groups of commands that the help shows, in its order; each command names its own."""
 
 _QUIET = ("--quiet", "-q")
+_VERBOSE = "--verbose"
 _PIXELS = "--max-pixels"
 
 
@@ -34,12 +35,16 @@ class Commands(TyperGroup):
         return sorted(groups, key=lambda name: (PANELS.index(str(groups[name])), name))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read ``--quiet`` and ``--max-pixels`` wherever they stand: before the command, and among its options."""
+        """Read these options wherever they stand: before the command, and among its options."""
         end = args.index("--") if "--" in args else len(args)
         ours: list[str] = []
         rest: list[str] = []
         for place, each in enumerate(args[:end]):
-            is_ours = each in _QUIET or each.split("=")[0] == _PIXELS or args[max(0, place - 1)] == _PIXELS
+            is_ours = (
+                each in (*_QUIET, _VERBOSE)
+                or each.split("=")[0] == _PIXELS
+                or args[max(0, place - 1)] == _PIXELS
+            )
             (ours if is_ours else rest).append(each)
         return list(super().parse_args(ctx, [*ours, *rest, *args[end:]]))
 
@@ -122,6 +127,13 @@ def options(
             help="Hide progress and notes; warnings and errors are still shown. It may stand behind a command, too.",
         ),
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            _VERBOSE,
+            help="Also say how results are computed. It may stand behind a command, too.",
+        ),
+    ] = False,
     max_pixels: Annotated[
         int | None,
         typer.Option(
@@ -139,7 +151,7 @@ def options(
     from openvse.cli.progress import voice
     from openvse.media.names import PIXELS_VARIABLE
 
-    voice.quiet = quiet
+    voice.quiet, voice.verbose = quiet, verbose
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
     keep_freed_memory()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from openvse.cli.progress import detail, warn
 from openvse.errors import ModelError
 
 if TYPE_CHECKING:
+    from openvse.index.manifest import IndexManifest
     from openvse.model import TwoTower
     from openvse.runtime import OnnxModel
 
@@ -39,3 +42,53 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
             f"installed with 'openvse export {source} EXPORT', and name it with --model"
         ) from error
     return load_as(TwoTower, source, device=device)
+
+
+def load_for_index(
+    folder: Path,
+    manifest: IndexManifest,
+    named: str | None = None,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+) -> Embedder:
+    """Load what embeds the queries of an index: the towers beside it, or else a model; ``--verbose`` says which.
+
+    Args:
+        folder: the index.
+        manifest: what it says of itself.
+        named: the model that the user names; None takes that of the index.
+        device: see ``load_embedder``; towers compute on the CPU.
+        threads: see ``load_embedder``.
+
+    Raises:
+        IndexFormatError: there are no towers, and the model of the index is gone.
+        ModelError: see ``load_embedder``.
+    """
+    from openvse.search.towers import open_towers
+
+    def whole() -> Embedder:
+        source = named or model_of(folder, manifest)
+        detail(f"the model of {source} is loaded")
+        return load_embedder(source, device=device, threads=threads)
+
+    if named is not None or device != "cpu":
+        detail("the towers beside the index are not used, as a model or a device is named")
+        return whole()
+    towers, reason = open_towers(folder, manifest, whole, threads=threads)
+    if towers is None:
+        detail(f"the towers beside the index are not used: {reason}")
+        return whole()
+    images = ", images too" if towers.description.image.file else ""
+    detail(f"the towers beside the index embed queries, without PyTorch (texts{images})")
+    return towers
+
+
+def model_of(folder: Path, manifest: IndexManifest) -> str:
+    """Return where the model of an index is, and warn where the index has moved away from it."""
+    from openvse.search import find_model
+
+    found = find_model(folder, manifest)
+    if found.warning:
+        warn(found.warning)
+    return found.source

@@ -41,17 +41,19 @@ class Voice:
 
     Attributes:
         quiet: whether progress and notes are left out; warnings and errors are always printed.
+        verbose: whether details are printed, which do not matter for the results.
         warnings: the warnings of the command so far.
         skipped: the number of those about items that cannot be used, of which few are printed.
     """
 
     quiet: bool = False
+    verbose: bool = False
     warnings: list[str] = field(default_factory=list)
     skipped: int = 0
 
     def reset(self) -> None:
         """Print everything again, and forget the warnings."""
-        self.quiet, self.warnings, self.skipped = False, [], 0
+        self.quiet, self.verbose, self.warnings, self.skipped = False, False, [], 0
 
 
 voice = Voice()
@@ -91,6 +93,12 @@ class Warnings(logging.Handler):
 def note(message: str) -> None:
     """Print a line that is not a result, such as the place of a written file; ``--quiet`` hides it."""
     if not voice.quiet:
+        console.print(Text(message), soft_wrap=True)
+
+
+def detail(message: str) -> None:
+    """Print a line that only ``--verbose`` shows, such as how something is computed."""
+    if voice.verbose:
         console.print(Text(message), soft_wrap=True)
 
 

@@ -43,12 +43,15 @@ class Deviation:
         what: what was compared.
         largest: the largest difference of one number.
         cosine: the lowest cosine of an embedding with that of the model.
+        distance: the largest Euclidean distance of an embedding from that of the model. The cosine with any other
+            embedding changes by no more.
         count: the number of items.
     """
 
     what: str
     largest: float
     cosine: float
+    distance: float
     count: int
 
 
@@ -114,7 +117,7 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
 
 
 def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
-    """Compare what a runtime makes of sentences and images with what the model makes of them.
+    """Compare what a runtime makes of sentences and, if it reads them, images with what the model makes of them.
 
     Raises:
         ModelError: it differs.
@@ -156,10 +159,12 @@ def without_warnings() -> Iterator[None]:
 def deviation(what: str, ours: np.ndarray, theirs: np.ndarray) -> Deviation:
     """Compare embeddings ``[B, K, D]`` of the model with those of an export."""
     if ours.shape != theirs.shape:
-        return Deviation(what, float("inf"), -1.0, len(ours))
+        return Deviation(what, float("inf"), -1.0, float("inf"), len(ours))
     norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
     cosines = (ours * theirs).sum(axis=-1) / np.maximum(norms, 1e-12)
-    return Deviation(what, float(np.abs(ours - theirs).max()), float(cosines.min()), len(ours))
+    apart = ours - theirs
+    distance = float(np.linalg.norm(apart, axis=-1).max())
+    return Deviation(what, float(np.abs(apart).max()), float(cosines.min()), distance, len(ours))
 
 
 def _worst(parts: Sequence[Deviation]) -> Deviation:
@@ -167,6 +172,7 @@ def _worst(parts: Sequence[Deviation]) -> Deviation:
         parts[0].what,
         max(each.largest for each in parts),
         min(each.cosine for each in parts),
+        max(each.distance for each in parts),
         sum(each.count for each in parts),
     )
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from openvse.aggregators import GPO, AdPool, RankedPooling
 from openvse.aggregators.base import Aggregator
 from openvse.encoders import BiGRU, TransformersText
-from openvse.errors import ModelError, install, said_by
+from openvse.errors import ModelError, said_by
 from openvse.model import Tower
 from openvse.types import EmbeddingSet, Inputs
 
@@ -176,7 +176,7 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ModelError(f"an export to ONNX needs more packages: {install('onnx')}") from error
+        raise ModelError("an export to ONNX needs more packages: pip install onnx onnxscript") from error
     try:
         with _silence(), torch.no_grad():
             made: Any = torch.onnx.export(
@@ -228,7 +228,7 @@ def quantize(path: Path) -> None:
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
-        raise ModelError(f"int8 needs more packages: {install('onnx')}") from error
+        raise ModelError("int8 needs more packages: pip install onnx onnxruntime") from error
     rounded = path.with_suffix(".int8")
     logging.getLogger("root").addFilter(_no_advice)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +53,7 @@ LONGEST = 200
 """The largest set of stored features, or of tokens of an encoder without a limit of its own, by default."""
 _INT8 = "-int8"  # follows the fingerprint of a model whose weights were rounded
 _OF_SENTENCES = 1e-5  # the largest difference of a number, where the text tower itself is written
+_OF_QUERIES = 1e-5  # the largest distance of an embedding, and so the largest difference of a score
 _SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
 
 
@@ -120,6 +122,26 @@ def export(
         return _export_programs(plain, target, format, int8, longest, on)
 
 
+def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> Exported:
+    """Write the tower of texts, and that of images if wanted, so that scores of queries differ by at most 1e-5.
+
+    Args:
+        model: the model, on any device.
+        folder: the folder to write; see ``export``.
+        images: whether the tower of images is written as well.
+
+    Raises:
+        ModelError: a tower has no such form, and nothing is put into place.
+    """
+    plain = without_adapters(model)
+    if plain.device.type != "cpu":
+        plain = copy.deepcopy(plain).cpu()
+    with evaluating(plain), torch.no_grad():
+        return _export_programs(
+            plain, folder, "onnx", False, LONGEST, None, images=images, farthest=_OF_QUERIES
+        )
+
+
 def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads.
 
@@ -151,25 +173,35 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
 
 
 def _export_programs(
-    model: TwoTower, target: Path, format: ProgramFormat, int8: bool, longest: int, on: Corpus | None
+    model: TwoTower,
+    target: Path,
+    format: ProgramFormat,
+    int8: bool,
+    longest: int,
+    on: Corpus | None,
+    *,
+    images: bool = True,
+    farthest: float = math.inf,
 ) -> Exported:
-    kind = _kind(model.similarity)
-    check_tower(model.image, "image")
-    check_tower(model.text, "text")
-    if model.reads_videos:
+    kind, sides = _kind(model.similarity), ("image", "text") if images else ("text",)
+    for side in sides:
+        check_tower(getattr(model, side), side)
+    if images and model.reads_videos:
         raise ModelError("a model that reads clips has no export: export a model that reads images")
     effect = None
     with replacing_files(target, last=(EXPORT,)) as partial:
         text = _write_text(model, partial, format, longest)
-        image = _write_image(model, partial, format, longest)
+        image = _write_image(model, partial, format, longest) if images else _left_out(model)
         description = _describe(model, format, kind, image, text)
         if model.calibration is not None:
             (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
         found = [
-            *(check_side(model, partial, description, side) for side in ("image", "text")),
+            *(check_side(model, partial, description, side) for side in sides),
             *(check_readers(model, partial) if format == "onnx" else ()),
         ]
+        if (distance := max(each.distance for each in found)) > farthest:
+            raise ModelError(f"scores would differ from those of the model by up to {distance:.1e}")
         if int8:
             rounded, effect, found = _round(model, partial, description, on)
             description = rounded
@@ -221,6 +253,12 @@ def _write_image(model: TwoTower, folder: Path, format: ProgramFormat, longest: 
     return side
 
 
+def _left_out(model: TwoTower) -> Side:
+    """Return what is said of the side of images where its program is not written."""
+    reads_features = isinstance(model.image.encoder.backbone.net, nn.Identity)
+    return Side("", ("features", "mask") if reads_features else ("pixels",), None, None, None)
+
+
 def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> None:
     """Write the program of a tower."""
     example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
@@ -233,17 +271,20 @@ def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> Non
 
 
 def _describe(model: TwoTower, format: ProgramFormat, kind: Kind, image: Side, text: Side) -> Description:
-    widths = []
+    counts, dim = [], 0
     for tower, side in ((model.image, image), (model.text, text)):
-        (example,) = examples(tower, side, [1])
-        widths.append(tower(example).vectors.shape)
+        count = 0
+        if side.file:
+            (example,) = examples(tower, side, [1])
+            _, count, dim = tower(example).vectors.shape
+        counts.append(count)
     return Description(
         format=format,
         precision="float32",
         fingerprint=model.fingerprint,
         of_model=model.fingerprint,
-        num_embeddings=(widths[0][1], widths[1][1]),
-        dim=widths[0][2],
+        num_embeddings=(counts[0], counts[1]),
+        dim=dim,
         score=kind,
         image=image,
         text=text,

@@ -27,12 +27,12 @@ class Side:
     """The program of images or of texts.
 
     Attributes:
-        file: the name of the program's file.
+        file: the name of the program's file; "" where it was not exported.
         inputs: the names of its inputs: ``pixels``; or ``features`` and ``mask``; or ``tokens`` and ``mask``.
         longest: the largest set of features or tokens that the program takes; None for pixels.
         width: the width of stored features; None for pixels and tokens.
         reading: how pixels are made of an image, or tokens of a sentence; see ``runtime.reading``. None for
-            stored features.
+            stored features, and for a program that was not exported.
     """
 
     file: str
@@ -52,7 +52,7 @@ class Description:
         fingerprint: what an index names its model by: that of the model, followed by ``-int8`` if the weights were
             rounded to it, because the embeddings differ.
         of_model: the fingerprint of the model that was exported.
-        num_embeddings: K, the number of embeddings of an image and of a text.
+        num_embeddings: K, the number of embeddings of an image and of a text; 0 for what was not exported.
         dim: D, the width of an embedding.
         score: how two embeddings are compared; the score of two items is that of their best pair.
         image: the program of images.

@@ -76,7 +76,7 @@ class OnnxModel:
     @property
     def reads_images(self) -> bool:
         """Whether it reads images, and not only stored features."""
-        return self.description.image.reading is not None
+        return self.description.image.inputs == ("pixels",)
 
     @property
     def tokenizer(self) -> RuntimeTokenizer:
@@ -167,15 +167,23 @@ class OnnxModel:
         """Score all pairs by the model's similarity."""
         return score_sets(images, texts, self.description.score)
 
+    def open(self, side: str) -> None:
+        """Read the program of a side, ``image`` or ``text``, unless that was done.
+
+        Raises:
+            ModelError: the file is missing or damaged, or ONNX Runtime is not installed.
+        """
+        if side not in self._programs:
+            described: Side = getattr(self.description, side)
+            self._programs[side] = open_program(self.folder / described.file, self._threads)
+
     def run(self, side: str, inputs: dict[str, np.ndarray]) -> Float[np.ndarray, "B K D"]:
         """Run the program of a side, ``image`` or ``text``, on inputs by their names.
 
         A program in int8 runs on one item at a time: it rounds all activations of a run with one scale, so an item
         would get another embedding in other company.
         """
-        if side not in self._programs:
-            described: Side = getattr(self.description, side)
-            self._programs[side] = open_program(self.folder / described.file, self._threads)
+        self.open(side)
         runs = each_alone(inputs) if self.description.precision == "int8" else [inputs]
         embedded = [self._programs[side].run(["embeddings"], some)[0] for some in runs]
         return embedded[0] if len(embedded) == 1 else np.concatenate(embedded)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -27,6 +28,7 @@ from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.runtime import OnnxModel
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
+from openvse.search.towers import IndexTowers
 from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
 from openvse.serving.layers import Metrics
 from openvse.serving.schemas import LARGEST_PAGE
@@ -275,15 +277,27 @@ class Service:
 
         return await self.decoding(made)
 
+    @cached_property
+    def looks(self) -> bool:
+        """Whether a model is here that can say what it looked at; towers beside an index have one behind them."""
+        if isinstance(self.model, IndexTowers):
+            return find_spec("torch") is not None
+        return not isinstance(self.model, OnnxModel)
+
     async def looked(self, image: ClipSource, sentence: str) -> dict[str, Any]:
         """Return how much each part of an image, and each word of a sentence, adds to their score."""
-        if isinstance(self.model, OnnxModel):
+        if not self.looks:
             raise ModelError(
                 "an exported model cannot say what it looked at: serve the model that it was exported from"
             )
-        from openvse.serving.looking import look
 
-        return (await self.slowly(partial(look, self.model, image, sentence))).describe()
+        def work() -> dict[str, Any]:
+            from openvse.serving.looking import look
+
+            model: Any = self.model.whole if isinstance(self.model, IndexTowers) else self.model
+            return look(model, image, sentence).describe()
+
+        return await self.slowly(work)
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
         """Return the answers to a question about an image, and what they came from."""
@@ -323,7 +337,7 @@ class Service:
             "embeddings": note.embeddings,
             "width": note.dim,
             "images": self.reads_images,
-            "looks": not isinstance(self.model, OnnxModel),
+            "looks": self.looks,
             "shows": served.has_images,
             "probabilities": served.engine.calibration is not None,
             "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,

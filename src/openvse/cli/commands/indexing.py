@@ -26,6 +26,7 @@ from openvse.cli.stopping import going_on
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
+    from openvse.exporting.beside import Towers
     from openvse.index.embedding import Sharing
     from openvse.pipeline import Workers
     from openvse.search import IndexReport, StoredFeatures
@@ -77,6 +78,16 @@ Overwrite = Annotated[
 Compact = Annotated[
     bool, typer.Option("--compact", help="Rewrite the files without what is no longer needed in them.")
 ]
+TowersBeside = Annotated[
+    Literal["text", "both", "none"] | None,
+    typer.Option(
+        "--towers",
+        envvar="OPENVSE_TOWERS",
+        help="What is written beside the index, once for each model, so that a search starts without PyTorch: the "
+        "tower of texts (of a new index the default), both towers (for queries by images, too), or none. By default "
+        "as before.",
+    ),
+]
 CheckAll = Annotated[
     bool,
     typer.Option(
@@ -103,6 +114,7 @@ def index(
     overwrite: Overwrite = False,
     compact: Compact = False,
     engine: Engine = None,
+    towers: TowersBeside = None,
     check: CheckAll = False,
     processes: Processes = 0,
     cluster: Cluster = None,
@@ -144,7 +156,8 @@ def index(
     if check:
         Index.open(out, loaded.fingerprint, check=True)
     searched = follow(out, change, loaded, check=check)
-    print_report(out, report, searched, as_json=as_json)
+    beside = bring_towers(out, loaded, towers)
+    print_report(out, report, searched, beside, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -189,6 +202,33 @@ def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> 
         recall = measured_recall(searcher, index)
         searcher.close()
     return Searched(name, report.put, report.removed, recall)
+
+
+def bring_towers(out: Path, model: Embedder, wanted: Literal["text", "both", "none"] | None) -> Towers | None:
+    """Write the towers of the model beside the index, which is searchable already; None for an exported model."""
+    from openvse.cli.progress import detail, note, warn
+    from openvse.errors import DiskError, IndexFormatError
+    from openvse.runtime import OnnxModel
+    from openvse.runtime.beside import remove_other_towers
+
+    if isinstance(model, OnnxModel):
+        detail(f"searches of {out} take the exported model itself")
+        remove_other_towers(out, model.fingerprint)
+        return None
+    from openvse.exporting.beside import write_towers
+
+    def begun() -> None:
+        note(f"{out} can be searched; writing towers beside it, so that searches start without PyTorch")
+
+    try:
+        beside = write_towers(model, out, wanted, on_write=begun)
+    except (DiskError, IndexFormatError) as error:
+        warn(f"searches load PyTorch until 'openvse index' has written the towers of the model: {error}")
+        return None
+    for side, reason in beside.left_out.items():
+        what = "load PyTorch" if side == "text" else "by images load PyTorch"
+        (note if beside.is_new else detail)(f"searches of {out} {what}: {reason}")
+    return beside
 
 
 def refuse_clips(model: Embedder, segment_seconds: float | None) -> None:
@@ -256,7 +296,9 @@ def warn_of(report: IndexReport) -> None:
         warn(report.left_out.describe())
 
 
-def print_report(out: Path, report: IndexReport, searched: Searched, *, as_json: bool) -> None:
+def print_report(
+    out: Path, report: IndexReport, searched: Searched, towers: Towers | None, *, as_json: bool
+) -> None:
     """Print what indexing did, as a line or as JSON."""
     from openvse.cli.json_output import print_json
 
@@ -286,6 +328,7 @@ def print_report(out: Path, report: IndexReport, searched: Searched, *, as_json:
                 "kept": kept,
                 "left_out": left_out,
                 "engine": asdict(searched),
+                "towers": list(towers.sides) if towers else [],
             },
         )
         return

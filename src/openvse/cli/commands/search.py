@@ -28,7 +28,6 @@ from openvse.files import refuse_there, write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Asked
-    from openvse.index.manifest import IndexManifest
     from openvse.search import Answer, Index, Page, Query, SearchEngine
 
 Form = Literal["table", "json", "jsonl", "paths"]
@@ -136,7 +135,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.embedders import load_embedder
+    from openvse.cli.embedders import load_for_index
     from openvse.cli.queries import read_queries
     from openvse.search import Index, Page, SearchEngine
 
@@ -154,7 +153,7 @@ def search(
         )
     if html is not None:
         refuse_there([html], "choose another --html, or delete it first")
-    loaded = load_embedder(model_of(folder, index.manifest) if named is None else named, device=device)
+    loaded = load_for_index(folder, index.manifest, named, device=device)
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
         answers = searcher.answer(queries, page, reranker)
@@ -200,17 +199,6 @@ def is_index(word: str) -> bool:
         return Path(word, MANIFEST).is_file()
     except OSError:  # a sentence may be longer than any name
         return False
-
-
-def model_of(folder: Path, manifest: IndexManifest) -> str:
-    """Return where the model of an index is, and warn where the index has moved away from it."""
-    from openvse.cli.progress import warn
-    from openvse.search import find_model
-
-    found = find_model(folder, manifest)
-    if found.warning:
-        warn(found.warning)
-    return found.source
 
 
 def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from openvse.cli.app import app
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 
 if TYPE_CHECKING:
+    from openvse.cli.embedders import Embedder
     from openvse.model import TwoTower
     from openvse.serving import Settings
     from openvse.serving.served import Source
@@ -161,9 +163,9 @@ def serve(
     )
     opened, settings = listen(settings)
     with opened:
-        source, known = source_of(index, model, images, engine)
+        source = source_of(index, model, images, engine)
         compute = Compute(device, threads)
-        service = load_service(source, settings, known, second, answer, compute)
+        service = load_service(source, settings, model, second, answer, compute)
         run(service, opened, on_start=lambda: announce(service))
 
 
@@ -175,24 +177,20 @@ class Compute:
     threads: int | None = None
 
 
-def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> tuple[Source, str]:
-    """Return the source to serve, and its model.
+def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
+    """Return the source to serve.
 
     Raises:
         OpenVSEError: there is no such index or engine, or an option is missing or is for the other kind.
     """
-    from openvse.cli.commands.search import model_of
     from openvse.errors import OpenVSEError
-    from openvse.index.manifest import read_manifest
     from openvse.serving.served import Source
     from openvse.stores.choice import is_address, read_address, shown_url
 
     if not is_address(word):
         if images is not None:
             raise OpenVSEError("--images is for an engine: an index says where its images are")
-        folder = Path(word)
-        manifest = read_manifest(folder)
-        return Source(folder, engine), model or model_of(folder, manifest)
+        return Source(Path(word), engine)
     name = shown_url(word)
     if engine is not None:
         raise OpenVSEError(f"{name} is an engine itself: leave out --engine")
@@ -202,13 +200,13 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
         raise OpenVSEError(
             f"{images} is no folder: give --images the indexed folder as it is on this machine"
         )
-    return Source(read_address(word), images=images), model
+    return Source(read_address(word), images=images)
 
 
 def load_service(
     source: Source,
     settings: Settings,
-    model: str,
+    model: str | None,
     rerank: Reranking | None,
     answer: str | None,
     compute: Compute,
@@ -218,18 +216,33 @@ def load_service(
     Raises:
         OpenVSEError: one of them cannot be used.
     """
-    from openvse.cli.embedders import load_embedder
     from openvse.serving.service import Service
 
-    names = {"model": model, "rerank": "" if rerank is None else rerank.model, "answer": answer or ""}
+    loaded, named = load_served(source, model, compute)
+    names = {"model": named, "rerank": "" if rerank is None else rerank.model, "answer": answer or ""}
     return Service(
         source,
-        load_embedder(model, device=compute.device, threads=compute.threads),
+        loaded,
         settings,
         reranker=None if rerank is None else load_second(rerank, compute.device),
         answerer=None if answer is None else load_answerer(answer, compute.device),
         names={key: short_name(name) for key, name in names.items()},
     )
+
+
+def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Embedder, str]:
+    """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
+    from openvse.cli.embedders import load_embedder, load_for_index
+    from openvse.errors import IndexFormatError
+    from openvse.index.manifest import find_model, read_manifest
+
+    if not isinstance(source.place, Path):  # an engine, whose model has to be named
+        return load_embedder(model or "", device=compute.device, threads=compute.threads), model or ""
+    manifest, named = read_manifest(source.place), model or ""
+    with suppress(IndexFormatError):  # the towers may be all that is left of it
+        named = model or find_model(source.place, manifest).source
+    loaded = load_for_index(source.place, manifest, model, device=compute.device, threads=compute.threads)
+    return loaded, named
 
 
 def load_second(rerank: Reranking, device: str) -> TwoTower:
@@ -284,7 +297,6 @@ def short_name(source: str) -> str:
 def announce(service: Service) -> None:
     """Print the address of the server, and how to stop it."""
     from openvse.cli.progress import note, warn
-    from openvse.runtime import OnnxModel
 
     settings = service.settings
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.shown_host
@@ -296,7 +308,7 @@ def announce(service: Service) -> None:
             "the indexed folders are not on this machine, so the page shows paths and no images"
             + (": say where the first one is with --images" if engine else ": run 'openvse index' again")
         )
-    if isinstance(service.model, OnnxModel):
+    if not service.looks:
         note("an exported model searches, and cannot say what it looked at")
     if settings.token:
         note("the page asks for the token; programs send 'Authorization: Bearer TOKEN'")

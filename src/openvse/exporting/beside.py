@@ -1,0 +1,116 @@
+"""The towers beside an index, written once for each model; see ``runtime.beside``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from openvse import __version__
+from openvse.errors import IndexFormatError, ModelError
+from openvse.exporting.write import export_for_queries
+from openvse.files import locked, made, write_whole
+from openvse.model import CALIBRATION, TwoTower
+from openvse.runtime import EXPORT
+from openvse.runtime.beside import LEFT_OUT, left_out_of, remove_other_towers, sound_sides, towers_of
+
+WantedTowers: TypeAlias = Literal["text", "both", "none"]
+_SIDES: Mapping[WantedTowers, frozenset[str]] = {
+    "text": frozenset({"text"}),
+    "both": frozenset({"image", "text"}),
+    "none": frozenset(),
+}
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Towers:
+    """What an index has beside it of its model.
+
+    Attributes:
+        sides: which of ``image`` and ``text`` are there.
+        left_out: why another one that is wanted is not, by its name.
+        is_new: whether ``left_out`` was found out just now, and not before.
+    """
+
+    sides: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    is_new: bool = False
+
+
+def write_towers(
+    model: TwoTower,
+    index: str | Path,
+    wanted: WantedTowers | None = None,
+    *,
+    on_write: Callable[[], None] | None = None,
+) -> Towers:
+    """Write the towers of a model beside the index that it made, unless they are there; remove those of other models.
+
+    What cannot be exported is noted beside the index, and is not tried again.
+
+    Args:
+        model: the model that made the index.
+        index: the folder of the index.
+        wanted: which towers; None is what the index has, and ``text`` for a new one.
+        on_write: called before something is exported, which takes some seconds.
+
+    Raises:
+        DiskError: the disk is full or cannot be written to; the index is complete.
+        IndexFormatError: another process writes to the index.
+    """
+    place = Path(index)
+    folder = towers_of(place, model.fingerprint)
+    if lacking := [name for name in _PACKAGES if find_spec(name) is None]:
+        return Towers(left_out={"text": f"these packages are missing: pip install {' '.join(lacking)}"})
+    with locked(place, "index", IndexFormatError):
+        remove_other_towers(place, model.fingerprint)
+        held, noted = sound_sides(folder), dict(left_out_of(folder, __version__))
+        sides = _SIDES[wanted] if wanted else frozenset({"text", *held, *noted})
+        if wanted:  # what nobody wanted before is no reason
+            noted = {side: reason for side, reason in noted.items() if reason and side in sides}
+        if not sides:
+            noted["text"] = ""
+        if held - sides or not held:
+            shutil.rmtree(folder, ignore_errors=True)
+            held = set()
+        known, missing = dict(noted), sides - held - noted.keys()
+        if missing and "text" not in noted:
+            if on_write is not None:
+                on_write()
+            held = _export(model, folder, noted, images="image" in sides - noted.keys())
+        _note(model, folder, noted)
+    reasons = {side: reason for side, reason in noted.items() if reason}
+    return Towers(tuple(sorted(held)), reasons, is_new=noted != known)
+
+
+def _export(model: TwoTower, folder: Path, noted: dict[str, str], *, images: bool) -> set[str]:
+    """Write both towers, or that of texts alone where the other cannot be written; note why something is left out."""
+    for last, written in (("image", {"image", "text"}), ("text", {"text"})):
+        if last == "image" and not images:
+            continue
+        try:
+            export_for_queries(model, folder, images=last == "image")
+            return written
+        except ModelError as error:
+            noted[last] = str(error)
+    return set()
+
+
+def _note(model: TwoTower, folder: Path, noted: Mapping[str, str]) -> None:
+    """Write why something is left out, and the present curve from score to probability."""
+    curve = model.calibration
+    texts = {
+        LEFT_OUT: json.dumps({"openvse": __version__, "sides": noted}, indent=2) + "\n" if noted else None,
+        CALIBRATION: curve.to_json() if curve is not None and (folder / EXPORT).is_file() else None,
+    }
+    for name, text in texts.items():
+        if text is None:
+            (folder / name).unlink(missing_ok=True)
+        elif not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text:
+            with made(folder):
+                write_whole(folder / name, text)

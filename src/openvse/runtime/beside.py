@@ -1,0 +1,71 @@
+"""The towers beside an index: what a search needs of the model that made it, so that it starts without PyTorch.
+
+    towers-<fingerprint>/                 an export of the model of this fingerprint (see ``runtime.description``), in
+                                          which the program of images may be left out
+    towers-<fingerprint>/left_out.json    why a program is not there, so that it is not tried at each indexing
+
+The name says which model it is, so a search never takes the towers of another model, whenever they were written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from openvse.errors import ModelError, OpenVSEError
+from openvse.files import read_text
+from openvse.runtime.description import read_description
+from openvse.runtime.model import OnnxModel
+
+LEFT_OUT = "left_out.json"
+_FOLDERS = "towers-"
+
+
+def towers_of(index: Path, fingerprint: str) -> Path:
+    """Return the folder of the towers of a model beside an index."""
+    return index / f"{_FOLDERS}{fingerprint}"
+
+
+def remove_other_towers(index: Path, fingerprint: str) -> None:
+    """Remove the towers of other models than the one that made an index."""
+    for folder in index.glob(f"{_FOLDERS}*"):
+        if folder != towers_of(index, fingerprint):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sound_sides(folder: Path) -> set[str]:
+    """Return which of ``image`` and ``text`` are in a folder of towers and can be read."""
+    try:
+        described = read_description(folder)
+        sides = {name for name in ("image", "text") if getattr(described, name).file}
+        towers = OnnxModel(folder)
+        for name in sides:
+            towers.open(name)
+        return sides if len(towers.tokenizer.tokenize(["a"])) else set()
+    except ModelError:
+        return set()
+
+
+def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
+    """Return why a side was not written, by its name; "" for one that the user does not want.
+
+    Args:
+        folder: the folder of the towers.
+        version: of openvse; what another version could not write is not counted.
+    """
+    try:
+        noted = json.loads(read_text(folder / LEFT_OUT))
+        if noted["openvse"] == version:
+            return {str(side): str(reason) for side, reason in noted["sides"].items()}
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OpenVSEError,
+    ):  # as if nothing was noted
+        pass
+    return {}

@@ -1,0 +1,104 @@
+"""The towers beside an index, and the model behind them for what they cannot do; see ``runtime.beside``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from openvse import __version__
+from openvse.errors import IndexFormatError, ModelError
+from openvse.index.manifest import IndexManifest, find_model
+from openvse.media.videos import ClipSource
+from openvse.model.calibration import read_calibration
+from openvse.runtime import ArraySet, OnnxModel, is_export
+from openvse.runtime.beside import left_out_of, towers_of
+from openvse.search.query import as_arrays
+
+_logger = logging.getLogger(__name__)
+
+
+class IndexTowers(OnnxModel):
+    """The exported towers beside an index, and its model for what these cannot do: images, and very long sentences.
+
+    Args:
+        folder: the folder of the towers.
+        load: loads the model that made the index; it is called when it is first needed.
+        threads: the number of CPU threads; None leaves it to ONNX Runtime.
+
+    Raises:
+        ModelError: the towers are missing or damaged, or ONNX Runtime is not installed.
+    """
+
+    def __init__(self, folder: Path, load: Callable[[], Any], *, threads: int | None = None) -> None:
+        super().__init__(folder, threads=threads)
+        self._load, self._whole, self._loading = load, None, Lock()
+        self.open("text")
+        self.tokenizer.tokenize([""])
+
+    @property
+    def whole(self) -> Any:
+        """The model that made the index; several threads may ask for it."""
+        with self._loading:
+            if self._whole is None:
+                self._whole = self._load()
+            return self._whole
+
+    def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> ArraySet:
+        """Embed sentences, by the model itself where one has more tokens than the program takes."""
+        captions = [captions] if isinstance(captions, str) else captions
+        longest = self.description.text.longest or 0
+        if any(len(ids) > longest for ids in self.tokenizer.tokenize(captions)):
+            return as_arrays(self.whole.encode_text(captions))
+        return super().encode_text(captions, batch_size)
+
+    def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> ArraySet:
+        """Embed images, by the model itself if their tower is not there."""
+        if self.description.image.file:
+            try:
+                self.open("image")
+                return super().encode_image(images, batch_size)  # type: ignore[arg-type]
+            except ModelError as error:
+                _logger.warning("%s; the model itself embeds images", error)
+        return as_arrays(self.whole.encode_image(images))
+
+
+def open_towers(
+    index: Path, manifest: IndexManifest, load: Callable[[], Any], *, threads: int | None = None
+) -> tuple[IndexTowers | None, str]:
+    """Open the towers beside an index, if they are those of its model.
+
+    Args:
+        index: the folder of the index.
+        manifest: what the index says of itself.
+        load: loads the model that made the index.
+        threads: see ``IndexTowers``.
+
+    Returns:
+        The towers, or None and the reason.
+    """
+    folder = towers_of(index, manifest.model)
+    if not is_export(folder):
+        reason = left_out_of(folder, __version__).get(
+            "text", "the index has no towers of its model beside it"
+        )
+        return None, reason or "towers are not wanted beside this index"
+    if find_spec("onnxruntime") is None:
+        return None, "ONNX Runtime is not installed"
+    try:
+        towers = IndexTowers(folder, load, threads=threads)
+    except ModelError as error:
+        _logger.warning("the towers beside index %s are not used: %s", index, error)
+        return None, "the towers beside the index cannot be read"
+    if towers.fingerprint != manifest.model:
+        return None, "the towers beside the index are of another model"
+    with suppress(IndexFormatError):  # the model has a curve that is newer, or it is gone
+        source = Path(find_model(index, manifest).source)
+        if source.is_dir():
+            curve = read_calibration(source)
+            towers.calibration = curve if curve is not None and curve.model == manifest.model else None
+    return towers, ""
