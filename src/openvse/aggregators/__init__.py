@@ -13,6 +13,7 @@ from openvse.aggregators.first_token import FirstToken
 from openvse.aggregators.frame_levels import FrameLevels
 from openvse.aggregators.fs_pool import FSPool
 from openvse.aggregators.gated import Gated
+from openvse.aggregators.gaussian import Gaussian
 from openvse.aggregators.gcn import GCN
 from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GENERATORS, GPO, POSITIONS, Generator, GPODataDependent, Positions
@@ -48,6 +49,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "frame_levels": FrameLevels,
         "fs_pool": FSPool,
         "gated": Gated,
+        "gaussian": Gaussian,
         "gcn": GCN,
         "gem": GeM,
         "gpo": GPO,
@@ -91,6 +93,7 @@ __all__ = [
     "FrameLevels",
     "GPODataDependent",
     "Gated",
+    "Gaussian",
     "GeM",
     "Generator",
     "GraphLevels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -25,6 +26,7 @@ class Aggregator(Configured, nn.Module, ABC):
         fixed_k: True when every item gets the same number of embeddings.
         yields_residual: True when the embedding sets carry a residual.
         yields_source: True when the embedding sets carry a source, and their residual is the code made of it.
+        yields_gaussian: True when an embedding is a distribution: a mean, and what ``csd`` reads of its variance.
         unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
@@ -34,6 +36,7 @@ class Aggregator(Configured, nn.Module, ABC):
     fixed_k: bool = True
     yields_residual: bool = False
     yields_source: bool = False
+    yields_gaussian: bool = False
     unit_length: bool = True
 
     @abstractmethod
@@ -93,6 +96,16 @@ def require_same_width(name: str, input_dim: int, embed_dim: int) -> None:
             f"{name} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
             f"give the encoder a projection (projection: linear)"
         )
+
+
+def require_single_vectors(name: str, parts: Mapping[str, Aggregator]) -> None:
+    """Raise RecipeError unless each part, named by its option, makes one vector for each item."""
+    for option, part in parts.items():
+        if not isinstance(part, SingleVector):
+            raise RecipeError(
+                f"{name} got the {option} {type(part).__name__}, which does not make one vector for each item: take "
+                f"one that does, such as k_max or gpo"
+            )
 
 
 class RankedPooling(Pooling):

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Aggregator, SingleVector
+from openvse.aggregators.base import Aggregator, SingleVector, require_single_vectors
 from openvse.aggregators.k_max import KMax
 from openvse.aggregators.pooled_linear import PooledLinear
 from openvse.errors import RecipeError
@@ -65,12 +65,7 @@ class Beside(SingleVector):
         nn.init.xavier_uniform_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
         self.inner = pool(input_dim=width, embed_dim=width)
-        for name, part in (("base", self.base), ("pool", self.inner)):
-            if not isinstance(part, SingleVector):
-                raise RecipeError(
-                    f"beside got the {name} {type(part).__name__}, which does not make one vector for each item: take "
-                    f"one that does, such as k_max or gpo"
-                )
+        require_single_vectors("beside", {"base": self.base, "pool": self.inner})
         self.base.requires_grad_(train_base)
         self.register_buffer("share", torch.tensor(float(share)))
         self.order_aware = self.base.order_aware or self.inner.order_aware

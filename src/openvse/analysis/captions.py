@@ -19,6 +19,7 @@ from openvse.functional import pad
 from openvse.model import Tower, TwoTower, embed
 from openvse.output.figures import COLUMN, colour, legend_below, new_figure
 from openvse.output.table import Table
+from openvse.runtime.arrays import directions
 from openvse.types import EmbeddingSet
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def cosines(
     texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]
 ) -> Float[np.ndarray, "P"]:
     """Return the cosine of listed captions; of several embeddings, the largest."""
-    vectors = torch.nn.functional.normalize(texts.vectors.float(), dim=2)
+    vectors = torch.nn.functional.normalize(directions(texts.vectors.float()), dim=2)
     parts = []
     for start in range(0, len(first), 8192):
         one, other = first[start : start + 8192], second[start : start + 8192]

@@ -20,6 +20,7 @@ from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, install
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
+from openvse.runtime.arrays import directions
 from openvse.types import EmbeddingSet
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def skewness(counts: Int[np.ndarray, "C"]) -> float:
 def _single(embedded: EmbeddingSet) -> Float[Tensor, "B D"]:
     real = embedded.mask.unsqueeze(2).to(embedded.vectors.dtype)
     mean = (embedded.vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-    return torch.nn.functional.normalize(mean.float(), dim=1)
+    return torch.nn.functional.normalize(directions(mean.float()), dim=1)
 
 
 def words_of(caption: str) -> list[str]:

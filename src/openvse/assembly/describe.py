@@ -15,7 +15,7 @@ from openvse.errors import ModelError
 from openvse.registry import Configured, Registry
 from openvse.specs import Part, TowerSpec
 
-_GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim")
+_GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim", "side")
 """Arguments that the build decides, so that they are not in a recipe."""
 
 
@@ -55,19 +55,20 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
     """Return the spec of one side.
 
     Args:
-        side: image or text, for messages.
+        side: image or text.
         encoder: the encoder of this side.
         aggregator: the aggregator of this side.
 
     Raises:
-        ModelError: see ``describe_part``; or the two were made for widths that a build would not give them.
+        ModelError: see ``describe_part``; or the two were made for widths, or a side, that a build would not give them.
     """
-    needed = {"input_dim": encoder.local_dim, "embed_dim": joint_width(encoder)}
-    for key, width in needed.items():
-        if aggregator.arguments().get(key, width) != width:
+    needed = {"input_dim": encoder.local_dim, "embed_dim": joint_width(encoder), "side": side}
+    made_with = _defaults(aggregator) | aggregator.arguments()
+    for key, value in needed.items():
+        if made_with.get(key, value) != value:
             raise ModelError(
-                f"{side}: the aggregator was made with {key} {aggregator.arguments()[key]}, and with this encoder it "
-                f"must be {width}: a saved model could not be built again"
+                f"{side}: the aggregator was made with {key} {made_with[key]}, and with this encoder it must be "
+                f"{value}: a saved model could not be built again"
             )
     part = (
         describe_image_encoder(encoder)
@@ -93,12 +94,16 @@ def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
 
 def _chosen(made: Configured) -> dict[str, Any]:
     """Return the arguments that a recipe must give: those without a default that the build does not decide."""
-    defaults = {name: parameter.default for name, parameter in parameters(type(made)).items()}
+    defaults = _defaults(made)
     return {
         key: value
         for key, value in made.arguments().items()
         if key not in _GIVEN and not (value is defaults.get(key) or value == defaults.get(key))
     }
+
+
+def _defaults(made: Configured) -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in parameters(type(made)).items()}
 
 
 def _name(registry: Registry[Any], part: Any) -> str:

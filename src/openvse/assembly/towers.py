@@ -69,10 +69,10 @@ def build_aggregator(spec: TowerSpec, embed_dim: int, side: str, encoder: Encode
     Args:
         spec: the side with its aggregator.
         embed_dim: D.
-        side: image or text, for messages.
+        side: image or text.
         encoder: the encoder of the same side.
     """
-    context = {"input_dim": encoder.local_dim, "embed_dim": embed_dim}
+    context = {"input_dim": encoder.local_dim, "embed_dim": embed_dim, "side": side}
     aggregator = build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
     if aggregator.needs_pooled and not encoder.gives_pooled:
         raise RecipeError(

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, get_args
 if TYPE_CHECKING:
     from openvse.registry import Maker, Registry
 
-DECIDED = {"input_dim", "embed_dim", "assets", "captions", "position_dim", "hidden_dim", "num_positions"}
+DECIDED = {
+    "input_dim",
+    "embed_dim",
+    "side",
+    "assets",
+    "captions",
+    "position_dim",
+    "hidden_dim",
+    "num_positions",
+}
 """Arguments of parts that the assembly sets, and that no recipe can set."""
 
 

@@ -45,7 +45,7 @@ from openvse.model.base import Model
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import ProgramFormat, Side
-from openvse.similarities import Order, ScaledCosine, SetMax, Similarity
+from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
 from openvse.specs import TowerSpec
 
 Format: TypeAlias = Literal["onnx", "torch_export", "sentence_transformers"]
@@ -298,11 +298,13 @@ def _kind(similarity: Similarity) -> Kind:
     """Return how a runtime compares two embeddings."""
     if type(similarity) in (SetMax, ScaledCosine):
         return "inner"
+    if type(similarity) is CSD:
+        return "csd"
     if type(similarity) is Order:
         return "order"
     raise ModelError(
         f"the similarity {type(similarity).__name__} scores in a way that a runtime does not know: export a model with "
-        f"set_max, scaled_cosine or order"
+        f"set_max, scaled_cosine, csd or order"
     )
 
 

@@ -52,7 +52,7 @@ _OF_TRAINING = frozenset(
 _AROUND = frozenset({"projection", "global_vector", "pooled", "pooled_by"})
 """Options of an encoder that decide what follows its network."""
 
-_CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone"})
+_CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone", "side"})
 """Arguments that the build decides; a difference in width shows in the shapes of the weights."""
 
 

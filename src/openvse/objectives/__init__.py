@@ -15,6 +15,7 @@ from openvse.objectives.miners import AdaptiveTopK, All, Hardest, Random
 from openvse.objectives.mmd import MMD
 from openvse.objectives.multi_view_average import MultiViewAverage
 from openvse.objectives.multi_view_bound import MultiViewBound
+from openvse.objectives.pcmepp import PCMEPP
 from openvse.registry import Registry
 
 MINERS: Registry[Miner] = Registry(
@@ -30,6 +31,7 @@ TERMS: Registry[Term] = Registry(
         "mmd": MMD,
         "multi_view_average": MultiViewAverage,
         "multi_view_bound": MultiViewBound,
+        "pcmepp": PCMEPP,
     },
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "CRITERIA",
     "MINERS",
     "MMD",
+    "PCMEPP",
     "TERMS",
     "AdaptiveTopK",
     "All",

@@ -25,11 +25,13 @@ class Term(nn.Module, ABC):
         scores_views: True when the term scores each view of an image separately, as a cosine: every image must have
             the same number of views, and the model's similarity must be the cosine too.
         needs_source: True when the term reads the sources of the images and of the texts.
+        reads_gaussians: True when the embeddings must be distributions, and their similarity ``csd``.
     """
 
     needs_residual: ClassVar[bool] = False
     scores_views: ClassVar[bool] = False
     needs_source: ClassVar[bool] = False
+    reads_gaussians: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:

@@ -81,7 +81,12 @@ def _build_joined(members: Sequence[JoinedMember], image_files: Path, text_files
 
 
 def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
-    """Raise RecipeError if a similarity of unit vectors would get vectors of other lengths."""
+    """Raise RecipeError if a similarity would get vectors of a length, or distributions, that it does not compare."""
+    if any(tower.aggregator.yields_gaussian is not similarity.reads_gaussians for tower in towers):
+        raise RecipeError(
+            f"similarity {spec.similarity.name} gets embeddings of {spec.image.aggregator.name} (images) and "
+            f"{spec.text.aggregator.name} (texts): gaussian on both sides and similarity: csd need each other"
+        )
     if similarity.reads_unit_vectors and not all(tower.aggregator.unit_length for tower in towers):
         raise RecipeError(
             f"similarity {spec.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "
@@ -125,6 +130,11 @@ def build_objective(
 def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -> None:
     """Raise RecipeError for a term that needs embeddings which the parts of the model do not yield."""
     image, text = model.image.aggregator, model.text.aggregator
+    if term.reads_gaussians and not model.similarity.reads_gaussians:
+        raise RecipeError(
+            f"{who} compares distributions, and similarity {recipe.similarity.name} does not: set similarity: csd, and "
+            f"both aggregators to gaussian"
+        )
     if term.needs_residual and not (image.yields_residual or text.yields_residual):
         raise RecipeError(
             f"{who} acts on residuals, and neither image.aggregator {recipe.image.aggregator.name} nor "

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import DTypeLike
 
-Kind: TypeAlias = Literal["inner", "order"]
-"""How two embeddings are compared: by their inner product, or as order embeddings."""
+Kind: TypeAlias = Literal["inner", "order", "csd"]
+"""How two embeddings are compared: by their inner product, as order embeddings, or as Gaussians (``turned``)."""
 
 _DIFFERENCES = 1 << 20
 
@@ -25,7 +25,7 @@ class ArraySet:
     fewer embeddings.
 
     Attributes:
-        vectors: ``[B, K, D]``, of unit length.
+        vectors: ``[B, K, D]``, of unit length unless they are Gaussians.
         mask: ``[B, K]``, True where the embedding exists.
     """
 
@@ -80,12 +80,39 @@ def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float
         texts.vectors.reshape(-1, texts.vectors.shape[2]),
     )
     with np.errstate(invalid="ignore", over="ignore"):  # whoever ranks the scores looks for NaN
-        scores = _product(*flat) if kind == "inner" else -_violations(*flat)
+        scores = -_violations(*flat) if kind == "order" else _product(*flat)
     if images.mask.shape[1] == texts.mask.shape[1] == 1:
         return scores
     exists = images.mask.reshape(-1, 1) & texts.mask.reshape(1, -1)
     best = np.where(exists, scores, -np.inf).reshape(*images.mask.shape, *texts.mask.shape).max(axis=(1, 3))
     return np.asarray(best)
+
+
+def turned(gaussians: ArraySet) -> ArraySet:
+    """Return Gaussians of one side, images or texts, as those of the other.
+
+    ``[m, u, 1]`` becomes ``[m, 1, u]``, so that inner products with Gaussians of their own side are scores, too.
+    """
+    order = [*range(gaussians.vectors.shape[2] - 2), -1, -2]
+    return ArraySet(np.ascontiguousarray(gaussians.vectors[..., order]), gaussians.mask)
+
+
+def uncertainties(vectors: Float[np.ndarray, "B D"], *, of_texts: bool) -> Float[np.ndarray, "B"]:
+    """Return the sum of the variances of each Gaussian."""
+    return np.asarray(-2 * vectors[:, -1 if of_texts else -2])
+
+
+def directions(vectors: Any) -> Any:
+    """Return what of embeddings has a direction, to compare items of one side by their cosines.
+
+    These are the means of Gaussians, which one of the last two numbers tells: it is 1, which no embedding of unit
+    length has beside others. Of other embeddings it is all.
+
+    Args:
+        vectors: an array or tensor, ``[..., D]``.
+    """
+    are_gaussians = bool((vectors[..., -1] == 1).all() or (vectors[..., -2:-1] == 1).all())
+    return vectors[..., :-2] if are_gaussians and vectors.shape[-1] > 2 else vectors
 
 
 def loaded_torch() -> Any:

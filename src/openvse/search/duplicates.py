@@ -17,6 +17,7 @@ from openvse.index.database import encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import MANIFEST
 from openvse.media.listing import list_media
+from openvse.runtime.arrays import directions
 
 _ROWS = 1024
 
@@ -116,7 +117,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterab
 
     def block(start: int) -> torch.Tensor:
         some = torch.from_numpy(index.gather(order[start : start + _ROWS]).astype(np.float32))
-        return torch.nn.functional.normalize(some, dim=-1).flatten(0, 1)
+        return torch.nn.functional.normalize(directions(some), dim=-1).flatten(0, 1)
 
     for first in range(0, count, _ROWS):
         rows = block(first)

@@ -21,7 +21,7 @@ from openvse.index.manifest import check_model
 from openvse.media.segments import span_of
 from openvse.media.videos import ClipSource
 from openvse.model.calibration import Calibration
-from openvse.runtime.arrays import ArraySet
+from openvse.runtime.arrays import ArraySet, turned, uncertainties
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ArrayComparison, ItemComparison, ModelComparison
 from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
@@ -99,8 +99,11 @@ class SearchEngine:
         else:
             compare = comparison_of(model, "images")
             self.catalogue = StoreCatalogue(source, compare, model.fingerprint, images=images)
-        of_images = self.note.holds != "sentences"
-        self.calibration: Calibration | None = getattr(model, "calibration", None) if of_images else None
+        self._are_texts = self.note.holds == "sentences"
+        self._of_gaussians = compare.is_of_gaussians
+        self.calibration: Calibration | None = (
+            None if self._are_texts else getattr(model, "calibration", None)
+        )
 
     @property
     def note(self) -> Note:
@@ -181,14 +184,26 @@ class SearchEngine:
         return answers
 
     def _titled(self, answers: Sequence[Answer]) -> list[Answer]:
-        """Return answers whose hits have titles; an index that was replaced while it is open answers without."""
+        """Return answers whose hits have titles; an index that was replaced while it is open answers without.
+
+        Hits that are distributions have their uncertainties, too.
+        """
         ids = [hit.id for answer in answers for hit in answer.hits]
         said: Sequence[Mapping[str, object]] = [{}] * len(ids)
         with suppress(IndexFormatError):
             said = self.catalogue.said_of(ids) if ids else ()
         titles = dict(zip(ids, map(title_of, said), strict=True))
+        doubts: dict[str, float] = {}
+        if self._of_gaussians and ids:
+            vectors = np.asarray(self.catalogue.vectors(ids))[:, 0]
+            doubts = dict(zip(ids, uncertainties(vectors, of_texts=self._are_texts).tolist(), strict=True))
         return [
-            replace(answer, hits=[replace(hit, title=titles[hit.id]) for hit in answer.hits])
+            replace(
+                answer,
+                hits=[
+                    replace(hit, title=titles[hit.id], uncertainty=doubts.get(hit.id)) for hit in answer.hits
+                ],
+            )
             for answer in answers
         ]
 
@@ -224,6 +239,7 @@ class SearchEngine:
                 _answer(query, hits[number], pages[number], probabilities[number]),
                 searched=0 if where[number] and not hits[number] else counts[number],
                 unknown_words=words[number],
+                uncertainty=self._uncertainty(embedded.some(np.array([number]))),
                 warnings=doubts[where[number]],
             )
             for number, query in enumerate(queries)
@@ -254,18 +270,30 @@ class SearchEngine:
             count *= 4
 
     def _hit(self, score: float, item_id: str) -> Hit:
-        span = None if self.note.holds == "sentences" else span_of(item_id)
+        span = None if self._are_texts else span_of(item_id)
         start, end = span or (None, None)
         return Hit(0, score, item_id, self.catalogue.path_of(item_id), None, start, end)
 
     def _texts(self, captions: Sequence[str]) -> ArraySet:
-        return as_arrays(self._model.encode_text(captions))
+        return self._asked(self._model.encode_text(captions), are_texts=True)
 
     def _images(self, images: Sequence[ClipSource]) -> ArraySet:
-        return as_arrays(self._model.encode_image(images))
+        return self._asked(self._model.encode_image(images), are_texts=False)
 
     def _items(self, ids: Sequence[str]) -> ArraySet:
-        return ArraySet.full(np.asarray(self.catalogue.vectors(ids)))
+        items = ArraySet.full(np.asarray(self.catalogue.vectors(ids)))
+        return turned(items) if self._of_gaussians else items
+
+    def _asked(self, embedded: Any, *, are_texts: bool) -> ArraySet:
+        """Return embeddings as queries: Gaussians of the side of the items become those of the other side."""
+        same = are_texts is self._are_texts
+        return turned(as_arrays(embedded)) if same and self._of_gaussians else as_arrays(embedded)
+
+    def _uncertainty(self, query: EmbeddedQueries) -> float | None:
+        """Return the sum of the variances of a query of one part; None if its embedding is no distribution."""
+        if not self._of_gaussians or query.weights is not None:
+            return None
+        return float(uncertainties(query.parts.vectors[0], of_texts=not self._are_texts)[0])
 
     def _unknown_words(self, queries: Sequence[Query]) -> list[tuple[UnknownWord, ...]]:
         look_up = getattr(self._model, "unknown_words", None)

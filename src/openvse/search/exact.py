@@ -36,6 +36,11 @@ class ItemComparison(Protocol):
         """See above."""
         ...
 
+    @property
+    def is_of_gaussians(self) -> bool:
+        """Whether the embeddings are distributions, which have a side and an uncertainty."""
+        ...
+
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs in the precision of the items, or in single where the model computes no other."""
         ...
@@ -56,7 +61,12 @@ class ArrayComparison:
     @property
     def is_inner(self) -> bool:
         """Whether the score is the largest inner product."""
-        return self.kind == "inner"
+        return self.kind != "order"
+
+    @property
+    def is_of_gaussians(self) -> bool:
+        """Whether the embeddings are distributions."""
+        return self.kind == "csd"
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs."""
@@ -85,6 +95,12 @@ class ModelComparison:
 
         similarity = getattr(self.model, "similarity", None)
         return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
+
+    @property
+    def is_of_gaussians(self) -> bool:
+        """Whether the embeddings are distributions."""
+        similarity = getattr(self.model, "similarity", None)
+        return similarity is not None and similarity.reads_gaussians
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs; a similarity whose weights are in single precision is asked in that."""

@@ -53,6 +53,7 @@ class Hit:
         title: what the user's metadata call the item: a caption, a title or another text; "" for nothing.
         fit: how well the image fits the sentence, in a word (``FITS``): its probability if one in a hundred images
             (``GENERAL``) fits the sentence, or as many as are expected; "" where ``probability`` is None.
+        uncertainty: the sum of the variances of the item, if its embedding is a distribution.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class Hit:
     end: float | None = None
     title: str = ""
     fit: str = ""
+    uncertainty: float | None = None
 
     @property
     def source(self) -> Path | ClipSegment:
@@ -84,7 +86,13 @@ class Hit:
             "path": str(self.path),
             "start": self.start,
             "end": self.end,
+            **uncertainty_of(self),
         }
+
+
+def uncertainty_of(found: Hit | Answer) -> dict[str, float]:
+    """Return the uncertainty of a hit or of a query as JSON has it: under its name, or nothing where there is none."""
+    return {} if found.uncertainty is None else {"uncertainty": found.uncertainty}
 
 
 def best_of_files(hits: Sequence[Hit]) -> list[Hit]:
@@ -179,6 +187,7 @@ class Answer:
         probabilities: what gave the hits their probabilities; None for a query that is not just a sentence.
         before: the rank of each hit before it was ranked again, by its id; empty otherwise.
         warnings: a line for each condition that is about a key, or a type of values, that no item has.
+        uncertainty: the sum of the variances of a query of one part, if its embedding is a distribution.
     """
 
     hits: list[Hit]
@@ -188,3 +197,4 @@ class Answer:
     probabilities: Probabilities | None = None
     before: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    uncertainty: float | None = None

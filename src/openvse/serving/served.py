@@ -17,7 +17,7 @@ from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.search import Answer, Hit, Index, Probabilities, SearchEngine
-from openvse.search.hits import FILE_KEYS
+from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.serving.batching import RememberingModel
 from openvse.stores import StoreAddress
 from openvse.stores.choice import EngineChoice
@@ -223,6 +223,7 @@ class Served:
             "fits": {} if answer.before or answer.probabilities is None else answer.probabilities.fits(),
             "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in answer.unknown_words],
             "warnings": [*answer.warnings],
+            **uncertainty_of(answer),
         }
 
     def _describe_hit(self, hit: Hit, before: int | None) -> dict[str, Any]:
@@ -237,6 +238,7 @@ class Served:
             "id": escaped(hit.id),
             "title": self.readable(hit.title) or _spelled(hit.id),
             "thumbnail": f"/api/items/{key}/thumbnail?v={self.version(key)}",
+            **uncertainty_of(hit),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
+from openvse.similarities.csd import CSD
 from openvse.similarities.fused import Fused
 from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Order
@@ -13,6 +14,7 @@ from openvse.similarities.set_max import SetMax
 SIMILARITIES: Registry[Similarity] = Registry(
     "similarity",
     {
+        "csd": CSD,
         "fused": Fused,
         "hierarchical": Hierarchical,
         "order": Order,
@@ -22,6 +24,7 @@ SIMILARITIES: Registry[Similarity] = Registry(
 )
 
 __all__ = [
+    "CSD",
     "SIMILARITIES",
     "Fused",
     "Hierarchical",

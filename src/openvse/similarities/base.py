@@ -29,11 +29,13 @@ class Similarity(Configured, nn.Module, ABC):
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
         is_cosine: True when the score of two items with one embedding each is their cosine.
         reads_unit_vectors: True when the similarity compares only embeddings of unit length.
+        reads_gaussians: True when the embeddings must be distributions (``Aggregator.yields_gaussian``).
     """
 
     indexable: ClassVar[bool] = False
     is_cosine: ClassVar[bool] = True
     reads_unit_vectors: ClassVar[bool] = True
+    reads_gaussians: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

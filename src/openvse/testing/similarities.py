@@ -82,9 +82,11 @@ def _cosine(similarity: Similarity) -> None:
     cosine = images.vectors[:, 0] @ texts.vectors[:, 0].T
     same = torch.allclose(similarity(images, texts), cosine, rtol=0, atol=1e-12)
     require(
-        same is similarity.is_cosine, f"is_cosine is {similarity.is_cosine}, but single embeddings say {same}"
+        same is similarity.is_cosine or similarity.reads_gaussians,
+        f"is_cosine is {similarity.is_cosine}, but single embeddings say {same}",
     )
-    require(similarity.is_cosine or not similarity.indexable, "indexable is True, but is_cosine is False")
+    inner = similarity.is_cosine or similarity.reads_gaussians
+    require(inner or not similarity.indexable, "indexable is True, but is_cosine is False")
 
 
 def _indexable(similarity: Similarity) -> None:

@@ -265,6 +265,7 @@ def print_answers(
     from openvse.media.names import escaped
     from openvse.media.segments import clock
     from openvse.output.documents import percent
+    from openvse.search.hits import uncertainty_of
 
     if as_json:
         queries = [
@@ -272,6 +273,7 @@ def print_answers(
                 "query": one.text,
                 "kind": one.kind,
                 "unknown_words": [asdict(word) for word in answer.unknown_words],
+                **uncertainty_of(answer),
                 "hits": [hit.to_json() for hit in answer.hits],
             }
             for one, answer in zip(asked, answers, strict=True)

@@ -1,0 +1,117 @@
+"""An index of distributions: every search is by their distance, whichever side the query and the items are of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from openvse.index.manifest import Item
+from openvse.index.writer import Entry, IndexWriter
+from openvse.runtime.arrays import ArraySet, Kind, directions
+from openvse.search import Index, Query, SearchEngine, choose_engine, find_duplicates, update_engine
+from openvse.similarities import CSD, Similarity
+from openvse.types import EmbeddingSet
+from search.engine_helpers import ROOTS, name_of, unit
+
+
+def gaussians(count: int, side: str, seed: int) -> np.ndarray:
+    """Means of length 1, and variances that decide the order as much as they do."""
+    means, sums = unit(count, seed=seed)[:, 0], np.random.default_rng(seed).uniform(0.1, 2.0, (count, 1))
+    ends = [-sums / 2, np.ones_like(sums)]
+    return np.concatenate([means, *(ends if side == "image" else ends[::-1])], axis=1).astype(np.float32)
+
+
+def distances(one: np.ndarray, other: np.ndarray, sums: tuple[int, int]) -> np.ndarray:
+    """The closed-form sampled distance, from its definition; ``sums`` are the columns of the variances."""
+    means = one[:, None, :-2].astype(np.float64) - other[None, :, :-2]
+    of_one, of_other = -2 * one[:, sums[0]], -2 * other[:, sums[1]]
+    return np.asarray((means**2).sum(axis=2) + of_one[:, None] + of_other[None])
+
+
+@dataclass
+class Exported:
+    """A model whose embeddings are given: sentences and images are their numbers."""
+
+    images: np.ndarray
+    texts: np.ndarray
+    kind: Kind = "csd"
+    fingerprint: str = "g"
+
+    def encode_text(self, captions: Sequence[str]) -> ArraySet:
+        return ArraySet.full(self.texts[[int(each) for each in captions], None])
+
+    def encode_image(self, images: Sequence[Any]) -> ArraySet:
+        return ArraySet.full(self.images[[int(each.name) for each in images], None])
+
+
+class OfTorch(Exported):
+    """The same with a similarity."""
+
+    kind = None  # type: ignore[assignment]
+    similarity: Similarity = CSD()
+
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
+        scores: torch.Tensor = self.similarity(images, texts)
+        return scores
+
+
+def index_of(folder: Path, vectors: np.ndarray, holds: Any) -> Index:
+    with IndexWriter(folder, model="g", roots=ROOTS, holds=holds) as writer:
+        entries = [Entry(Item(name_of(number), number, number)) for number in range(len(vectors))]
+        writer.append(entries, vectors[:, None])
+    return Index.open(folder)
+
+
+@pytest.mark.parametrize("store", [None, "int8"])
+@pytest.mark.parametrize("holds", ["images", "sentences"])
+@pytest.mark.parametrize("kind", [Exported, OfTorch])
+def test_every_query_ranks_by_the_distance(
+    kind: type[Exported], holds: str, store: str | None, tmp_path: Path
+) -> None:
+    model = kind(gaussians(40, "image", 0), gaussians(40, "text", 1))
+    items, column = (model.images, -2) if holds == "images" else (model.texts, -1)
+    index = index_of(tmp_path, items, holds)
+    if store is not None:
+        choose_engine(tmp_path, store)
+        update_engine(tmp_path)
+        index = Index.open(tmp_path)
+    engine = SearchEngine(model, index)
+    asked = [Query(text="3"), Query(image=Path("4")), Query(like=name_of(5))]
+    expected = [
+        distances(model.texts[3:4], items, (-1, column))[0],
+        distances(model.images[4:5], items, (-2, column))[0],
+        distances(items[5:6], items, (column, column))[0],
+    ]
+    for query, answer, wanted in zip(asked, engine.answer(asked), expected, strict=True):
+        order = [number for number in wanted.argsort() if query.like != name_of(number)][:10]
+        assert [hit.id for hit in answer.hits] == [name_of(number) for number in order]
+        assert [hit.score for hit in answer.hits] == pytest.approx(1 - wanted[order] / 2, abs=1e-6)
+        assert [hit.uncertainty for hit in answer.hits] == pytest.approx(-2 * items[order, column])
+    sums = (-2 * model.texts[3, -1], -2 * model.images[4, -2], -2 * items[5, column])
+    assert [answer.uncertainty for answer in engine.answer(asked)] == pytest.approx(sums)
+    (joined,) = engine.answer(Query(text="3", image=Path("4")))
+    assert joined.uncertainty is None
+    assert joined.hits[0].score == pytest.approx(1 - ((expected[0] + expected[1]) / 4).min(), abs=1e-6)
+
+
+def test_duplicates_are_alike_in_their_means(tmp_path: Path) -> None:
+    vectors = gaussians(3, "image", 0)
+    vectors[1, :-2] = vectors[0, :-2]  # the same mean, and another variance
+    index_of(tmp_path, vectors, "images")
+    groups, _ = find_duplicates(tmp_path, 0.999999)
+    assert [sorted(path.name for path in group) for group in groups] == [[name_of(0), name_of(1)]]
+
+
+def test_only_gaussians_have_less_than_all_as_direction() -> None:
+    for side in ("image", "text"):
+        made = gaussians(3, side, 0)
+        assert np.array_equal(directions(made), made[:, :-2])
+        assert torch.equal(directions(torch.from_numpy(made)), torch.from_numpy(made[:, :-2]))
+    ordinary = unit(3)
+    assert directions(ordinary) is ordinary
