@@ -45,6 +45,11 @@ class Inputs:
         """Return some of the items, as a view."""
         return Inputs(self.values[rows], None if self.mask is None else self.mask[rows])
 
+    def copied(self, times: int) -> Inputs:
+        """Return a batch with each item several times in a row."""
+        mask = None if self.mask is None else self.mask.repeat_interleave(times, 0)
+        return Inputs(self.values.repeat_interleave(times, 0), mask)
+
     def to(self, device: torch.device | str) -> Inputs:
         """Return the same batch on ``device``."""
         mask = None if self.mask is None else self.mask.to(device, non_blocking=True)
@@ -157,7 +162,7 @@ class EmbeddingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """A training batch: I images, T texts, and which of them belong together. No image occurs twice.
+    """A training batch: I images, T texts, and which of them belong together. No image occurs twice, except for copies.
 
     Attributes:
         images: the I images.
@@ -174,6 +179,21 @@ class Batch:
     image_keys: Int[Tensor, "I"]
     partners: Int[Tensor, "R 2"]
     description: str = ""
+
+    def copied(self, times: int) -> Batch:
+        """Return the batch with each image and text several times in a row; all copies of a pair belong together."""
+        if times == 1:
+            return self
+        keys, rows = self.partners.unbind(dim=1)
+        rows = (rows.unsqueeze(1) * times + torch.arange(times, device=rows.device)).flatten()
+        return replace(
+            self,
+            images=self.images.copied(times),
+            texts=self.texts.copied(times),
+            positives=self.positives.repeat_interleave(times, 0).repeat_interleave(times, 1),
+            image_keys=self.image_keys.repeat_interleave(times),
+            partners=torch.stack((keys.repeat_interleave(times), rows), dim=1),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the same batch on ``device``."""

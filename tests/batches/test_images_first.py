@@ -133,5 +133,6 @@ def test_other_numbers_are_refused(captions, tmp_path: Path) -> None:
 
 
 def test_questions_are_no_captions(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="captions_per_image"):
-        parse_recipe({**answering_tree(tmp_path), "data": {"captions_per_image": 2}})
+    for key in ("captions_per_image", "copies"):
+        with pytest.raises(RecipeError, match=key):
+            parse_recipe({**answering_tree(tmp_path), "data": {key: 2}})

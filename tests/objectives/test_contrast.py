@@ -147,6 +147,28 @@ def test_diagnostics_are_those_of_the_negatives_in_the_loss(of_one_image: bool, 
     }
 
 
+@settings(max_examples=30, deadline=None)
+@given(sizes, sizes, st.integers(0, 999), st.booleans())
+def test_the_hardest_positive_stands_for_all_of_its_anchor(
+    images: int, texts: int, seed: int, hardest: bool
+) -> None:
+    b = random_batch(images, texts, seed)
+    total = 0.0
+    for scores, positives in ((b.scores, b.positives), (b.scores.T, b.positives.T)):
+        for row, own in zip(scores, positives, strict=True):
+            others = sorted(row[~own].tolist())[-1 if hardest else 0 :]
+            lowest = min(row[own].tolist(), default=math.inf)
+            total += sum(max(0.0, 0.3 - lowest + s) for s in others)
+    miner = Hardest() if hardest else All()
+    term = Contrast(miner=miner, criterion=Hinge(margin=0.3), positives="hardest")
+    assert float(term(b)) == pytest.approx(total, abs=1e-10)
+
+
+def test_the_hardest_of_one_positive_is_refused() -> None:
+    with pytest.raises(RecipeError, match="positives"):
+        Contrast(miner=All(), criterion=Hinge(), negatives_of_one_image=True, positives="hardest")
+
+
 def test_mean_is_the_sum_over_the_number_of_pairs() -> None:
     b = random_batch(4, 6, 3)
     total = Contrast(miner=Hardest(), criterion=Hinge())(b)

@@ -12,7 +12,9 @@ from openvse.errors import ModelError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Index, SearchEngine, build_index
-from openvse.similarities import SetMax, Similarity
+from openvse.search.proposing import StoreSearch
+from openvse.similarities import SetMax, Similarity, SmoothChamfer
+from openvse.stores.following import choose_engine, update_engine
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet
 from tests.conftest import PhotoMaker
@@ -51,8 +53,11 @@ def test_a_subclass_that_promises_nothing_is_refused(make_photos: PhotoMaker, tm
 
 
 @pytest.mark.medium
-def test_hits_come_in_the_order_of_the_models_scores(make_photos: PhotoMaker, tmp_path: Path) -> None:
-    model, photos = with_similarity(AveragedAnyway()), make_photos(12)
+@pytest.mark.parametrize("similarity", [AveragedAnyway(), SmoothChamfer()])
+def test_hits_come_in_the_order_of_the_models_scores(
+    make_photos: PhotoMaker, tmp_path: Path, similarity: Similarity
+) -> None:
+    model, photos = with_similarity(similarity), make_photos(12)
     build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")
     index = Index.open(tmp_path / "index", model.fingerprint)
     vectors = torch.from_numpy(index.vectors)
@@ -64,3 +69,18 @@ def test_hits_come_in_the_order_of_the_models_scores(make_photos: PhotoMaker, tm
         assert [hit.id for hit in hits] == [index.items[row].id for row in order]
         assert [hit.score for hit in hits] == pytest.approx(expected[order, column].tolist(), abs=1e-5)
         assert order != by_maximum[:, column].argsort(descending=True).tolist()
+
+
+@pytest.mark.medium
+def test_the_maximum_proposes_to_a_store_and_the_similarity_orders(
+    make_photos: PhotoMaker, tmp_path: Path
+) -> None:
+    model, photos = with_similarity(SmoothChamfer()), make_photos(30)
+    build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")
+    choose_engine(tmp_path / "index", "int8", model=model)
+    update_engine(tmp_path / "index")
+    engine = SearchEngine(model, Index.open(tmp_path / "index", model.fingerprint))
+    exact = SearchEngine(model, Index.open(tmp_path / "index", model.fingerprint), engine="exact")
+    assert isinstance(engine.catalogue.searcher, StoreSearch)
+    for found, wanted in zip(engine.search(QUERIES, top_k=5), exact.search(QUERIES, top_k=5), strict=True):
+        assert [(hit.id, hit.score) for hit in found] == [(hit.id, hit.score) for hit in wanted]

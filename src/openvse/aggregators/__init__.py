@@ -9,6 +9,7 @@ from openvse.aggregators.autoencoder import Autoencoder
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
 from openvse.aggregators.beside import Beside
 from openvse.aggregators.conv1d import Conv1d
+from openvse.aggregators.external_attention import ExternalAttention
 from openvse.aggregators.first_token import FirstToken
 from openvse.aggregators.frame_levels import FrameLevels
 from openvse.aggregators.fs_pool import FSPool
@@ -31,6 +32,7 @@ from openvse.aggregators.pooled_linear import PooledLinear
 from openvse.aggregators.score_attention import ScoreAttention
 from openvse.aggregators.self_attention import SelfAttention
 from openvse.aggregators.seq2seq import Seq2Seq
+from openvse.aggregators.slot_attention import SlotAttention
 from openvse.aggregators.soft_pool import SoftPool
 from openvse.aggregators.tokens import Tokens
 from openvse.aggregators.top_percent import TopPercent
@@ -45,6 +47,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "autoencoder": Autoencoder,
         "beside": Beside,
         "conv1d": Conv1d,
+        "external_attention": ExternalAttention,
         "first_token": FirstToken,
         "frame_levels": FrameLevels,
         "fs_pool": FSPool,
@@ -68,6 +71,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "score_attention": ScoreAttention,
         "self_attention": SelfAttention,
         "seq2seq": Seq2Seq,
+        "slot_attention": SlotAttention,
         "soft_pool": SoftPool,
         "tokens": Tokens,
         "top_percent": TopPercent,
@@ -88,6 +92,7 @@ __all__ = [
     "Autoencoder",
     "Beside",
     "Conv1d",
+    "ExternalAttention",
     "FSPool",
     "FirstToken",
     "FrameLevels",
@@ -113,6 +118,7 @@ __all__ = [
     "SelfAttention",
     "Seq2Seq",
     "SingleVector",
+    "SlotAttention",
     "SoftPool",
     "Tokens",
     "TopPercent",

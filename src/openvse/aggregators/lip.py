@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.aggregators.base import Pooling
-from openvse.functional import MASKED, masked_mean
+from openvse.functional import masked_mean, soft_pool
 
 LARGEST_LOGIT = 12.0  # an element outweighs another by e^12 at most
 EPS = 1e-5
@@ -32,13 +32,11 @@ class LIP(Pooling):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Weight the real elements by their importance, in each dimension separately."""
-        padding = ~mask.unsqueeze(-1)
-        local = local.masked_fill(padding, 0.0)
+        local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         raw: Tensor = self.importance(local)
         centred = raw - masked_mean(raw, mask).unsqueeze(1)
         variance = masked_mean(centred.square(), mask).unsqueeze(1)
         logits: Tensor = (
             LARGEST_LOGIT * (self.scale * centred * (variance + EPS).rsqrt() + self.shift).sigmoid()
         )
-        weights = logits.masked_fill(padding, MASKED).softmax(dim=1)
-        return (weights * local).sum(dim=1)
+        return soft_pool(local, mask, logits)

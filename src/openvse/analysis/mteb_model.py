@@ -45,7 +45,9 @@ class MTEBModel:
 
     def __init__(self, model: TwoTower, name: str = "openvse/model") -> None:
         sides = (model.image, model.text)
-        if not model.indexable or not all(side.aggregator.fixed_k for side in sides):
+        if not (model.indexable and model.similarity.indexable) or not all(
+            side.aggregator.fixed_k for side in sides
+        ):
             raise OpenVSEError(
                 f"{name} scores pairs of items, and MTEB compares one vector for each item: name a model that can be "
                 f"indexed"

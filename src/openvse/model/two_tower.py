@@ -106,10 +106,12 @@ class TwoTower(Model):
 
     @property
     def indexable(self) -> bool:
-        """Whether searching an index of image embeddings gives exactly the scores of this model."""
-        return (
-            self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
-        )
+        """Whether searching an index of image embeddings gives exactly the scores of this model.
+
+        A store of vectors orders them as the model does if ``similarity.indexable``, and otherwise only proposes.
+        """
+        scores = self.similarity.indexable or self.similarity.near_maximum
+        return scores and self.image.aggregator.indexable and self.text.aggregator.indexable
 
     @property
     def reads_videos(self) -> bool:

@@ -16,6 +16,7 @@ from openvse.objectives.mmd import MMD
 from openvse.objectives.multi_view_average import MultiViewAverage
 from openvse.objectives.multi_view_bound import MultiViewBound
 from openvse.objectives.pcmepp import PCMEPP
+from openvse.objectives.set_uniformity import SetUniformity
 from openvse.registry import Registry
 
 MINERS: Registry[Miner] = Registry(
@@ -32,6 +33,7 @@ TERMS: Registry[Term] = Registry(
         "multi_view_average": MultiViewAverage,
         "multi_view_bound": MultiViewBound,
         "pcmepp": PCMEPP,
+        "set_uniformity": SetUniformity,
     },
 )
 
@@ -56,5 +58,6 @@ __all__ = [
     "Objective",
     "Random",
     "RankingTerm",
+    "SetUniformity",
     "Term",
 ]

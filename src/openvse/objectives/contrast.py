@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from openvse.errors import RecipeError
 from openvse.objectives.base import Criterion, Miner, RankingTerm
 from openvse.types import ScoredBatch
 
@@ -27,6 +28,11 @@ class Contrast(RankingTerm):
             the texts.
         negatives_of_one_image: whether two captions of one image in a batch are each other's negatives, as in the
             released code of VSE++ and VSE-infinity, where only the diagonal of a batch of pairs is positive.
+        positives: ``all`` positives of an anchor have a loss each, or only the ``hardest``, that with the lowest score:
+            the self-expanding loss of ESA (Zhu et al., TCSVT 2023), where ``data.copies`` makes the positives.
+
+    Raises:
+        RecipeError: ``negatives_of_one_image`` leaves one positive, and the hardest of several is wanted.
     """
 
     def __init__(
@@ -37,10 +43,15 @@ class Contrast(RankingTerm):
         reduction: Literal["sum", "mean"] = "sum",
         anchors: Literal["both", "images", "texts"] = "both",
         negatives_of_one_image: bool = False,
+        positives: Literal["all", "hardest"] = "all",
     ) -> None:
         super().__init__(miner=miner, criterion=criterion, reduction=reduction)
+        if negatives_of_one_image and positives == "hardest":
+            raise RecipeError(
+                "contrast got positives: hardest, and negatives_of_one_image leaves a pair one positive: change one"
+            )
         self.anchors = anchors
-        self.negatives_of_one_image = negatives_of_one_image
+        self.negatives_of_one_image, self.positives = negatives_of_one_image, positives
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Add the two directions, or take one."""
@@ -50,6 +61,15 @@ class Contrast(RankingTerm):
         if self.anchors == "images":
             return self.one_way(batch.scores, batch.positives)
         return self.one_way(batch.scores.T, batch.positives.T)
+
+    def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
+        """Return the loss of the rows as anchors, with all of their positives or with the hardest."""
+        if self.positives == "all":
+            return super().one_way(scores, positives)
+        negatives = self.miner(scores, positives)
+        lowest = scores.masked_fill(~positives, torch.inf).argmin(dim=1, keepdim=True)
+        hardest = torch.zeros_like(positives).scatter_(1, lowest, True) & positives
+        return self.reduce(self.criterion(scores, hardest, negatives))
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
         """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""

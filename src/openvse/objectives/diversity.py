@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openvse.errors import RecipeError
 from openvse.functional import normalize
 from openvse.objectives.base import Term
-from openvse.types import EmbeddingSet, ScoredBatch
+from openvse.types import ScoredBatch
 
 
 class Diversity(Term):
@@ -30,24 +30,29 @@ class Diversity(Term):
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Add the redundancy of the images and of the texts."""
-        sides = [redundancy(side) for side in (batch.images, batch.texts) if side.residual is not None]
+        sides = self._sides(batch)
         if not sides:
             raise RecipeError(
-                "diversity acts on residuals, and neither the image nor the text aggregator yields any: "
-                "use pie_net on at least one side, or remove the term"
+                "the term acts on residuals, and neither the image nor the text aggregator yields any: "
+                "use pie_net or slot_attention on at least one side, or remove the term"
             )
-        return torch.stack(sides).sum()
+        return torch.stack(list(sides.values())).sum()
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
         """Return the value of each side."""
+        return {name: float(value) for name, value in self._sides(batch).items()}
+
+    def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
+        """Return the mean over the items of ``||G - I||_F / K^2``, where K is the number of an item's embeddings."""
+        units = normalize(residual).masked_fill(~mask.unsqueeze(-1), 0.0)
+        norms: Tensor = torch.linalg.matrix_norm(units @ units.mT - torch.diag_embed(mask.to(units.dtype)))
+        return (norms / mask.sum(dim=1) ** 2).mean()
+
+    def _sides(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
+        """Return the redundancy of each side that has residuals."""
         sides = {"images": batch.images, "texts": batch.texts}
-        return {name: float(redundancy(side)) for name, side in sides.items() if side.residual is not None}
-
-
-def redundancy(embeddings: EmbeddingSet) -> Float[Tensor, ""]:
-    """Return the mean over the items of ``||G - I||_F / K^2``, where K is the number of an item's embeddings."""
-    assert embeddings.residual is not None
-    units = normalize(embeddings.residual).masked_fill(~embeddings.mask.unsqueeze(-1), 0.0)
-    excess = units @ units.mT - torch.diag_embed(embeddings.mask.to(units.dtype))
-    norms: Tensor = torch.linalg.matrix_norm(excess)
-    return (norms / embeddings.mask.sum(dim=1) ** 2).mean()
+        return {
+            name: self.redundancy(side.residual, side.mask)
+            for name, side in sides.items()
+            if side.residual is not None
+        }

@@ -138,8 +138,8 @@ def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -
     if term.needs_residual and not (image.yields_residual or text.yields_residual):
         raise RecipeError(
             f"{who} acts on residuals, and neither image.aggregator {recipe.image.aggregator.name} nor "
-            f"text.aggregator {recipe.text.aggregator.name} yields any: use pie_net on at least one side, or "
-            f"remove the term"
+            f"text.aggregator {recipe.text.aggregator.name} yields any: use pie_net or slot_attention on at "
+            f"least one side, or remove the term"
         )
     if term.needs_source and not (image.yields_source and text.yields_source):
         raise RecipeError(

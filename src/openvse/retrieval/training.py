@@ -98,7 +98,7 @@ class RetrievalTask(Task[Batch]):
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
-        objective = self.objectives[phase]
+        objective, batch = self.objectives[phase], batch.copied(self.recipe.data.copies)
         images, texts = wrapped(batch.images, batch.texts)
         gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
         scores = self.model.similarity(gathered.images, gathered.texts)

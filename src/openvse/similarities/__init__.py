@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
 from openvse.similarities.csd import CSD
@@ -10,6 +12,7 @@ from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Order
 from openvse.similarities.scaled_cosine import ScaledCosine
 from openvse.similarities.set_max import SetMax
+from openvse.similarities.smooth_chamfer import SmoothChamfer
 
 SIMILARITIES: Registry[Similarity] = Registry(
     "similarity",
@@ -20,7 +23,9 @@ SIMILARITIES: Registry[Similarity] = Registry(
         "order": Order,
         "scaled_cosine": ScaledCosine,
         "set_max": SetMax,
+        "smooth_chamfer": SmoothChamfer,
     },
+    {"chamfer": ("smooth_chamfer", {"sharpness": math.inf})},
 )
 
 __all__ = [
@@ -32,5 +37,6 @@ __all__ = [
     "ScaledCosine",
     "SetMax",
     "Similarity",
+    "SmoothChamfer",
     "score_blocks",
 ]

@@ -27,12 +27,15 @@ class Similarity(Configured, nn.Module, ABC):
     Attributes:
         indexable: True when the order of the scores is that of the largest inner product between single embeddings of
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
+        near_maximum: True when the score is near the largest inner product: an inner-product search proposes good
+            items, and the score puts them in order.
         is_cosine: True when the score of two items with one embedding each is their cosine.
         reads_unit_vectors: True when the similarity compares only embeddings of unit length.
         reads_gaussians: True when the embeddings must be distributions (``Aggregator.yields_gaussian``).
     """
 
     indexable: ClassVar[bool] = False
+    near_maximum: ClassVar[bool] = False
     is_cosine: ClassVar[bool] = True
     reads_unit_vectors: ClassVar[bool] = True
     reads_gaussians: ClassVar[bool] = False
@@ -41,7 +44,7 @@ class Similarity(Configured, nn.Module, ABC):
         super().__init_subclass__()
         nearest = next(base for base in cls.__mro__ if {"forward", "indexable"} & vars(base).keys())
         if "indexable" not in vars(nearest):  # forward was overridden after the promise was made
-            cls.indexable = False
+            cls.indexable, cls.near_maximum = False, vars(nearest).get("near_maximum", False)
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

@@ -30,6 +30,9 @@ class DataSpec(Strict):
         captions_per_image: for retrieval. None draws pairs at random. Otherwise each image occurs once per epoch with
             this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
             counts images.
+        copies: for retrieval. How many times each image and each caption of a batch is embedded, each time with other
+            random drops of its augmentation; all copies of a pair are positive. ESA takes 2, and the term ``contrast``
+            with ``positives: hardest``.
     """
 
     source: str = ""
@@ -41,6 +44,7 @@ class DataSpec(Strict):
     merge_captions: bool = True
     limit: Annotated[int, Field(ge=1)] | None = None
     captions_per_image: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
+    copies: int = Field(default=1, ge=1)
 
 
 class OptimizerSpec(Strict):

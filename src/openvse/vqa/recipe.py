@@ -99,4 +99,6 @@ class VQARecipe(AnswererSpec, RunRecipe):
             raise ValueError(
                 "data.captions_per_image is for retrieval, and questions are not captions: remove it"
             )
+        if self.data.copies > 1:
+            raise ValueError("data.copies is for retrieval, whose loss compares all copies: remove it")
         return self

@@ -1,0 +1,91 @@
+"""Smooth-Chamfer similarity against a loop over the embeddings, and its bounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from openvse.errors import RecipeError
+from openvse.functional import normalize
+from openvse.similarities import SIMILARITIES, SetMax, SmoothChamfer
+from openvse.types import EmbeddingSet
+
+
+def random_set(items: int, k: int, seed: int) -> EmbeddingSet:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(items, k, generator=generator) > 0.4
+    mask[:, 0] = True
+    vectors = torch.randn(items, k, 5, dtype=torch.float64, generator=generator)
+    return EmbeddingSet(normalize(vectors), mask)
+
+
+def slow(images: list[Tensor], texts: list[Tensor], sharpness: float) -> float:
+    """The printed sums, or those of the maxima."""
+
+    def soft(cosines: list[float]) -> float:
+        if sharpness == math.inf:
+            return max(cosines)
+        return math.log(sum(math.exp(sharpness * c) for c in cosines)) / sharpness
+
+    cosines = [[float(v @ t) for t in texts] for v in images]
+    rows = sum(soft(row) for row in cosines) / len(images)
+    columns = sum(soft(list(column)) for column in zip(*cosines, strict=True)) / len(texts)
+    return (rows + columns) / 2
+
+
+@pytest.mark.medium
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.5, 16.0, math.inf]), st.integers(0, 99))
+def test_equals_the_loop_within_its_bounds(k: int, m: int, sharpness: float, seed: int) -> None:
+    images, texts = random_set(3, k, seed), random_set(4, m, seed + 1)
+    scores, largest = SmoothChamfer(sharpness=sharpness)(images, texts), SetMax()(images, texts)
+    for i in range(3):
+        for t in range(4):
+            own = images.vectors[i, images.mask[i]], texts.vectors[t, texts.mask[t]]
+            score = float(scores[i, t])
+            assert score == pytest.approx(slow([*own[0]], [*own[1]], sharpness), abs=1e-10)
+            height = math.log(len(own[0]) * len(own[1])) / (2 * sharpness)
+            mean = float((own[0] @ own[1].T).mean())
+            assert mean + height - 1e-12 <= score <= float(largest[i, t]) + height + 1e-12
+
+
+def test_every_embedding_gets_a_gradient() -> None:
+    images, texts = random_set(1, 3, 0), random_set(1, 2, 1)
+    full = EmbeddingSet(images.vectors.requires_grad_(), torch.ones(1, 3, dtype=torch.bool))
+    SmoothChamfer()(full, EmbeddingSet(texts.vectors, torch.ones(1, 2, dtype=torch.bool))).sum().backward()
+    assert full.vectors.grad is not None
+    assert (full.vectors.grad.abs().sum(dim=-1) > 0).all()
+
+
+def test_chamfer_is_its_limit() -> None:
+    images, texts = random_set(5, 3, 0), random_set(4, 2, 1)
+    chamfer = SIMILARITIES.get("chamfer")()
+    sharp = SmoothChamfer(sharpness=1e6)(images, texts)
+    torch.testing.assert_close(chamfer(images, texts), sharp, rtol=0, atol=1e-5)
+
+
+class Otherwise(SmoothChamfer):
+    """Scores in another way, and promises nothing."""
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return -super().forward(images, texts)
+
+
+class OtherwiseAgain(Otherwise):
+    """Another name for it."""
+
+
+def test_who_scores_in_another_way_does_not_inherit_that_the_maximum_is_near() -> None:
+    assert SmoothChamfer.near_maximum and not SmoothChamfer.indexable
+    assert not Otherwise.near_maximum and not OtherwiseAgain.near_maximum
+
+
+@pytest.mark.parametrize("sharpness", [0.0, -1.0, math.nan])
+def test_other_sharpness_is_refused(sharpness: float) -> None:
+    with pytest.raises(RecipeError, match="sharpness"):
+        SmoothChamfer(sharpness=sharpness)
