@@ -14,7 +14,17 @@ import pytest
 
 from openvse import pipeline
 from openvse.errors import BadImageError, OpenVSEError
-from openvse.pipeline import Pace, Shard, Workers, WorkProgress, cut, decoded, in_batches, results_of
+from openvse.pipeline import (
+    Pace,
+    Shard,
+    Workers,
+    WorkProgress,
+    cut,
+    decoded,
+    in_batches,
+    read_ahead,
+    results_of,
+)
 
 
 class Reader:
@@ -50,6 +60,15 @@ def test_reading_runs_ahead_but_not_away() -> None:
         while len(read.reads) < min(100, 5 * (number + 2)) and time.monotonic() < deadline:
             time.sleep(0.001)
         assert len(read.reads) == min(100, 5 * (number + 2))
+
+
+def test_what_is_read_ahead_is_whole_or_an_error() -> None:
+    read = Reader(8)
+    parts = read_ahead(range(10), read, 3)
+    assert [next(parts), next(parts)] == [[0, 1, 4], [9, 16, 25]]
+    with pytest.raises(BadImageError, match=r"^8: it is odd$"):
+        next(parts)
+    assert read.reads[:3] and threading.active_count() == 1, "the threads have ended"
 
 
 def test_other_errors_are_raised_and_end_the_reading() -> None:

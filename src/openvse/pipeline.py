@@ -176,6 +176,20 @@ def decoded(
             pool.shutdown(cancel_futures=True)
 
 
+def read_ahead(
+    items: Sequence[Item], read: Callable[[Item], Value], batch_size: int
+) -> Iterator[list[Value]]:
+    """Yield what was read of items, in batches; ``decoded`` reads them.
+
+    Raises:
+        BadImageError: an item cannot be used.
+    """
+    for batch in decoded(in_batches(items, batch_size), read, lambda _: ""):
+        for _, message in batch.failed:
+            raise BadImageError(message)
+        yield batch.values
+
+
 SKIPPED = "skipped %s: %s"
 """The form of the warning about an item that cannot be used. The command line prints a few of these, and a count."""
 

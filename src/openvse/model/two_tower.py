@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.model.tower import Tower, embed_in_chunks, evaluating
+from openvse.pipeline import read_ahead
 from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
@@ -143,6 +144,8 @@ class TwoTower(Model):
     def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``), or clips if the model reads them.
 
+        The next images are decoded in threads meanwhile.
+
         Args:
             images: any number of images; a single one is a sequence of one.
             batch_size: the number of images at a time.
@@ -154,14 +157,12 @@ class TwoTower(Model):
             BadImageError: an image cannot be decoded.
             ModelError: the model reads only precomputed features.
         """
-        given = one_or_many(images)
-
-        def batches() -> Iterator[tuple[Positions, Inputs]]:
-            for start in range(0, len(given), batch_size):
-                some = given[start : start + batch_size]
-                yield np.arange(start, start + len(some)), self.read_images(some)
-
-        return embed(self.image, batches(), self.device)
+        parts = read_ahead(one_or_many(images), self.read_image, batch_size)
+        batches = (
+            (number * batch_size + np.arange(len(pixels)), self.image.encoder.backbone.collate(pixels))
+            for number, pixels in enumerate(parts)
+        )
+        return embed(self.image, batches, self.device)
 
     def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> EmbeddingSet:
         """Embed sentences; words that the model does not know are logged, in one warning for all sentences.

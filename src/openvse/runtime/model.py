@@ -16,6 +16,7 @@ from openvse.encoders.vocabulary import UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError, said_by
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.model.calibration import Calibration, read_calibration
+from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import Side, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
@@ -98,8 +99,8 @@ class OnnxModel:
             DataError: there are no images.
         """
         given = cast(Sequence[ImageLike], one_or_many(images))
-        batches = (given[start : start + batch_size] for start in range(0, len(given), batch_size))
-        return self._embed("image", ({"pixels": np.stack([*map(self.read_image, some)])} for some in batches))
+        parts = read_ahead(given, self.read_image, batch_size)
+        return self._embed("image", ({"pixels": np.stack(pixels)} for pixels in parts))
 
     def read_image(self, image: ImageLike) -> Float[np.ndarray, "... 3 H W"]:
         """Decode an image for ``encode_pixels``; threads may call it.
