@@ -128,6 +128,22 @@ def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
         model.encode_text([])
 
 
+def test_bf16_is_taken_by_a_large_network_whose_embeddings_agree(
+    model: TwoTower, make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = [model.read_image(photo) for photo in make_photos(2)]
+    single = model.encode_image(make_photos(2)).vectors
+    monkeypatch.setattr("openvse.model.two_tower.computes_bf16", lambda device: device == "cpu")
+    for large, cosine, taken in ((10**9, 0.5, False), (1, 1.1, False), (1, 0.5, True)):
+        monkeypatch.setattr("openvse.model.two_tower._LARGE", large)
+        monkeypatch.setattr("openvse.model.two_tower._COSINE", cosine)
+        monkeypatch.setattr(model, "bf16", None)
+        vectors = model.encode_pixels(pixels).vectors
+        assert model.bf16 is taken and torch.equal(vectors, single) is not taken
+        assert vectors.dtype == torch.float32
+        torch.testing.assert_close(vectors, single, atol=0.05, rtol=0)
+
+
 @pytest.mark.medium
 def test_saved_and_loaded_it_scores_the_same(
     model: TwoTower, make_photos: PhotoMaker, tmp_path: Path

@@ -17,8 +17,9 @@ from openvse.encoders import TextEncoder
 from openvse.encoders.base import Encoder
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.arrays import evaluate
-from openvse.exporting.reading import PROBES, SHAPES, probe_image
+from openvse.exporting.reading import PROBES, SHAPES
 from openvse.functional import position_mask
+from openvse.media.images import probe_image
 from openvse.media.packed import ImageFile
 from openvse.model import Tower, TwoTower
 from openvse.pipeline import decoded, in_batches, tell_skipped

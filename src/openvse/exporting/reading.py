@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from openvse.backbones import Backbone
 from openvse.backbones.crops import Crops
@@ -17,6 +16,7 @@ from openvse.encoders import WORD_SPLITTERS, BiGRU, TextEncoder, TransformersTex
 from openvse.encoders.transformers_text import PROBE
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import ModelError
+from openvse.media.images import probe_image
 from openvse.runtime import Preprocessing, read_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -107,13 +107,6 @@ def describe_preprocessing(backbone: Backbone) -> Preprocessing:
                 f"pixels becomes other pixels; export a model with another backbone"
             )
     return replace(made, shorter_side=backbone.decoded_for(None, exact=False))
-
-
-def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
-    """Return a drawn image with edges and gradients."""
-    rng = np.random.default_rng(number)
-    coarse = rng.integers(0, 256, (6, 8, 3)).astype(np.uint8)
-    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
 def _preprocessing(backbone: Backbone) -> Preprocessing:

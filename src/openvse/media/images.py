@@ -132,6 +132,13 @@ def read_image(
         raise BadImageError(f"{label}: {_reason(error)}") from error
 
 
+def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
+    """Return a drawn image with edges and gradients."""
+    rng = np.random.default_rng(number)
+    coarse = rng.integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
 @contextmanager
 def within_memory(source: object) -> Iterator[None]:
     """Turn a lack of memory, while an image or clip is made ready for a model, into an error that names it.

@@ -16,8 +16,8 @@ from torch import Tensor
 from openvse.assembly.describe import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
-from openvse.functional import pad
-from openvse.media.images import one_or_many
+from openvse.functional import computes_bf16, pad
+from openvse.media.images import one_or_many, probe_image
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.calibration import CALIBRATION, Calibration, read_calibration
@@ -30,6 +30,9 @@ from openvse.types import EmbeddingSet, Inputs
 _logger = logging.getLogger(__name__)
 
 Positions = Int[np.ndarray, "B"]
+
+_LARGE = 20_000_000  # weights of an image network; smaller ones round too much, or gain little
+_PROBES, _COSINE = 4, 0.9999  # the drawn images whose embeddings must agree in bf16, and how well
 
 
 class TwoTower(Model):
@@ -44,6 +47,9 @@ class TwoTower(Model):
 
     Attributes:
         chunk_size: the number of items that a training step embeds at a time; None embeds a batch at once.
+        bf16: whether ``encode_pixels``, and so an index or ``encode``, sees images in bf16. None decides it when it is
+            first needed: yes for a large network on a processor that multiplies in bf16, if drawn images have the same
+            embeddings to a cosine of 0.9999.
 
     Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
@@ -66,6 +72,7 @@ class TwoTower(Model):
         self.text = text
         self.similarity = similarity
         self.chunk_size: int | None = None
+        self.bf16: bool | None = None
         self._calibration: Calibration | None = None
 
     def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
@@ -97,9 +104,36 @@ class TwoTower(Model):
         return self.image.encoder.backbone.read(image, exact=False)
 
     def encode_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]]) -> EmbeddingSet:
-        """Embed images that ``read_image`` has decoded, as one batch; returns ``[B, K, D]`` on the CPU."""
-        batch = np.arange(len(images)), self.image.encoder.backbone.collate(images)
-        return embed(self.image, [batch], self.device)
+        """Embed images that ``read_image`` has decoded, as one batch; returns ``[B, K, D]`` on the CPU.
+
+        The network may see them in bf16 (see the attribute), of which what follows makes embeddings in fp32.
+        """
+        if self.bf16 is None:
+            self.bf16 = self._agrees_in_bf16()
+        return self._embed_pixels(images, bf16=self.bf16)
+
+    def _embed_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]], *, bf16: bool) -> EmbeddingSet:
+        backbone = self.image.encoder.backbone
+        inputs = backbone.collate(images).to(self.device)
+        if bf16:
+            with (
+                evaluating(backbone),
+                torch.inference_mode(),
+                torch.autocast(self.device.type, torch.bfloat16),
+            ):
+                seen = backbone(inputs)
+            inputs = Inputs(seen.local.float(), seen.mask)
+        return embed(self.image, [(np.arange(len(images)), inputs)], self.device)
+
+    def _agrees_in_bf16(self) -> bool:
+        weights = sum(weight.numel() for weight in self.image.encoder.backbone.parameters())
+        if self.device.type != "cpu" or weights < _LARGE or not computes_bf16("cpu"):
+            return False
+        pixels = [self.read_image(probe_image(number, (320, 240))) for number in range(_PROBES)]
+        single, half = (self._embed_pixels(pixels, bf16=bf16).vectors for bf16 in (False, True))
+        cosine = float(torch.cosine_similarity(single, half, dim=-1).min())
+        _logger.info("in bf16, drawn images have embeddings of cosine %.6f to those in fp32", cosine)
+        return cosine >= _COSINE
 
     def read_texts(self, captions: Sequence[str]) -> Inputs:
         """Tokenize sentences into a padded batch for your own training loop."""

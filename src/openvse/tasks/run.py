@@ -19,6 +19,7 @@ from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import locked, made, read_text, write_whole
+from openvse.functional import computes_bf16
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.pipeline import WorkProgress
@@ -27,7 +28,7 @@ from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
-from openvse.training.environment import chosen_precision, computes_bf16, precision_of
+from openvse.training.environment import chosen_precision, precision_of
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
 from openvse.training.task import AnyTask

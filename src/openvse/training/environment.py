@@ -16,6 +16,7 @@ from accelerate import Accelerator
 
 from openvse import __version__
 from openvse.errors import TrainingError
+from openvse.functional import computes_bf16
 
 _GIT_S = 5
 
@@ -93,8 +94,6 @@ def _device_name(device: torch.device) -> str:
 
 
 Precision = Literal["fp32", "bf16", "fp16"]
-_FAST_BF16 = ("avx512_bf16", "amx_bf16", "sve_bf16")
-"""The instructions with which PyTorch multiplies in bf16 on a processor; without them it takes 80 times as long."""
 
 
 def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precision:
@@ -119,13 +118,3 @@ def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precis
 def precision_of(accelerator: Accelerator) -> str:
     """Return the precision that a run was set up with."""
     return "fp32" if accelerator.mixed_precision == "no" else str(accelerator.mixed_precision)
-
-
-def computes_bf16(device: str) -> bool:
-    """Return whether a type of device has instructions for products in bf16, as far as PyTorch can tell."""
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in PyTorch 2.6
-        return False
-    found = torch.cpu.get_capabilities()
-    return any(bool(found.get(name)) for name in _FAST_BF16)
