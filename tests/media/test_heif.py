@@ -61,7 +61,7 @@ def test_without_the_decoder_the_extra_is_named(tmp_path, monkeypatch):
     path = tmp_path / "photo.heic"
     path.write_bytes(as_heic(half_red()))
     for place in ("openvse.media.names", "openvse.media.images"):
-        monkeypatch.setattr(f"{place}.reads_heif", lambda: False)
+        monkeypatch.setattr(f"{place}.reads", lambda kind: False)
     with pytest.raises(BadImageError, match=r"HEIC.*pip install"):
         read_image(path)
     listing = list_media(tmp_path)

@@ -23,7 +23,7 @@ def touch(root, *names):
 
 def test_what_is_left_out_is_counted_by_kind(tmp_path):
     touch(
-        tmp_path, "a.jpg", "b/c.mp4", "b/d.MOV", "logo.svg", "scan.pdf", "raw.NEF", "notes.txt", ".hidden.mp4"
+        tmp_path, "a.jpg", "b/c.mp4", "b/d.MOV", "logo.svg", "scan.pdf", "x.tga", "notes.txt", ".hidden.mp4"
     )
     listing = list_media(tmp_path)
     assert [path.name for path in listing.paths] == ["a.jpg"]
@@ -163,7 +163,8 @@ def test_a_rule_that_cannot_be_understood(rule):
         "rmvb",
     ],
 )
-def test_formats_that_are_not_read_are_counted(suffix, tmp_path):
+def test_formats_that_are_not_read_are_counted(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr("openvse.media.names.reads", lambda kind: False)
     touch(tmp_path, f"a.{suffix}", f"notes.{suffix}.txt")
     listing = list_media(tmp_path, videos=True)
     assert listing.names == [] and [len(paths) for paths in listing.left_out.files.values()] == [1]

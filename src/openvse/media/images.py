@@ -18,14 +18,18 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, OpenVSEError
+from openvse.media.jxl import is_jxl, size_of
 from openvse.media.names import (
     AVIF_NEEDED,
     HEIF_NEEDED,
+    JXL_NEEDED,
     PIXELS_VARIABLE,
+    RAW_NEEDED,
     escaped,
     foreign_kind,
-    reads_heif,
+    reads,
     remedy,
+    suffix_kind,
 )
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
@@ -44,6 +48,7 @@ MAX_PIXELS = 80_000_000
 
 _FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
+_TURNS = {3: 3, 5: 8, 6: 6}  # how LibRaw calls the orientations of EXIF
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN = 258, 262, 339
@@ -120,7 +125,7 @@ def read_image(
         with warnings.catch_warnings():
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
-            with _opened(source) as image:
+            with _opened(source, limit, chosen=max_pixels is not None) as image:
                 side = (
                     None if image is source else shorter_side
                 )  # an image that the caller has opened stays whole
@@ -184,14 +189,23 @@ def _scale(image: Image.Image, limit: int, side: int | None, *, chosen: bool) ->
 def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
     """Raise BadImageError unless an image of more pixels than the limit can be decoded at half its width and height."""
     pixels = image.width * image.height
-    told = f"it has {image.width} x {image.height} pixels, at most {limit:,} are decoded"
     if not isinstance(image, JpegImageFile) or pixels > _SCALED * limit or min(image.size) < 2:
-        more = "" if chosen else f", or allow more (--max-pixels {pixels})"
-        raise BadImageError(f"{told}: make it smaller{more}")
+        raise _too_large(image.size, limit, chosen=chosen)
     across, down = ([each[place] for each in image.layer] for place in (1, 2))
     samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
     if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
-        raise BadImageError(f"{told}, and it is progressive: save it as a plain JPEG, or make it smaller")
+        raise BadImageError(
+            f"{_told(image.size, limit)}, and it is progressive: save it as a plain JPEG, or make it smaller"
+        )
+
+
+def _too_large(size: tuple[int, int], limit: int, *, chosen: bool) -> BadImageError:
+    more = "" if chosen else f", or allow more (--max-pixels {size[0] * size[1]})"
+    return BadImageError(f"{_told(size, limit)}: make it smaller{more}")
+
+
+def _told(size: tuple[int, int], limit: int) -> str:
+    return f"it has {size[0]} x {size[1]} pixels, at most {limit:,} are decoded"
 
 
 def _label(source: object) -> str:
@@ -213,25 +227,31 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def _opened(source: ImageLike) -> AbstractContextManager[Image.Image]:
-    """Read the header of a file, or wrap an image that is already decoded; nothing is decoded here."""
+def _opened(source: ImageLike, limit: int, *, chosen: bool) -> AbstractContextManager[Image.Image]:
+    """Read the header of a file, or wrap an image that is already decoded.
+
+    Nothing is decoded here but JPEG XL, whose size is compared with the limit first; see ``_scale``.
+    """
     match source:
         case Image.Image():
             return nullcontext(source)
         case np.ndarray():
             return nullcontext(_from_array(source))
-        case bytes():
-            return _opened_file(io.BytesIO(source), len(source))
-        case PackedFile():
-            content = source.read_bytes()
-            return _opened_file(io.BytesIO(content), len(content))
+        case bytes() | PackedFile():
+            content = source if isinstance(source, bytes) else source.read_bytes()
+            name, size = "" if isinstance(source, bytes) else source.name, len(content)
+            file: Path | io.BytesIO = io.BytesIO(content)
         case _:
-            return _opened_file(source, Path(source).stat().st_size)
-
-
-def _opened_file(file: str | Path | io.BytesIO, size: int) -> Image.Image:
+            file = Path(source)
+            name, size = file.name, file.stat().st_size
     if size == 0:
         raise BadImageError("the file is empty")
+    if suffix_kind(name) == "camera raw":
+        return _opened_raw(file)
+    return _opened_file(file, limit, chosen=chosen)
+
+
+def _opened_file(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.Image:
     try:
         return Image.open(file, formats=_formats())
     except Image.DecompressionBombError:
@@ -244,16 +264,18 @@ def _opened_file(file: str | Path | io.BytesIO, size: int) -> Image.Image:
         start = _start(file)
         if _is_heif(start):
             return _opened_heif(file)
+        if is_jxl(start):
+            return _opened_jxl(file, limit, chosen=chosen)
         if reason := _foreign(start, file):
             raise BadImageError(reason) from None
         raise
 
 
-def _start(file: str | Path | io.BytesIO) -> bytes:
+def _start(file: Path | io.BytesIO) -> bytes:
     """Return the first bytes of a file."""
     if isinstance(file, io.BytesIO):
         return file.getvalue()[:1024]
-    with Path(file).open("rb") as opened:
+    with file.open("rb") as opened:
         return opened.read(1024)
 
 
@@ -263,9 +285,9 @@ def _is_heif(start: bytes) -> bool:
     return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
 
 
-def _opened_heif(file: str | Path | io.BytesIO) -> Image.Image:
+def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
     """Open a HEIC file with the decoder of the extra ``heif``, which turns it upright itself."""
-    if not reads_heif():
+    if not reads("HEIC"):
         raise BadImageError(HEIF_NEEDED)
     import pillow_heif
 
@@ -276,13 +298,48 @@ def _opened_heif(file: str | Path | io.BytesIO) -> Image.Image:
         raise BadImageError("it is a HEIC file that is truncated or damaged") from None
 
 
-def _foreign(start: bytes, file: str | Path | io.BytesIO) -> str:
+def _opened_jxl(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.Image:
+    """Decode a JPEG XL file with the decoder of the extra ``jxl``, which turns it upright itself."""
+    if not reads("JPEG XL"):
+        raise BadImageError(JXL_NEEDED)
+    import pillow_jxl  # noqa: F401 - it makes itself known to Pillow
+
+    content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
+    width, height = size_of(content)
+    if width * height > limit:
+        raise _too_large((width, height), limit, chosen=chosen)
+    image = Image.open(io.BytesIO(content), formats=("JXL",))
+    if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
+        image.getexif().pop(ExifTags.Base.Orientation, None)
+    return image
+
+
+def _opened_raw(file: Path | io.BytesIO) -> Image.Image:
+    """Open the largest preview in a raw file of a camera, with LibRaw through the extra ``raw``."""
+    if not reads("camera raw"):
+        raise BadImageError(RAW_NEEDED)
+    import rawpy
+
+    try:
+        with rawpy.imread(str(file) if isinstance(file, Path) else file) as raw:
+            preview, flip = raw.extract_thumb(), raw.sizes.flip
+    except rawpy.LibRawError as error:
+        raise BadImageError(f"it holds no preview that we read ({_plain(error)}): export JPEG") from None
+    if preview.format == rawpy.ThumbFormat.JPEG:
+        image: Image.Image = Image.open(io.BytesIO(preview.data), formats=("JPEG",))
+    else:
+        image = Image.fromarray(preview.data)
+    image.getexif().setdefault(ExifTags.Base.Orientation, _TURNS.get(flip, 1))
+    return image
+
+
+def _foreign(start: bytes, file: Path | io.BytesIO) -> str:
     """Return the kind of an unsupported file, by its content or else its name; "" if it is unknown."""
     if start[4:8] == b"ftyp" and b"avif" in start[:64]:
         return AVIF_NEEDED
     kind = next((kind for kind, magic in _MAGIC.items() if magic.search(start)), "")
     if not kind and not isinstance(file, io.BytesIO):
-        kind = foreign_kind(Path(file).name)
+        kind = foreign_kind(file.name)
     return f"it is {kind}: {remedy(kind)}" if kind else ""
 
 
@@ -362,4 +419,11 @@ _REASONS = {
 def _reason(error: Exception) -> str:
     """Return in one line why Pillow, the memory or the file system failed."""
     known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
-    return known or f"it is truncated or damaged ({' '.join(str(error).split()) or type(error).__name__})"
+    return known or f"it is truncated or damaged ({_plain(error)})"
+
+
+def _plain(error: Exception) -> str:
+    """Return what an error says, in one line; LibRaw's say it in bytes."""
+    said = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error)
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+    return " ".join(text.split()) or type(error).__name__

@@ -11,10 +11,11 @@ PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
 """The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
 
 HEIF_NEEDED = "HEIC needs pillow-heif: pip install pillow-heif"
+JXL_NEEDED = "JPEG XL needs pillow-jxl-plugin: pip install pillow-jxl-plugin"
+RAW_NEEDED = "raw files of cameras need rawpy, which reads their previews: pip install rawpy, or export JPEG"
 AVIF_NEEDED = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
 VECTOR = "vector graphics are not read, export PNG"
 PDF = "documents are not read, export the pages as PNG"
-RAW = "raw files of cameras are not read, export JPEG"
 LAYERS = "files with layers are not read, export PNG"
 RARE = "rare formats of images are not read, convert to PNG or JPEG"
 RARE_VIDEO = "rare formats of videos are not read, convert to MP4"
@@ -23,7 +24,6 @@ _IMAGE = re.compile(
     r"[^.].*\.(apng|avifs?|bmp|gif|j2[ck]|jfif?|jif|jp2|jp[cefx]|jpe?g|mpo|p[bgnp]m|pjp(eg)?|png|tiff?|webp)",
     re.IGNORECASE,
 )
-_HEIF = re.compile(r"[^.].*\.(heic|heif|hif)", re.IGNORECASE)
 _VIDEO = re.compile(
     r"[^.].*\.(3g[2p]|asf|avi|divx|f4v|flv|insv|lrv|m[124]v|mk3d|mkv|mov|mp4|mpe|mpe?g|mts|m2ts?|og[mv]|qt|tod|ts|vob|"
     r"webm|wmv)",
@@ -31,6 +31,8 @@ _VIDEO = re.compile(
 )
 # Other files that people take for images or clips: the kind, the suffixes, and what to do.
 _FOREIGN = {
+    "HEIC": ("heic heif hif", HEIF_NEEDED),
+    "JPEG XL": ("jxl", JXL_NEEDED),
     "SVG": ("svg svgz", VECTOR),
     "EPS": ("eps ps ai", VECTOR),
     "of a vector format": ("cdr emf odg wmf", VECTOR),
@@ -38,11 +40,10 @@ _FOREIGN = {
     "camera raw": (
         "3fr arw cr2 cr3 crw dcr dcs dng erf fff gpr iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf "
         "srw x3f",
-        RAW,
+        RAW_NEEDED,
     ),
     "PSD": ("psd psb", LAYERS),
     "of a layered format": ("afphoto kra ora pdn xcf", LAYERS),
-    "JPEG XL": ("jxl", RARE),
     "JPEG XR": ("jxr hdp wdp", RARE),
     "TGA": ("tga vda icb vst", RARE),
     "ICO": ("ico cur icns", RARE),
@@ -52,21 +53,26 @@ _FOREIGN = {
     ),
     "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
 }
+_DECODERS = {"HEIC": "pillow_heif", "JPEG XL": "pillow_jxl", "camera raw": "rawpy"}
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 
 
 @cache
-def reads_heif() -> bool:
-    """Return whether the decoder of HEIC files is installed."""
-    return find_spec("pillow_heif") is not None
+def reads(kind: str) -> bool:
+    """Return whether files of a kind ("HEIC", "JPEG XL", "camera raw") are read, as the package for it is installed."""
+    return kind in _DECODERS and find_spec(_DECODERS[kind]) is not None
+
+
+def suffix_kind(name: str) -> str:
+    """Return the kind that a name indicates of a file which Pillow alone does not read: "HEIC", "SVG"; otherwise ""."""
+    stem, _, suffix = name.rpartition(".")
+    return _KIND_OF.get(suffix.lower(), "") if stem else ""
 
 
 def is_image(name: str) -> bool:
     """Return whether a name is that of an image file that can be read; animations are images."""
-    if _IMAGE.fullmatch(name) is not None:
-        return True
-    return _HEIF.fullmatch(name) is not None and reads_heif()
+    return _IMAGE.fullmatch(name) is not None or (not name.startswith(".") and reads(suffix_kind(name)))
 
 
 def is_video_name(name: str) -> bool:
@@ -76,15 +82,13 @@ def is_video_name(name: str) -> bool:
 
 def foreign_kind(name: str) -> str:
     """Return the kind of a file that looks like an image and cannot be read: "HEIC", "SVG", ...; otherwise ""."""
-    if _HEIF.fullmatch(name) is not None:
-        return "" if reads_heif() else "HEIC"
-    stem, _, suffix = name.rpartition(".")
-    return _KIND_OF.get(suffix.lower(), "") if stem else ""
+    kind = suffix_kind(name)
+    return "" if reads(kind) else kind
 
 
 def remedy(kind: str) -> str:
     """Return what to do about files of a kind that ``foreign_kind`` returns."""
-    return HEIF_NEEDED if kind == "HEIC" else _FOREIGN[kind][1]
+    return _FOREIGN[kind][1]
 
 
 def is_odd(name: str) -> bool:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError, install
 from openvse.media.images import ImageLike, pixel_limit, read_image
-from openvse.media.names import escaped, is_video_name
+from openvse.media.names import escaped, is_video_name, reads, suffix_kind
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
@@ -245,6 +245,8 @@ def _image_kind(source: ImageLike) -> str:
             file: Any = BytesIO(source)
             size = len(source)
         case _:
+            if reads(kind := suffix_kind(Path(source).name)):
+                return kind  # which Pillow does not open by itself
             file, size = source, Path(source).stat().st_size
     if not size:
         raise BadVideoError("the file is empty")
