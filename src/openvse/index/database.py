@@ -337,7 +337,11 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
     modes = ["rwc"] if write else ["ro", "rw"]
     while True:
         connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={modes.pop(0)}", timeout=_WAIT_S, isolation_level=None, uri=True
+            f"{path.resolve().as_uri()}?mode={modes.pop(0)}",
+            timeout=_WAIT_S,
+            isolation_level=None,
+            uri=True,
+            check_same_thread=False,  # `Index.database` lets one thread in at a time
         )
         try:
             connection.text_factory = decode_id

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -51,6 +53,7 @@ class Index:
         roots: Sequence[Root],
         table: ItemTable,
         segments: Sequence[Segment],
+        database: Database,
         *,
         is_complete: bool = True,
     ) -> None:
@@ -61,6 +64,7 @@ class Index:
         self.segments = tuple(segments)
         self.is_complete = is_complete
         self._root_of = {root.number: root for root in roots}
+        self._database, self._reading = database, RLock()
 
     @classmethod
     def open(cls, path: str | Path, model_fingerprint: str | None = None, *, check: bool = False) -> Index:
@@ -95,19 +99,26 @@ class Index:
     def _of(cls, folder: Path, manifest: IndexManifest) -> Index:
         if not (folder / manifest.items).is_file():
             raise damaged(folder, f"{manifest.items} is missing")
-        with Database(folder / manifest.items) as database, database.snapshot():
-            roots, table, files = database.roots(), database.table(), database.segments()
-            unfinished = database.setting("unfinished")
-            segments = _map_segments(folder, manifest, table, files)
+        database = Database(folder / manifest.items)
+        try:
+            with database.snapshot():
+                roots, table, files = database.roots(), database.table(), database.segments()
+                unfinished = database.setting("unfinished")
+                segments = _map_segments(folder, manifest, table, files)
+        except BaseException:
+            database.close()
+            raise
         manifest = _filled_in(manifest, roots, len(table.ids))
-        return cls(folder, manifest, roots, table, segments, is_complete=not unfinished)
+        return cls(folder, manifest, roots, table, segments, database, is_complete=not unfinished)
 
     def __len__(self) -> int:
         return len(self.table.ids)
 
-    def database(self) -> Database:
-        """Open the database of the items, which may have moved on since; leaving its context closes it."""
-        return Database(self.path / self.manifest.items)
+    @contextmanager
+    def database(self) -> Iterator[Database]:
+        """Yield the database of the items, which may have moved on since, to one thread at a time."""
+        with self._reading:
+            yield self._database
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
