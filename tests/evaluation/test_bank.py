@@ -89,6 +89,7 @@ def test_each_fold_is_normalised_by_itself() -> None:
     assert report.metrics["rsum"] == pytest.approx(np.mean([half["rsum"] for half in halves]))
 
 
+@pytest.mark.medium
 def test_beta_is_the_best_one_of_each_direction() -> None:
     own, bank = member(6, IMAGES, TEXTS), QueryBank("bank", [member(7, 20, 30)], (1.0, 1.0))
     chosen = choose_betas([own], RELEVANCE, bank)

@@ -60,20 +60,20 @@ class BankScores:
         self.best_item = np.full(num_queries, -1, np.int64)
 
     def see(
-        self, items: Int[np.ndarray, "n"], queries: Int[np.ndarray, "q"], scores: Float[np.ndarray, "n q"]
+        self,
+        items: Int[np.ndarray, "n"],
+        queries: Int[np.ndarray, "q"],
+        scores: Float[np.ndarray, "n q"],
+        *,
+        add: bool = True,
     ) -> None:
-        """Take the scores of some items with some queries; each pair once."""
+        """Take the scores of some items with some queries, each pair once; without ``add`` only for the best items."""
         highest = scores.max(axis=1)
-        below = scores - highest[:, np.newaxis]
-        for sums, beta in zip(self._sums, self._betas, strict=True):
-            added = np.log(np.exp(beta * below).sum(axis=1, dtype=np.float64)) + beta * highest
-            sums[items] = np.logaddexp(sums[items], added)
-        self.look(items, queries, scores)
-
-    def look(
-        self, items: Int[np.ndarray, "n"], queries: Int[np.ndarray, "q"], scores: Float[np.ndarray, "n q"]
-    ) -> None:
-        """Take the scores only to find the best item of each query."""
+        for sums, beta in zip(self._sums, self._betas, strict=True) if add else ():
+            parts = np.exp(beta * (scores - highest[:, np.newaxis]))
+            sums[items] = np.logaddexp(
+                sums[items], np.log(parts.sum(axis=1, dtype=np.float64)) + beta * highest
+            )
         place = scores.argmax(axis=0)
         found = scores[place, np.arange(len(queries))]
         better = found > self.best[queries]

@@ -29,6 +29,7 @@ from openvse.index.database import add_functions, encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import Item
 from openvse.media.segments import file_of
+from openvse.search.bank import IndexBank
 from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
@@ -83,8 +84,13 @@ class Catalogue(ABC):
         """Return a line for each condition that no item fits, or every one, as no item has such values of its key."""
 
     @abstractmethod
-    def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
+    def nearest(
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
+    ) -> Found:
         """Return the best items of each query that fulfil conditions, equal scores in the order of their ids.
+
+        The query bank of an index decides the order for ``sentences``, which say that each query is one and nothing
+        else; the scores are still those of the model.
 
         Raises:
             EngineError: the store cannot be reached any more.
@@ -153,6 +159,8 @@ class IndexCatalogue(Catalogue):
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
         exact = ExactSearch(index.segments, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
+        bank = IndexBank.read(index.path) if index.manifest.holds == "images" else None
+        self._hubs = None if bank is None else bank.attraction(index, compare)
         self._order = np.argsort(index.table.keys, kind="stable")
         self._keys = index.table.keys[self._order]
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
@@ -190,10 +198,17 @@ class IndexCatalogue(Catalogue):
         with self.index.database() as database:
             return tuple(filter(None, (condition.doubt(holds, keys) for condition in where)))
 
-    def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
+    def nearest(
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
+    ) -> Found:
         """Return the best items of each query."""
-        ids = self.index.table.ids
-        scores, positions = self.searcher.search(queries, count, allowed=self._allowed(where), where=where)
+        ids, allowed, hubs = self.index.table.ids, self._allowed(where), self._hubs if sentences else None
+        search = partial(self.searcher.search, top_k=count, allowed=allowed, where=where)
+        scores, positions = search(queries)
+        used = np.flatnonzero(hubs.is_best[positions[:, 0]]) if hubs is not None and scores.size else ()
+        if hubs is not None and len(used):
+            less, again = search(queries.some(np.asarray(used)), less=hubs.amounts)
+            scores[used], positions[used] = less + hubs.amounts[again], again
         return [
             [(score, ids[position]) for score, position in zip(*row, strict=True)]
             for row in zip(scores.tolist(), positions.tolist(), strict=True)
@@ -398,7 +413,9 @@ class StoreCatalogue(Catalogue):
     def _some(self) -> list[ItemFacts]:
         return self._ask(lambda store: store.some(_FIELDS_FROM // 4))
 
-    def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
+    def nearest(
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
+    ) -> Found:
         """Return the best items of each query, as far as the store knows."""
         wanted = min(MOST_OF_STORE, count)
         is_linear = self._compare.is_inner and self.note.embeddings == 1

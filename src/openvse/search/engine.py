@@ -23,7 +23,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.calibration import Calibration
 from openvse.runtime.arrays import ArraySet, turned, uncertainties
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
-from openvse.search.exact import ArrayComparison, ItemComparison, ModelComparison
+from openvse.search.exact import comparison_of
 from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
 from openvse.stores import Note, StoreAddress
@@ -231,7 +231,9 @@ class SearchEngine:
             wanted = max(page.skip + page.top_k for page in some) + 1
             wanted += any(queries[number].like is not None for number in numbers)
             asked, conditions = embedded.some(np.array(numbers)), where[numbers[0]]
-            found = self._nearest(asked, wanted, conditions, one_per_file=some[0].one_per_file)
+            found = self._nearest(
+                asked, wanted, queries[numbers[0]].is_sentence, conditions, some[0].one_per_file
+            )
             hits |= zip(numbers, found, strict=True)
         words, doubts = self._unknown_words(queries), self._doubts(where)
         return [
@@ -253,14 +255,19 @@ class SearchEngine:
         return doubts
 
     def _nearest(
-        self, queries: EmbeddedQueries, wanted: int, where: tuple[Condition, ...], *, one_per_file: bool
+        self,
+        queries: EmbeddedQueries,
+        wanted: int,
+        sentences: bool,
+        where: tuple[Condition, ...],
+        one_per_file: bool,
     ) -> list[list[Hit]]:
         """Return the best items of each query; with ``one_per_file``, so many of them that enough files are found."""
         count = wanted
         while True:
             found = [
                 [self._hit(score, item_id) for score, item_id in row]
-                for row in self.catalogue.nearest(queries, count, where)
+                for row in self.catalogue.nearest(queries, count, where, sentences=sentences)
             ]
             if not one_per_file:
                 return found
@@ -300,13 +307,6 @@ class SearchEngine:
         if look_up is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]
-
-
-def comparison_of(model: SearchModel, holds: str) -> ItemComparison:
-    """Return how a model compares items, images or sentences, with queries."""
-    kind = getattr(model, "kind", None)  # of an exported model
-    swapped = holds == "sentences"
-    return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
 
 
 def _as_query(asked: Asked) -> Query:

@@ -125,6 +125,13 @@ class ModelComparison:
         return scored
 
 
+def comparison_of(model: Any, holds: str) -> ItemComparison:
+    """Return how a model compares items, images or sentences, with queries."""
+    kind = getattr(model, "kind", None)  # of an exported model
+    swapped = holds == "sentences"
+    return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
+
+
 class Searcher(ABC):
     """Finds the best items of an index; ``ExactSearch`` compares all, ``StoreSearch`` those that a store proposes.
 
@@ -145,6 +152,7 @@ class Searcher(ABC):
         *,
         allowed: Bool[np.ndarray, "count"] | None = None,
         where: Sequence[Condition] = (),
+        less: Float[np.ndarray, "count"] | None = None,
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
 
@@ -153,6 +161,7 @@ class Searcher(ABC):
             top_k: how many items of each query; fewer are found where there are fewer.
             allowed: which items may be found; None for all.
             where: the conditions that ``allowed`` stands for, for a store that understands them itself.
+            less: what is subtracted from the scores of each item; None for nothing.
 
         Raises:
             IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
@@ -229,6 +238,7 @@ class ExactSearch(Searcher):
         *,
         allowed: Bool[np.ndarray, "count"] | None = None,
         where: Sequence[Condition] = (),
+        less: Float[np.ndarray, "count"] | None = None,
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores and positions of the best allowed items; see ``Searcher``."""
         if not len(queries):
@@ -237,7 +247,7 @@ class ExactSearch(Searcher):
         best = [np.empty((part.count, 0), np.int64) for part in parts]
         for block in self._blocks(steps, allowed):
             for number, part in enumerate(parts):
-                best[number] = self._improved(best[number], block, part, top_k)
+                best[number] = self._improved(best[number], block, part, top_k, less)
         return unpack(np.concatenate(best))
 
     def score(
@@ -287,7 +297,12 @@ class ExactSearch(Searcher):
                     yield _Block(segment.vectors[some], segment.positions[here], here - start)
 
     def _improved(
-        self, best: Int[np.ndarray, "Q j"], block: _Block, part: _Part, top_k: int
+        self,
+        best: Int[np.ndarray, "Q j"],
+        block: _Block,
+        part: _Part,
+        top_k: int,
+        less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q k"]:
         """Return the best of what was seen before and of a block."""
         scores, margin = self._scores(block, part)
@@ -295,14 +310,17 @@ class ExactSearch(Searcher):
         if not (math.isfinite(lowest) and math.isfinite(highest)):
             self._refuse(block)
         margin *= max(1.0, highest, -lowest) * part.scale
+        if less is not None:
+            scores = scores - less[block.positions, np.newaxis]
         floor = np.full(part.count, -np.inf, np.float32)
         if best.shape[1] == top_k:
             floor = unpack(best[:, -1:])[0][:, 0]
         places = promising(scores, floor - np.float32(margin), margin, top_k)
         if not len(places):
             return best
-        exact = self._exact(block.rows(places), part)
-        new = largest(pack(exact, block.positions[places].astype(np.int64)), top_k)
+        exact, positions = self._exact(block.rows(places), part), block.positions[places]
+        exact = exact if less is None else exact - less[positions]
+        new = largest(pack(exact, positions.astype(np.int64)), top_k)
         return largest(np.concatenate([best, new], axis=1), top_k)
 
     def _scores(self, block: _Block, part: _Part) -> tuple[Scores, float]:

@@ -23,6 +23,9 @@ FEW = 4096
 SPARE = 10
 """Items more than wanted that are asked for: their order by the store may differ a little from the exact one."""
 
+WIDER = 8
+"""So many times as many items are asked for where hubs are taken account of, as that moves items up."""
+
 LARGEST_SEARCH = 10_000
 """The largest number of points that a store is asked for; the exact search serves whoever needs more."""
 
@@ -94,6 +97,7 @@ class StoreSearch(Searcher):
         *,
         allowed: Bool[np.ndarray, "count"] | None = None,
         where: Sequence[Condition] = (),
+        less: Float[np.ndarray, "count"] | None = None,
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores and positions of the best allowed items; see ``Searcher``."""
         if not np.isfinite(queries.parts.vectors[queries.parts.mask]).all():
@@ -105,7 +109,7 @@ class StoreSearch(Searcher):
         searches = queries.searches(is_linear=self._is_linear)
         is_few = num_wanted <= FEW and (allowed is not None or not num_wanted)
         if searches is None or is_few:
-            return self._exact.search(queries, top_k, allowed=allowed)
+            return self._exact.search(queries, top_k, allowed=allowed, less=less)
         within = Within()
         if allowed is not None:
             within = Within(tuple(where), np.sort(self._index.table.keys[wanted]))
@@ -113,13 +117,13 @@ class StoreSearch(Searcher):
         for start in range(0, len(queries), _TOGETHER):
             rows = np.arange(start, min(start + _TOGETHER, len(queries)))
             asked, some = queries.some(rows), searches[start : start + _TOGETHER]
-            keys = self._answer(asked, some, min(top_k, num_wanted), wanted, within)
+            keys = self._answer(asked, some, min(top_k, num_wanted), wanted, within, less)
             if keys is None:
-                found.append(self._exact.search(asked, top_k, allowed=allowed))
+                found.append(self._exact.search(asked, top_k, allowed=allowed, less=less))
                 continue
             if self.num_missing:
                 missing = ~self._fresh if allowed is None else ~self._fresh & allowed
-                others = self._exact.search(asked, top_k, allowed=missing)
+                others = self._exact.search(asked, top_k, allowed=missing, less=less)
                 keys = np.concatenate([keys, pack(*others)], axis=1)
             found.append(unpack(largest(keys, top_k)))
         return np.concatenate([scores for scores, _ in found]), np.concatenate([each for _, each in found])
@@ -131,16 +135,19 @@ class StoreSearch(Searcher):
         top_k: int,
         wanted: Bool[np.ndarray, "count"],
         within: Within,
+        less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q n"] | None:
         """Return what may be the best items of some queries, with scores; None where the store finds too few."""
         # The best so many points are of at least so many items.
-        count = (top_k + SPARE) * self._index.manifest.num_embeddings
+        count = (top_k + SPARE) * self._index.manifest.num_embeddings * (1 if less is None else WIDER)
         while True:
             proposals, is_all = self._proposals(searches, count, wanted, within)
             each = [np.unique(np.concatenate(places)) for places in proposals]
             if all(len(places) >= top_k for places in each):
                 places = np.unique(np.concatenate(each))
                 scores = self._exact.score(queries, self._index.gather(places))
+                if less is not None:
+                    return pack(scores - less[places], places)
                 if is_all or count >= _LARGEST_TIE or not _is_cut(scores, places, proposals, top_k):
                     return pack(scores, places)
             elif is_all or count >= LARGEST_SEARCH:

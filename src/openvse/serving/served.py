@@ -17,6 +17,7 @@ from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.search import Answer, Hit, Index, Probabilities, SearchEngine
+from openvse.search.bank import BANK
 from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.serving.batching import RememberingModel
 from openvse.stores import StoreAddress
@@ -72,7 +73,7 @@ class Source:
         manifest, choice = read_manifest(self.place), EngineChoice()
         if self.engine != "exact":
             choice = EngineChoice.of(manifest.engine)
-        files = [self.place / MANIFEST, self.place / manifest.items]
+        files = [self.place / MANIFEST, self.place / manifest.items, self.place / BANK]
         if choice.name != "exact":  # it is written when the engine has followed the index
             files.append(state_file(self.place, choice))
         stats = [file.stat() if file.exists() else None for file in files]

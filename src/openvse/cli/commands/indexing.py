@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -21,6 +21,7 @@ from openvse.cli.options import (
     Processes,
     ThreadsOfEach,
     chosen_workers,
+    read_query_bank,
 )
 from openvse.cli.stopping import going_on
 
@@ -75,6 +76,17 @@ Features = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
 ]
+Hubs: TypeAlias = Mapping[str, int | float] | None
+Bank = Annotated[
+    str,
+    typer.Option(
+        "--query-bank",
+        metavar="FILE",
+        help="Sentences that show which images are hubs, which then no longer come first for everything: a file with "
+        "one a line, a table of captions, or data such as flickr8k:/data/f8k, whose training captions are taken. "
+        "FILE,beta=N: see 'openvse evaluate --query-bank' (default: 20). The index keeps them; none takes them away.",
+    ),
+]
 Compact = Annotated[
     bool, typer.Option("--compact", help="Rewrite the files without what is no longer needed in them.")
 ]
@@ -111,6 +123,7 @@ def index(
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
     dtype: NumberFormat = None,
     features: Features = None,
+    query_bank: Bank = "",
     overwrite: Overwrite = False,
     compact: Compact = False,
     engine: Engine = None,
@@ -128,7 +141,7 @@ def index(
     from openvse.search import Index, build_index, place_of
     from openvse.stores.following import plan_engine
 
-    workers = chosen_workers(processes, cluster, threads, device)
+    workers, asked = chosen_workers(processes, cluster, threads, device), bank_sentences(query_bank)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
     refuse_clips(loaded, segment_seconds)
     change = plan_engine(out, engine, model=loaded)
@@ -155,9 +168,49 @@ def index(
     warn_of(report)
     if check:
         Index.open(out, loaded.fingerprint, check=True)
+    hubs = bring_hubs(out, loaded, *asked)
     searched = follow(out, change, loaded, check=check)
     beside = bring_towers(out, loaded, towers)
-    print_report(out, report, searched, beside, as_json=as_json)
+    print_report(out, report, searched, beside, hubs, as_json=as_json)
+
+
+def bank_sentences(value: str) -> tuple[list[str] | None, float]:
+    """Return the sentences of a query bank and its beta: None to keep those of the index, none to take them away.
+
+    Raises:
+        OpenVSEError: there is no such file, it holds no sentence, or beta is not above 0.
+    """
+    from openvse.model.hubs import BETA
+
+    name, beta = read_query_bank(value)
+    if name in ("", "none"):
+        return ([] if name else None), BETA
+    if Path(name).is_file():
+        from openvse.encoding.listing import list_records
+
+        return [str(each.source) for each in list_records(name, kind="texts").records], beta or BETA
+    from openvse.datasets import open_corpus
+
+    captions = open_corpus(name, require_images=False, questions=False).split("train").captions
+    return [" ".join(text.split()) for text in captions], beta or BETA
+
+
+def bring_hubs(out: Path, model: Embedder, sentences: Sequence[str] | None, beta: float) -> Hubs:
+    """Give an index a query bank, or bring its own up to date, and return its numbers; None where it has none."""
+    from openvse.cli.progress import bar, counted
+    from openvse.search.bank import bring_bank
+
+    started = time.perf_counter()
+    with bar() as progress:
+        show = counted(progress, "embedding the query bank")
+        bank = bring_bank(
+            out,
+            model,
+            sentences,
+            beta,
+            progress=lambda done, total: show(done, total, done / (time.perf_counter() - started)),
+        )
+    return None if bank is None else {"sentences": len(bank.best), "beta": bank.beta}
 
 
 @dataclass(frozen=True)
@@ -297,7 +350,7 @@ def warn_of(report: IndexReport) -> None:
 
 
 def print_report(
-    out: Path, report: IndexReport, searched: Searched, towers: Towers | None, *, as_json: bool
+    out: Path, report: IndexReport, searched: Searched, towers: Towers | None, hubs: Hubs, *, as_json: bool
 ) -> None:
     """Print what indexing did, as a line or as JSON."""
     from openvse.cli.json_output import print_json
@@ -329,6 +382,7 @@ def print_report(
                 "left_out": left_out,
                 "engine": asdict(searched),
                 "towers": list(towers.sides) if towers else [],
+                "query_bank": hubs,
             },
         )
         return
@@ -343,6 +397,8 @@ def print_report(
     typer.echo(f"{out}: {report.count} {report.holds} ({', '.join(parts)}, {len(report.failed)} unreadable)")
     if report.compacted:
         typer.echo(f"{report.compacted} rows that were no longer needed are gone from its files")
+    if hubs is not None:
+        typer.echo(f"query bank: {hubs['sentences']:,} sentences, beta {hubs['beta']:g}")
     if searched.name != "exact":
         typer.echo(f"engine {searched.name}: {searched.put} items put, {searched.removed} removed")
     if searched.recall is not None:
