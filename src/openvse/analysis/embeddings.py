@@ -16,6 +16,7 @@ from torch import Tensor
 from openvse.analysis.hits import QueryHits, find_hits
 from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
+from openvse.analysis.uncertainty import draw_uncertainty, percentiles, uncertain_items, uncertain_table
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, install
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 NAME = "embeddings"
 K = 10
 GROUPS = 5
+UNCERTAINTY = "percentile of its uncertainty"
 _ITEMS = 4000
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 
@@ -152,6 +154,8 @@ def analyze_embeddings(
 ) -> Analysis:
     """Measure alignment, uniformity and hubs, recall by the length of captions and by their rarest word.
 
+    If embeddings are distributions, also which images and captions are the most uncertain, and recall by uncertainty.
+
     Args:
         embedded: the same corpus as each model embeds it.
         training: captions of the training split, in which words are counted; without them, those of the corpus.
@@ -171,9 +175,19 @@ def analyze_embeddings(
         each.name: [recall_by_group(found, values, what) for values, what in kinds]
         for each, found in zip(embedded, hits, strict=True)
     }
+    uncertain = uncertain_items(embedded)
+    for each, found in zip(embedded, hits, strict=True):
+        if each.name in uncertain:
+            places_of = percentiles(uncertain[each.name]["text"])
+            groups[each.name].append(recall_by_group(found, places_of, UNCERTAINTY))
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
     figures = {"": lambda: _draw(occurrence, groups)}
+    tables = {}
+    if uncertain:
+        recalls = {name: {g.label: g.recall for g in groups[name][-1]} for name in uncertain}
+        tables["uncertainty"] = uncertain_table(embedded, uncertain)
+        figures["uncertainty"] = lambda: draw_uncertainty(uncertain, recalls)
     if places:
         figures["map"] = lambda: draw_map(embedded, seed)
     return Analysis(
@@ -183,6 +197,7 @@ def analyze_embeddings(
             "": table,
             "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(corpus, occurrence)),
             "recall": Table(("model", "by", "group", "captions", f"R@{K}"), grouped),
+            **tables,
         },
         figures,
         warnings=warnings_of(embedded),
@@ -277,7 +292,8 @@ def _places(embedded: Embedded, seed: int) -> tuple[np.ndarray, np.ndarray]:
     _, first = np.unique(relevance.images, return_index=True)
     drawn = np.random.default_rng(seed).permutation(first)[:IMAGES]
     rows, columns = torch.from_numpy(relevance.images[drawn]), torch.from_numpy(relevance.texts[drawn])
-    both = torch.cat([embedded.images.vectors[rows].mean(dim=1), embedded.texts.vectors[columns].mean(dim=1)])
+    sides = embedded.images.vectors[rows], embedded.texts.vectors[columns]
+    both = torch.cat([directions(side.mean(dim=1)) for side in sides])
     perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
     found = TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(both.numpy())
     return found[: len(drawn)], found[len(drawn) :]
