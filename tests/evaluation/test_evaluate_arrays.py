@@ -11,7 +11,7 @@ from openvse.errors import DataError
 from openvse.evaluation import evaluate as evaluate_sets
 from openvse.evaluation.arrays import evaluate
 from openvse.functional import normalize
-from openvse.similarities import Fused, Order, SetMax
+from openvse.similarities import CSD, Fused, Order, SetMax
 from openvse.types import EmbeddingSet, Relevance
 
 
@@ -78,6 +78,18 @@ def test_options_reach_the_evaluator() -> None:
     )
     with pytest.raises(DataError, match="embeddings"):
         openvse.evaluate(images, texts, similarity=Fused(embed_dim=8))
+
+
+def test_distributions_are_not_scaled() -> None:
+    means, sums = vectors(6, 0), np.array([[9.0], [0.1], [0.1], [0.1], [0.1], [0.1]], np.float32)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    images = np.concatenate([means, -sums / 2, np.ones_like(sums)], axis=1)
+    texts = np.concatenate([means, np.ones_like(sums), -sums / 2], axis=1)
+    report = openvse.evaluate(images, texts, similarity=CSD(), resamples=0)
+    distances = ((means[:, None] - means[None]) ** 2).sum(axis=2) + sums + sums.T
+    ranks = (distances <= distances.diagonal()).sum(axis=0)  # of each text's own image
+    assert report.metrics["t2i_r1"] == pytest.approx(100 * np.mean(ranks == 1)) and ranks[0] > 1
+    assert openvse.evaluate(means, means, resamples=0).metrics["t2i_r1"] == 100
 
 
 def broken() -> np.ndarray:

@@ -179,6 +179,26 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path, image: object, more: di
     assert not (tmp_path / "out").exists()
 
 
+def test_distributions_are_scored_by_their_distance(unchecked: None, tmp_path: Path) -> None:
+    gaussian = {"name": "gaussian", "mean": "mean", "log_variance": "max", "start": -1.0}
+    model = make(
+        {"encoder": REGIONS, "aggregator": gaussian},
+        {"encoder": WORDS, "aggregator": gaussian},
+        similarity="csd",
+    )
+    export(model, tmp_path / "out", longest=20)
+    exported = OnnxModel(tmp_path / "out")
+    regions = [torch.randn(count, 10, generator=torch.Generator().manual_seed(count)) for count in (3, 1, 7)]
+    images = exported.encode_features([each.numpy() for each in regions])
+    scores = exported.score(images, exported.encode_text(CAPTIONS))
+    with torch.no_grad():
+        wanted = model.similarity(*model(pad(regions), pad(model.text.encoder.tokenize(CAPTIONS))))
+    assert exported.kind == "csd"
+    np.testing.assert_allclose(scores, wanted.numpy(), rtol=0, atol=1e-5)
+    with pytest.raises(ModelError, match="distributions"):
+        export(model, tmp_path / "sentences", format="sentence_transformers")
+
+
 def test_folders_of_other_things_stay(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("")
     with pytest.raises(ModelError, match="export"):

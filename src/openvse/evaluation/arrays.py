@@ -69,12 +69,15 @@ def evaluate(
         (100.0, 6)
     """
     score = SetMax() if similarity is None else similarity
-    if not score.reads_unit_vectors:
+    if not (score.reads_unit_vectors or score.reads_gaussians):
         raise DataError(
             f"{type(score).__name__} does not score embeddings of unit length, so arrays cannot be evaluated with it: "
             f"evaluate its model with openvse evaluate"
         )
-    one, other = _of_one_precision(_units(images, "images"), _units(texts, "texts"))
+    sides = _units(images, "images"), _units(texts, "texts")
+    if score.reads_gaussians:  # their length has a meaning
+        sides = _as_given(images, sides[0]), _as_given(texts, sides[1])
+    one, other = _of_one_precision(*sides)
     require_one_space(one, other)
     one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
     report = evaluate_sets(
@@ -143,6 +146,12 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
             f"the embeddings"
         )
     return units
+
+
+def _as_given(given: Array | EmbeddingSet, units: EmbeddingSet) -> EmbeddingSet:
+    """Return embeddings as they were before they were scaled to unit length."""
+    own = given.vectors.detach() if isinstance(given, EmbeddingSet) else torch.as_tensor(given).detach()
+    return replace(units, vectors=own.to(units.vectors.dtype).view_as(units.vectors))
 
 
 def _relevance(given: Pairs | None, num_images: int, num_texts: int) -> Relevance:

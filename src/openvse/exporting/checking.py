@@ -25,7 +25,7 @@ from openvse.model import Tower, TwoTower
 from openvse.pipeline import decoded, in_batches, tell_skipped
 from openvse.runtime import ArraySet, Description, OnnxModel
 from openvse.runtime.description import Side
-from openvse.similarities import Order
+from openvse.similarities import CSD, Order
 from openvse.types import EmbeddingSet, Inputs
 
 TOLERANCE = 1e-4
@@ -266,7 +266,7 @@ def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Cor
     after = rounded.encode_image(corpus.image_paths), rounded.encode_text(corpus.captions)
     measured = []
     for pair in ((images, texts), after):
-        similarity = Order() if rounded.description.score == "order" else None
+        similarity = {"order": Order(), "csd": CSD()}.get(rounded.description.score)
         report = evaluate(
             pair[0].vectors, pair[1].vectors, corpus.relevance, similarity=similarity, resamples=0
         )

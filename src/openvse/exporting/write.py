@@ -146,9 +146,14 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads.
 
     Raises:
-        ModelError: the library is not installed, the tower makes several embeddings of a sentence, or the written model
-            does not give the embeddings of the tower.
+        ModelError: the library is not installed, the tower makes several embeddings of a sentence or distributions, or
+            the written model does not give the embeddings of the tower.
     """
+    if model.text.aggregator.yields_gaussian:
+        raise ModelError(
+            "the embeddings of this model are distributions, and sentence-transformers compares embeddings by their "
+            "cosines: export it as onnx"
+        )
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:

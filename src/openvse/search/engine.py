@@ -241,7 +241,7 @@ class SearchEngine:
                 _answer(query, hits[number], pages[number], probabilities[number]),
                 searched=0 if where[number] and not hits[number] else counts[number],
                 unknown_words=words[number],
-                uncertainty=self._uncertainty(embedded.some(np.array([number]))),
+                uncertainty=self._uncertainty(embedded, number),
                 warnings=doubts[where[number]],
             )
             for number, query in enumerate(queries)
@@ -296,9 +296,12 @@ class SearchEngine:
         same = are_texts is self._are_texts
         return turned(as_arrays(embedded)) if same and self._of_gaussians else as_arrays(embedded)
 
-    def _uncertainty(self, query: EmbeddedQueries) -> float | None:
+    def _uncertainty(self, queries: EmbeddedQueries, number: int) -> float | None:
         """Return the sum of the variances of a query of one part; None if its embedding is no distribution."""
-        if not self._of_gaussians or query.weights is not None:
+        if not self._of_gaussians:
+            return None
+        query = queries.some(np.array([number]))
+        if query.weights is not None:
             return None
         return float(uncertainties(query.parts.vectors[0], of_texts=not self._are_texts)[0])
 
