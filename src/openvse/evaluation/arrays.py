@@ -74,9 +74,7 @@ def evaluate(
             f"{type(score).__name__} does not score embeddings of unit length, so arrays cannot be evaluated with it: "
             f"evaluate its model with openvse evaluate"
         )
-    sides = _units(images, "images"), _units(texts, "texts")
-    if score.reads_gaussians:  # their length has a meaning
-        sides = _as_given(images, sides[0]), _as_given(texts, sides[1])
+    sides = _read(images, "images", score), _read(texts, "texts", score)
     one, other = _of_one_precision(*sides)
     require_one_space(one, other)
     one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
@@ -148,8 +146,11 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     return units
 
 
-def _as_given(given: Array | EmbeddingSet, units: EmbeddingSet) -> EmbeddingSet:
-    """Return embeddings as they were before they were scaled to unit length."""
+def _read(given: Array | EmbeddingSet, side: str, similarity: Similarity) -> EmbeddingSet:
+    """Return embeddings of unit length, or distributions, whose length has a meaning, as they are."""
+    units = _units(given, side)
+    if not similarity.reads_gaussians:
+        return units
     own = given.vectors.detach() if isinstance(given, EmbeddingSet) else torch.as_tensor(given).detach()
     return replace(units, vectors=own.to(units.vectors.dtype).view_as(units.vectors))
 
