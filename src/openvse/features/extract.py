@@ -39,7 +39,18 @@ from openvse.files import read_text, write_whole, writing
 from openvse.functional import pad
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
-from openvse.pipeline import Make, Pace, Shard, Workers, WorkProgress, cut, decoded, in_batches, results_of
+from openvse.pipeline import (
+    DECODERS,
+    Make,
+    Pace,
+    Shard,
+    Workers,
+    WorkProgress,
+    cut,
+    decoded,
+    in_batches,
+    results_of,
+)
 from openvse.types import Features
 
 SHARDS = "shards"
@@ -86,7 +97,7 @@ def extract_features(
     *,
     batch_size: int = 32,
     device: torch.device | str = "cpu",
-    num_workers: int = 1,
+    num_workers: int = DECODERS,
     dtype: StoreDtype = "float16",
     workers: Workers | None = None,
     progress: Callable[[WorkProgress], None] | None = None,

@@ -75,7 +75,7 @@ def extract(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Number of items in a batch. Default: 32 images or 128 texts.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Number of threads that decode images.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of threads that decode images.")] = 2,
     dtype: Stored = "float16",
     allow_outside: AllowOutside = False,
     check: Annotated[
