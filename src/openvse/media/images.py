@@ -126,9 +126,8 @@ def read_image(
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
             with _opened(source, limit, chosen=max_pixels is not None) as image:
-                side = (
-                    None if image is source else shorter_side
-                )  # an image that the caller has opened stays whole
+                # What the caller has opened stays whole.
+                side = None if image is source else shorter_side
                 _scale(image, limit, side, chosen=max_pixels is not None)
                 return _to_rgb(_upright(image), given=image is source)
     except BadImageError as error:
