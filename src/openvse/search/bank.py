@@ -217,6 +217,8 @@ def bring_bank(
         IndexFormatError: there is no index, another model made it, another process writes it, or its bank is damaged.
     """
     folder = Path(path)
+    if not sentences and not (folder / BANK).exists():
+        return None
     with locked(folder, "index", IndexFormatError):
         index, before = Index.open(folder, model.fingerprint), None
         with suppress(IndexFormatError) if sentences is not None else nullcontext():
