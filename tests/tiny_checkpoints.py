@@ -181,18 +181,29 @@ def parallel(weights: Weights) -> Weights:
     return {f"module.{name}": weight for name, weight in weights.items()}
 
 
+def esa(*, text: str = "bigru", grid: bool = False, **options: Any) -> dict[str, Any]:
+    """Return a checkpoint of ESA: VSE-infinity's, with a linear map in place of GPO."""
+    return vse_infinity(text=text, grid=grid, pool=linear("linear1", EMBED, EMBED), hardnum=2, **options)
+
+
 def vse_infinity(
-    *, text: str = "bigru", grid: bool = False, groups: int = 1, **options: Any
+    *,
+    text: str = "bigru",
+    grid: bool = False,
+    groups: int = 1,
+    pool: dict[str, tuple[int, ...]] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return a checkpoint of VSE-infinity: a list of two state dictionaries, and its command line as ``opt``."""
-    image = make(regions(residual=not grid) | gpo(), seed=1)
+    pool = gpo() if pool is None else pool
+    image = make(regions(residual=not grid) | pool, seed=1)
     if grid:
-        image = make(linear("fc", CNN_DIM, EMBED) | gpo(), seed=1)
+        image = make(linear("fc", CNN_DIM, EMBED) | pool, seed=1)
         cnn = make(
             resnet("backbone.resnet.", groups=groups) | linear("backbone.resnet.fc", CNN_DIM, 5), seed=2
         )
         image = extractor(cnn) | {f"image_encoder.{name}": weight for name, weight in image.items()}
-    sentence = make((words_gru(EMBED, len(WORDS) + 1) if text == "bigru" else bert()) | gpo(), seed=3)
+    sentence = make((words_gru(EMBED, len(WORDS) + 1) if text == "bigru" else bert()) | pool, seed=3)
     if text == "bert":
         sentence |= make(linear("linear", HIDDEN, EMBED), seed=4)
         sentence["bert.embeddings.position_ids"] = torch.arange(24).unsqueeze(0)  # older transformers save it

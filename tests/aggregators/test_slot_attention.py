@@ -87,7 +87,7 @@ def test_the_residual_is_what_the_slots_add_and_the_weights_of_a_slot_sum_to_one
 
 def test_what_cannot_be_is_refused() -> None:
     for options in ({"num_embeddings": 0}, {"depth": 0}, {"dropout": 1.0}):
-        with pytest.raises(RecipeError, match="slot_attention"):
+        with pytest.raises(RecipeError, match="slot_attention|dropout"):
             SlotAttention(input_dim=4, embed_dim=4, **options)
     with pytest.raises(RecipeError, match="global_vector: max"):
         SlotAttention(input_dim=3, embed_dim=4)

@@ -107,6 +107,8 @@ def test_shares_of_views_are_counted(album: Path) -> None:
     assert images.similarity == pytest.approx(products.mean(dim=0).numpy(), abs=1e-6)
     off = [images.similarity[i, j] for i in range(3) for j in range(3) if i != j]
     assert images.mean_similarity == pytest.approx(np.mean(off))
+    lengths = [float(views.mean(dim=0).norm()) for views in embedded.images.vectors]
+    assert images.circular_variance == pytest.approx(1 - np.mean(lengths), abs=1e-6)
 
 
 def test_views_that_tie_share_a_pair(album: Path) -> None:
@@ -114,6 +116,7 @@ def test_views_that_tie_share_a_pair(album: Path) -> None:
     same = embedded.images.vectors[:, :1].expand(-1, 2, -1).contiguous()
     equal = replace(embedded, images=EmbeddingSet(same, embedded.images.mask))
     assert measure_views(equal)[0].shares.tolist() == [0.5, 0.5]
+    assert measure_views(equal)[0].circular_variance == pytest.approx(0, abs=1e-6)
     with pytest.raises(OpenVSEError, match="embedding"):
         measure_views(made(album))
 

@@ -58,6 +58,11 @@ def gpo(weights: Weights, local: Tensor) -> Tensor:
     return unit((theta * local.sort(dim=0, descending=True).values).sum(dim=0))
 
 
+def external_attention(weights: Weights, local: Tensor) -> Tensor:
+    """Weight each element in each dimension by the softmax of a linear map."""
+    return unit((apply(weights, "linear1", local).softmax(dim=0) * local).sum(dim=0))
+
+
 def adpool(weights: Weights, local: Tensor, padding: int = 0) -> Tensor:
     """Pool by token weights, of which padding takes its share, and by embedding weights; balance the two."""
     ranked = torch.cat((local.sort(dim=0, descending=True).values, torch.zeros(padding, local.shape[1])))

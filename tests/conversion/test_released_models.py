@@ -96,6 +96,23 @@ def test_vse_infinity_with_bert(run: Any) -> None:
     assert_equal(model.encode_text(tiny.CAPTIONS).vectors, expected)
 
 
+@pytest.mark.parametrize("text", ["bigru", "bert"])
+def test_esa_with_regions(run: Any, text: str) -> None:
+    checkpoint = tiny.esa(text=text)
+    image, sentence = (slow.below(side, "") for side in checkpoint["model"])
+    model = run(checkpoint, words="vocab.json" if text == "bigru" else "vocab.txt")
+    pooled = slow.external_attention
+    batch = region_batch()
+    assert_equal(embed_regions(model, batch), [pooled(image, slow.regions(image, rows)) for rows in batch])
+    if text == "bigru":
+        local = [averaged(sentence, each) for each in SPLIT]
+    else:
+        states = [slow.bert(sentence, piece_ids(each), layers=2) for each in PIECES]
+        local = [slow.apply(sentence, "linear", each) for each in states]
+    assert_equal(model.encode_text(tiny.CAPTIONS).vectors, [pooled(sentence, each) for each in local])
+    assert model.indexable
+
+
 @pytest.mark.parametrize(
     ("source", "caffe", "groups"),
     [("detector", True, 1), ("wsl", False, 2), ("imagenet_res152", True, 1), ("imagenet_resnext", False, 4)],

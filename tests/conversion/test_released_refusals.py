@@ -157,7 +157,12 @@ def test_a_kind_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_every_kind_knows_its_own_checkpoints_alone(tmp_path: Path) -> None:
     vocabulary = tiny.write_vocabulary(tmp_path / "vocab.json")
-    makers = {"vse_infinity": tiny.vse_infinity, "pvse": tiny.pvse, "vse_2ad": tiny.vse_2ad}
+    makers = {
+        "vse_infinity": tiny.vse_infinity,
+        "pvse": tiny.pvse,
+        "vse_2ad": tiny.vse_2ad,
+        "esa": tiny.esa,
+    }
     assert makers.keys() == REPOSITORIES.keys()
     for name, make in makers.items():
         path = tiny.save(make(), tmp_path / f"{name}.pth")

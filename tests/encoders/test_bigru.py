@@ -60,6 +60,16 @@ def test_the_global_vector_equals_a_slow_loop(global_state: str) -> None:
         torch.testing.assert_close(pooled, torch.cat((forward, backward)), rtol=0, atol=1e-12)
 
 
+def test_the_global_vector_may_average_directions_of_full_width() -> None:
+    encoder = make(output="words", directions="averaged").double().eval()
+    (ids,) = encoder.tokenize(["a cat on the mat"])
+    features = encoder(collate([ids]))
+    words = encoder.words(ids)
+    ends = slow_direction(encoder, words, "")[-1], slow_direction(encoder, words.flip(0), "_reverse")[-1]
+    assert encoder.gru.hidden_size == features.pooled.shape[1]
+    torch.testing.assert_close(features.pooled[0], (ends[0] + ends[1]) / 2, rtol=0, atol=1e-12)
+
+
 def test_tokenize_puts_boundaries_around_words() -> None:
     a, dog = make().vocabulary.id_of("a"), make().vocabulary.id_of("dog")
     ids = make().tokenize(["A dog!", "", "zebra"])

@@ -23,6 +23,15 @@ def slow_residual_mlp(module: ResidualMLP, rows: torch.Tensor) -> torch.Tensor:
     )
 
 
+def test_in_series_the_mlp_reads_what_the_linear_layer_made() -> None:
+    local, mask = ragged()
+    module = ResidualMLP(input_dim=6, embed_dim=8, in_series=True).eval()
+    straight = module.linear(local[mask])
+    torch.testing.assert_close(module(local, mask)[mask], straight + module.mlp(straight))
+    with pytest.raises(RecipeError, match="dropout"):
+        ResidualMLP(input_dim=6, embed_dim=8, dropout=1.0)
+
+
 @pytest.mark.parametrize("count_padding", [False, True])
 def test_residual_mlp_equals_the_formula_in_training(count_padding: bool) -> None:
     local, mask = ragged()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from openvse.aggregators.attention_pool import AttentionPool
 from openvse.aggregators.base import Aggregator
 from openvse.errors import RecipeError
+from openvse.layers.dropout import checked_dropout
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features
 
@@ -43,10 +44,8 @@ class FrameLevels(Aggregator):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
         self.levels = nn.ModuleList(nn.Linear(input_dim, embed_dim) for _ in range(3))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(checked_dropout(dropout))
         self.aggregator = global_pooling(aggregator, embed_dim)
 
     def forward(self, features: Features) -> EmbeddingSet:

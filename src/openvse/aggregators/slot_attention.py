@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import masked_max
+from openvse.layers.dropout import checked_dropout
 from openvse.types import EmbeddingSet, Features
 
 _EPS = 1e-7  # of the released code, for a slot that wins nothing
@@ -20,8 +21,8 @@ _EPS = 1e-7  # of the released code, for a slot that wins nothing
 class SlotAttention(Aggregator):
     """K embeddings of an item: its global vector plus K slots that divide the local features among them.
 
-    The slots are learned vectors q_k, which ``depth`` blocks with shared weights refine (DivE; Kim et al., CVPR 2023,
-    section 3.2; the pre-norm form of its released code)::
+    The slots are learned vectors q_k, which ``depth`` blocks with shared weights refine (DivE; Kim et al., CVPR 2023;
+    the pre-norm form of its released code)::
 
         a_kn = softmax_k( (W_q LN(s_k))^T (W_k (LN(x_n) + p_n)) / sqrt(d) )      the slots compete for each element
         s_k += drop( W_o sum_n a_kn W_v LN(x_n) / sum_n a_kn )                   in each head
@@ -67,11 +68,10 @@ class SlotAttention(Aggregator):
         positions: Literal["none", "sine"] = "none",
     ) -> None:
         super().__init__()
-        if min(num_embeddings, depth, num_heads, head_dim) < 1 or not 0 <= dropout < 1:
+        if min(num_embeddings, depth, num_heads, head_dim) < 1:
             raise RecipeError(
-                f"slot_attention got num_embeddings = {num_embeddings}, depth = {depth}, num_heads = {num_heads}, "
-                f"head_dim = {head_dim} and dropout = {dropout}: give numbers of at least 1, and dropout from 0 to "
-                f"below 1"
+                f"slot_attention got num_embeddings = {num_embeddings}, depth = {depth}, num_heads = {num_heads} and "
+                f"head_dim = {head_dim}: each must be at least 1"
             )
         self.needs_pooled, self.order_aware = global_vector == "pooled", positions == "sine"
         if not self.needs_pooled:
@@ -83,7 +83,7 @@ class SlotAttention(Aggregator):
         self.query = nn.Linear(embed_dim, inner_dim, bias=False)
         self.key = nn.Linear(input_dim, inner_dim, bias=False)
         self.value = nn.Linear(input_dim, inner_dim, bias=False)
-        self.update = nn.Sequential(nn.Linear(inner_dim, embed_dim), nn.Dropout(dropout))
+        self.update = nn.Sequential(nn.Linear(inner_dim, embed_dim), nn.Dropout(checked_dropout(dropout)))
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(embed_dim),
             nn.Linear(embed_dim, 4 * embed_dim),

@@ -34,12 +34,14 @@ class Views:
         side: image or text.
         shares: the share of the relevant pairs whose score is that of each view.
         similarity: the mean cosine of each two views of an item.
+        circular_variance: ``1 - |mean of the views|`` of an item, averaged: 0 if the views are equal (DivE).
     """
 
     model: str
     side: str
     shares: Float[np.ndarray, "K"]
     similarity: Float[np.ndarray, "K K"]
+    circular_variance: float
 
     @property
     def mean_similarity(self) -> float:
@@ -72,25 +74,26 @@ def measure_views(embedded: Embedded) -> list[Views]:
             wins = best.any(dim=other).double()
             won[side] += (wins / wins.sum(dim=1, keepdim=True)).sum(dim=0).numpy()
     found = [
-        Views(embedded.name, side, won[side] / len(relevance.images), _similarity(each))
+        Views(embedded.name, side, won[side] / len(relevance.images), *_spread(each))
         for side, each in sides.items()
         if each.vectors.shape[1] > 1
     ]
     if not found:
         raise OpenVSEError(
-            f"{embedded.name} has one embedding of each item, so no views: name a model with multi_view or pie_net"
+            f"{embedded.name} has one embedding of each item, so no views: name a model with multi_view, pie_net or "
+            f"slot_attention"
         )
     return found
 
 
-def _similarity(embedded: EmbeddingSet) -> Float[np.ndarray, "K K"]:
-    """Return the mean over the items of the cosines of their embeddings; missing embeddings do not count."""
+def _spread(embedded: EmbeddingSet) -> tuple[Float[np.ndarray, "K K"], float]:
+    """Return the mean cosines of two views and the circular variance; missing embeddings do not count."""
     vectors = torch.nn.functional.normalize(embedded.vectors.double(), dim=2)
     both = (embedded.mask.unsqueeze(1) & embedded.mask.unsqueeze(2)).double()
     products = vectors @ vectors.transpose(1, 2) * both
     mean = products.sum(dim=0) / both.sum(dim=0).clamp(min=1)
-    found: np.ndarray = mean.numpy()
-    return found
+    lengths = products.sum(dim=(1, 2)).clamp(min=0).sqrt() / embedded.mask.sum(dim=1)
+    return mean.numpy(), float(1 - lengths.mean())
 
 
 def analyze_views(embedded: Sequence[Embedded]) -> Analysis:
@@ -103,12 +106,21 @@ def analyze_views(embedded: Sequence[Embedded]) -> Analysis:
         for (row, column), value in np.ndenumerate(v.similarity)
     ]
     summary = [
-        (v.model, v.side, len(v.shares), float(v.shares.max()), float(v.shares.min()), v.mean_similarity)
+        (
+            v.model,
+            v.side,
+            len(v.shares),
+            float(v.shares.max()),
+            float(v.shares.min()),
+            v.mean_similarity,
+            v.circular_variance,
+        )
         for v in views
     ]
+    columns = ("model", "side", "views", "largest share", "smallest share", "cosine", "circular variance")
     return Analysis(
         NAME,
-        Table(("model", "side", "views", "largest share", "smallest share", "cosine of two views"), summary),
+        Table(columns, summary),
         {
             "shares": Table(("model", "side", "view", "share"), shares),
             "similarity": Table(("model", "side", "view", "other view", "cosine"), cosines),

@@ -178,6 +178,33 @@ def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
     Raises:
         CheckpointError: openvse cannot represent the model.
     """
+    return _plan_pooled(checkpoint, "vse_infinity", "gpo", GPO)
+
+
+EXTERNAL_ATTENTION: Names = {
+    "linear1.weight": "aggregator.attention.weight",
+    "linear1.bias": None,  # it shifts all logits of a dimension equally
+}
+
+
+def is_esa(checkpoint: ReleasedCheckpoint) -> bool:
+    """Return whether both sides are pooled by external attention."""
+    return any("linear1." in name for name in checkpoint.image) and "linear1.weight" in checkpoint.text
+
+
+def plan_esa(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
+    """Return the plan for a checkpoint of ESA, whose encoders are those of VSE-infinity.
+
+    Raises:
+        CheckpointError: openvse cannot represent the model.
+    """
+    plan = _plan_pooled(checkpoint, "esa", "external_attention", EXTERNAL_ATTENTION)
+    plan.recipe["objective"]["ranking"]["positives"] = "hardest"
+    return plan
+
+
+def _plan_pooled(checkpoint: ReleasedCheckpoint, name: str, aggregator: str, names: Names) -> ReleasedPlan:
+    """Return the plan for the encoders of VSE-infinity with an aggregator, whose weights have the given names."""
     options = checkpoint.options
     refuse_options(options, UNNORMALISED)
     grid = {n.removeprefix("image_encoder."): w for n, w in checkpoint.image.items()}
@@ -191,10 +218,10 @@ def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
     encoder, text_names = text_encoder(checkpoint.text, embed_dim=embed_dim, projection="linear")
     uses_bert = encoder["name"] == "transformers_text"
     recipe = {
-        "name": "converted/vse_infinity",
+        "name": f"converted/{name}",
         "embed_dim": embed_dim,
-        "image": {"encoder": image_encoder, "aggregator": "gpo"},
-        "text": {"encoder": encoder, "aggregator": "gpo"},
+        "image": {"encoder": image_encoder, "aggregator": aggregator},
+        "text": {"encoder": encoder, "aggregator": aggregator},
         "objective": {
             "ranking": {
                 "name": "contrast",
@@ -209,7 +236,7 @@ def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert else {}},
     }
     weights = sides(
-        renamed(grid, {**RESIDUAL_MLP, **RESNET, **GPO}), renamed(checkpoint.text, {**text_names, **GPO})
+        renamed(grid, {**RESIDUAL_MLP, **RESNET, **names}), renamed(checkpoint.text, {**text_names, **names})
     )
     place = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, from the data of SCAN"
     return ReleasedPlan(recipe, weights, "bert-base-uncased" if uses_bert else place, tuple(notes))
@@ -463,4 +490,5 @@ REPOSITORIES: Mapping[str, Repository] = {
     "vse_infinity": Repository(is_vse_infinity, plan_vse_infinity),
     "pvse": Repository(is_pvse, plan_pvse),
     "vse_2ad": Repository(is_vse_2ad, plan_vse_2ad),
+    "esa": Repository(is_esa, plan_esa),
 }

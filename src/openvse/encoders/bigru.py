@@ -46,6 +46,8 @@ class BiGRU(WordsEncoder):
         global_state: the states that make the global vector: ``final`` takes each direction's state after its last
             step; ``last_word`` takes both at the last word, where the backward direction has read only one word
             (PVSE's published models).
+        directions: how ``output: words`` joins the states of both directions into the global vector: D/2 each,
+            ``concatenated``, or D each, ``averaged`` (DivE).
         max_words: the number of words of a sentence that are read, without boundaries (14 of a question in VQA); None
             reads all. A single caption of 20,000 words makes training many times slower.
         unknown: how a word that is not in the vocabulary is read. ``shared`` gives all such words one vector, which is
@@ -81,6 +83,7 @@ class BiGRU(WordsEncoder):
         output: Literal["contextual", "words"] = "contextual",
         tokenizer: Maker[WordSplitter] = WordsSplitter,
         global_state: Literal["final", "last_word"] = "final",
+        directions: Literal["concatenated", "averaged"] = "concatenated",
         max_words: int | None = MAX_WORDS,
         protect_boundaries: bool = True,
         unknown: Literal["shared", "nearest"] = "shared",
@@ -90,14 +93,16 @@ class BiGRU(WordsEncoder):
     ) -> None:
         super().__init__(min_count=min_count, boundaries=boundaries, max_words=max_words)
         self.gives_pooled = output == "words"
-        if self.gives_pooled and bidirectional and embed_dim % 2:
+        halved = self.gives_pooled and bidirectional and directions == "concatenated"
+        if halved and embed_dim % 2:
             raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
         self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.global_state, self.bidirectional = global_state, bidirectional
+        self.directions = directions
         self.read_vocabulary(captions, assets, grow=grow, split=tokenizer(), nearest=unknown == "nearest")
         self.gru = self.make_gru(
             word_dim,
-            embed_dim // 2 if self.gives_pooled and bidirectional else embed_dim,
+            embed_dim // 2 if halved else embed_dim,
             None if assets else word_vectors,
             freeze=freeze_words,
             dropout=dropout,
@@ -117,4 +122,6 @@ class BiGRU(WordsEncoder):
             return Features(states.mean(dim=0), mask)
         if self.global_state == "last_word" and self.bidirectional:
             final = states_at_end(states, mask)
-        return Features(embedded, mask, final.transpose(0, 1).flatten(1))
+        averaged = self.directions == "averaged"
+        pooled = final.mean(dim=0) if averaged else final.transpose(0, 1).flatten(1)
+        return Features(embedded, mask, pooled)

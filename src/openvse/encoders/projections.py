@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.errors import RecipeError
 from openvse.functional import compact
+from openvse.layers.dropout import checked_dropout
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Configured, Registry
 
@@ -48,9 +48,8 @@ class LinearProjection(Projection):
 
     def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
-        if not 0 <= dropout < 1:
-            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
-        self.linear, self.dropout = xavier_linear(input_dim, embed_dim, bias=bias), nn.Dropout1d(dropout)
+        self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
+        self.dropout = nn.Dropout1d(checked_dropout(dropout))
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project every position."""
@@ -93,15 +92,29 @@ class ResidualMLP(Projection):
         input_dim: C.
         embed_dim: D.
         count_padding: whether padding rows enter the BatchNorm statistics, as in the released code.
+        in_series: whether the MLP reads fc(x) in place of x, as in DivE's released code.
+        dropout: the probability that a feature of the result is dropped in training (0.1 in DivE).
+
+    Raises:
+        RecipeError: dropout is not in [0, 1).
     """
 
-    def __init__(self, *, input_dim: int, embed_dim: int, count_padding: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        count_padding: bool = False,
+        in_series: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
-        self.count_padding = count_padding
+        self.count_padding, self.in_series = count_padding, in_series
+        self.dropout = nn.Dropout(checked_dropout(dropout))
         hidden_dim = max(1, embed_dim // 2)
         self.linear = xavier_linear(input_dim, embed_dim)
         self.mlp = nn.Sequential(
-            nn.Linear(input_dim, hidden_dim),
+            nn.Linear(embed_dim if in_series else input_dim, hidden_dim),
             nn.BatchNorm1d(hidden_dim),
             nn.ReLU(),
             nn.Linear(hidden_dim, embed_dim),
@@ -111,15 +124,19 @@ class ResidualMLP(Projection):
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(mask) if self.count_padding else mask
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
-            straight: Tensor = self.linear(local)
-            bent: Tensor = self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
-            return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
-        rows = local[counted]
-        projected = self.linear(rows) + self.mlp(rows)
+            whole: Tensor = self._projected(local.flatten(0, 1)).unflatten(0, local.shape[:2])
+            return whole.masked_fill(~counted.unsqueeze(-1), 0.0)
+        projected = self._projected(local[counted])
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
             counted.unsqueeze(-1), projected
         )
         return scattered
+
+    def _projected(self, rows: Float[Tensor, "n C"]) -> Float[Tensor, "n L"]:
+        straight: Tensor = self.linear(rows)
+        bent: Tensor = self.mlp(straight if self.in_series else rows)
+        dropped: Tensor = self.dropout(straight + bent)
+        return dropped
 
 
 class BiGRUProjection(Projection):

@@ -19,6 +19,7 @@ from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Cov
 from openvse.encoders.word_splitters import Splitter
 from openvse.encoders.word_vectors import read_packaged_vectors, read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
+from openvse.layers.dropout import checked_dropout
 from openvse.layers.recurrence import start_orthogonally
 from openvse.types import Inputs
 
@@ -85,9 +86,8 @@ class WordsEncoder(TextEncoder):
             DataError: the word vectors cannot be used.
             RecipeError: dropout is not in [0, 1).
         """
-        if not 0 <= dropout < 1:
-            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
-        self.words, self.word_dropout = nn.Embedding(len(self.vocabulary), word_dim), nn.Dropout(dropout)
+        self.words = nn.Embedding(len(self.vocabulary), word_dim)
+        self.word_dropout = nn.Dropout(checked_dropout(dropout))
         nn.init.uniform_(self.words.weight, -within, within)
         if word_vectors is not None:
             self._start_from(word_vectors)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.errors import RecipeError
 from openvse.layers.attention import Attention
+from openvse.layers.dropout import checked_dropout
 from openvse.registry import Configured
 from openvse.types import EmbeddingSet
 
@@ -75,9 +75,7 @@ class Fusion(Configured, nn.Module, ABC):
 
     def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, class_token: bool) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
-        self.dropout = dropout
+        self.dropout = checked_dropout(dropout)
         self.image_reads, self.text_reads = Attention(embed_dim, num_heads), Attention(embed_dim, num_heads)
         self.image_itself, self.text_itself = Attention(embed_dim, num_heads), Attention(embed_dim, num_heads)
         self.class_tokens = nn.Parameter(0.02 * torch.randn(2, embed_dim)) if class_token else None

@@ -13,7 +13,7 @@ from openvse.objectives.diversity import Diversity
 class SetUniformity(Diversity):
     """Measures how close the residuals of an item are to each other, for images and texts.
 
-    ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE; Kim et al., CVPR 2023, section 3.4), averaged over the
+    ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE; Kim et al., CVPR 2023), averaged over the
     items of a side and added over both, where r are the K residuals of an item, scaled to unit length. Opposite
     residuals, too, are apart, which ``diversity`` does not reward. A side whose aggregator does not yield residuals
     adds nothing; at K = 1 the term is 0.

@@ -16,7 +16,7 @@ from openvse.types import EmbeddingSet
 
 
 class SmoothChamfer(Similarity):
-    """Smooth-Chamfer similarity of K embeddings v_k and L embeddings t_l (DivE; Kim et al., CVPR 2023, section 3.3).
+    """Smooth-Chamfer similarity of K embeddings v_k and L embeddings t_l (DivE; Kim et al., CVPR 2023).
 
     ``s = 1/(2 a K) sum_k log sum_l e^(a c_kl) + 1/(2 a L) sum_l log sum_k e^(a c_kl)``, where ``c_kl = cos(v_k, t_l)``:
     the soft maximum of each embedding, averaged over both sides. So every embedding gets a gradient, where ``set_max``

@@ -37,8 +37,8 @@ def convert(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="Repository that the checkpoint comes from: vse_infinity, pvse or vse_2ad. Default: recognised by the "
-            "weights."
+            help="Repository that the checkpoint comes from: vse_infinity, pvse, vse_2ad or esa. Default: recognised "
+            "by the weights."
         ),
     ] = None,
 ) -> None:
