@@ -124,7 +124,7 @@ class ResidualMLP(Projection):
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(mask) if self.count_padding else mask
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
-            whole: Tensor = self._projected(local.flatten(0, 1)).unflatten(0, local.shape[:2])
+            whole = self._projected(local.flatten(0, 1)).view(*mask.shape, self.output_dim)
             return whole.masked_fill(~counted.unsqueeze(-1), 0.0)
         projected = self._projected(local[counted])
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
