@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import openvse
 from openvse.errors import RecipeError
 from openvse.functional import normalize
+from openvse.retrieval.build import build_model
 from openvse.similarities import SIMILARITIES, SetMax, SmoothChamfer
+from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet
+from tests.tiny import tiny_tree
 
 
 def random_set(items: int, k: int, seed: int) -> EmbeddingSet:
@@ -24,11 +29,11 @@ def random_set(items: int, k: int, seed: int) -> EmbeddingSet:
     return EmbeddingSet(normalize(vectors), mask)
 
 
-def slow(images: list[Tensor], texts: list[Tensor], sharpness: float) -> float:
+def slow(images: list[Tensor], texts: list[Tensor], sharpness: float | None) -> float:
     """The printed sums, or those of the maxima."""
 
     def soft(cosines: list[float]) -> float:
-        if sharpness == math.inf:
+        if sharpness is None:
             return max(cosines)
         return math.log(sum(math.exp(sharpness * c) for c in cosines)) / sharpness
 
@@ -40,8 +45,8 @@ def slow(images: list[Tensor], texts: list[Tensor], sharpness: float) -> float:
 
 @pytest.mark.medium
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.5, 16.0, math.inf]), st.integers(0, 99))
-def test_equals_the_loop_within_its_bounds(k: int, m: int, sharpness: float, seed: int) -> None:
+@given(st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.5, 16.0, None]), st.integers(0, 99))
+def test_equals_the_loop_within_its_bounds(k: int, m: int, sharpness: float | None, seed: int) -> None:
     images, texts = random_set(3, k, seed), random_set(4, m, seed + 1)
     scores, largest = SmoothChamfer(sharpness=sharpness)(images, texts), SetMax()(images, texts)
     for i in range(3):
@@ -49,7 +54,7 @@ def test_equals_the_loop_within_its_bounds(k: int, m: int, sharpness: float, see
             own = images.vectors[i, images.mask[i]], texts.vectors[t, texts.mask[t]]
             score = float(scores[i, t])
             assert score == pytest.approx(slow([*own[0]], [*own[1]], sharpness), abs=1e-10)
-            height = math.log(len(own[0]) * len(own[1])) / (2 * sharpness)
+            height = math.log(len(own[0]) * len(own[1])) / (2 * (sharpness or math.inf))
             mean = float((own[0] @ own[1].T).mean())
             assert mean + height - 1e-12 <= score <= float(largest[i, t]) + height + 1e-12
 
@@ -69,6 +74,14 @@ def test_chamfer_is_its_limit() -> None:
     torch.testing.assert_close(chamfer(images, texts), sharp, rtol=0, atol=1e-5)
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(("similarity", "sharpness"), [("chamfer", None), ("smooth_chamfer", 16.0)])
+def test_a_saved_model_keeps_its_sharpness(tmp_path: Path, similarity: str, sharpness: float | None) -> None:
+    recipe = parse_recipe({**tiny_tree(tmp_path), "similarity": similarity})
+    build_model(recipe, captions=["a red dog"]).save(tmp_path / "model")
+    assert openvse.load(tmp_path / "model").similarity.sharpness == sharpness
+
+
 class Otherwise(SmoothChamfer):
     """Scores in another way, and promises nothing."""
 
@@ -85,7 +98,7 @@ def test_who_scores_in_another_way_does_not_inherit_that_the_maximum_is_near() -
     assert not Otherwise.near_maximum and not OtherwiseAgain.near_maximum
 
 
-@pytest.mark.parametrize("sharpness", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("sharpness", [0.0, -1.0, math.nan, math.inf])
 def test_other_sharpness_is_refused(sharpness: float) -> None:
     with pytest.raises(RecipeError, match="sharpness"):
         SmoothChamfer(sharpness=sharpness)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
 from openvse.similarities.csd import CSD
@@ -25,7 +23,7 @@ SIMILARITIES: Registry[Similarity] = Registry(
         "set_max": SetMax,
         "smooth_chamfer": SmoothChamfer,
     },
-    {"chamfer": ("smooth_chamfer", {"sharpness": math.inf})},
+    {"chamfer": ("smooth_chamfer", {"sharpness": None})},
 )
 
 __all__ = [

@@ -28,7 +28,7 @@ class SmoothChamfer(Similarity):
     proposal has m, and a score is at least m + h, no item that was not proposed has a higher one.
 
     Args:
-        sharpness: a; 16 in the released code. ``.inf`` is Chamfer similarity, which recipes also call ``chamfer``.
+        sharpness: a; 16 in the released code. None takes the maxima: Chamfer similarity, ``chamfer`` in recipes.
 
     Raises:
         RecipeError: the sharpness is not above 0.
@@ -37,9 +37,9 @@ class SmoothChamfer(Similarity):
     indexable: ClassVar[bool] = False
     near_maximum: ClassVar[bool] = True
 
-    def __init__(self, *, sharpness: float = 16.0) -> None:
+    def __init__(self, *, sharpness: float | None = 16.0) -> None:
         super().__init__()
-        if not sharpness > 0:
+        if sharpness is not None and not (sharpness > 0 and math.isfinite(sharpness)):
             raise RecipeError(f"smooth_chamfer got sharpness = {sharpness}: it must be above 0 (usual: 16)")
         self.sharpness = sharpness
 
@@ -70,7 +70,7 @@ class SmoothChamfer(Similarity):
 
     def _soft_maximum(self, cosines: Tensor, exists: Tensor, axis: int) -> Tensor:
         cosines = cosines.masked_fill(~exists, MASKED)
-        if math.isinf(self.sharpness):
+        if self.sharpness is None:
             return cosines.amax(dim=axis)
         return (self.sharpness * cosines).logsumexp(dim=axis) / self.sharpness
 
