@@ -53,13 +53,7 @@ def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: in
 def soft_pool(
     local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], logits: Float[Tensor, "B N L"] | None = None
 ) -> Float[Tensor, "B L"]:
-    """Return ``v_d = sum_n softmax_n(g_nd) x_nd`` over the real elements.
-
-    Args:
-        local: x.
-        mask: which elements are real.
-        logits: g; None takes x, which gives a soft maximum (SoftPool, eq. 2 and 3; VSE+2AD, eq. 4).
-    """
+    """Return ``v_d = sum_n softmax_n(g_nd) x_nd`` for logits g; g = x is SoftPool (eq. 2 and 3; VSE+2AD, eq. 4)."""
     padding = ~mask.unsqueeze(-1)
     weights = (local if logits is None else logits).masked_fill(padding, MASKED).softmax(dim=1)
     return (weights * local.masked_fill(padding, 0.0)).sum(dim=1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from openvse.aggregators.attention_pool import AttentionPool
 from openvse.aggregators.base import Aggregator
 from openvse.errors import RecipeError
-from openvse.layers.dropout import checked_dropout
+from openvse.layers.attention import checked_dropout
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features
 

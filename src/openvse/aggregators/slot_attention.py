@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import masked_max
-from openvse.layers.dropout import checked_dropout
+from openvse.layers.attention import checked_dropout
 from openvse.types import EmbeddingSet, Features
 
 _EPS = 1e-7  # of the released code, for a slot that wins nothing
@@ -31,17 +31,15 @@ class SlotAttention(Aggregator):
 
     The residual, on which ``set_uniformity`` and ``diversity`` act, is LN(s_k).
 
-    Deviations: in the released code padding takes part, as a mask is applied before a softmax over the slots, which it
-    leaves uniform; here it has no weight. The released sines count the position in the padded caption, and here it is
-    that in the item itself.
+    Deviation: in the released code padding takes part, and positions are shares of the batch's longest caption.
 
     Args:
         input_dim: L, the width of the local features.
         embed_dim: D, which is also the width of the slots and of the global vector.
         num_embeddings: K; 4 in the paper.
         depth: the number of blocks.
-        num_heads: the heads of the attention.
-        head_dim: d, the width of a head.
+        num_heads: the heads of the attention, each ``head_dim`` = d wide.
+        head_dim: d.
         dropout: the probability that a feature of an update is dropped in training.
         global_vector: ``max``, the maximum of the local features in each dimension (L = D), or ``pooled``, the global
             vector of the encoder: the GRU's for texts, whose local features are then word vectors.
@@ -97,13 +95,12 @@ class SlotAttention(Aggregator):
         """Make K embeddings of each item: ``vectors`` and ``residual`` are ``[B, K, D]``.
 
         Raises:
-            ModelError: the encoder does not yield a global vector, and ``global_vector`` is ``pooled``.
+            ModelError: there is no global vector, and ``global_vector`` is ``pooled``.
         """
         whole = features.pooled if self.needs_pooled else masked_max(features.local, features.mask)
         if whole is None:
             raise ModelError(
-                "slot_attention with global_vector: pooled needs Features.pooled: build the encoder with "
-                "global_vector=mean or output='words'"
+                "slot_attention with global_vector: pooled needs an encoder that makes a global vector"
             )
         residual = self.norm(self._refined(features)[0])
         vectors = self.norm_global(whole).unsqueeze(1) + residual

@@ -105,17 +105,10 @@ def analyze_views(embedded: Sequence[Embedded]) -> Analysis:
         for v in views
         for (row, column), value in np.ndenumerate(v.similarity)
     ]
+    shown = [(v, float(v.shares.max()), float(v.shares.min())) for v in views]
     summary = [
-        (
-            v.model,
-            v.side,
-            len(v.shares),
-            float(v.shares.max()),
-            float(v.shares.min()),
-            v.mean_similarity,
-            v.circular_variance,
-        )
-        for v in views
+        (v.model, v.side, len(v.shares), most, least, v.mean_similarity, v.circular_variance)
+        for v, most, least in shown
     ]
     columns = ("model", "side", "views", "largest share", "smallest share", "cosine", "circular variance")
     return Analysis(

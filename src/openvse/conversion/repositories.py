@@ -173,11 +173,7 @@ def is_vse_infinity(checkpoint: ReleasedCheckpoint) -> bool:
 
 
 def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint.
-
-    Raises:
-        CheckpointError: openvse cannot represent the model.
-    """
+    """Return the plan for a checkpoint; raise CheckpointError if openvse cannot represent the model."""
     return _plan_pooled(checkpoint, "vse_infinity", "gpo", GPO)
 
 
@@ -193,11 +189,7 @@ def is_esa(checkpoint: ReleasedCheckpoint) -> bool:
 
 
 def plan_esa(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint of ESA, whose encoders are those of VSE-infinity.
-
-    Raises:
-        CheckpointError: openvse cannot represent the model.
-    """
+    """Return the plan for a checkpoint, whose encoders are those of VSE-infinity; see ``plan_vse_infinity``."""
     plan = _plan_pooled(checkpoint, "esa", "external_attention", EXTERNAL_ATTENTION)
     plan.recipe["objective"]["ranking"]["positives"] = "hardest"
     return plan

@@ -122,6 +122,6 @@ class BiGRU(WordsEncoder):
             return Features(states.mean(dim=0), mask)
         if self.global_state == "last_word" and self.bidirectional:
             final = states_at_end(states, mask)
-        averaged = self.directions == "averaged"
-        pooled = final.mean(dim=0) if averaged else final.transpose(0, 1).flatten(1)
-        return Features(embedded, mask, pooled)
+        if self.directions == "averaged":
+            return Features(embedded, mask, final.mean(dim=0))
+        return Features(embedded, mask, final.transpose(0, 1).flatten(1))

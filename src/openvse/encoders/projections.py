@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.functional import compact
-from openvse.layers.dropout import checked_dropout
+from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Configured, Registry
 

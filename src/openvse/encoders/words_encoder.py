@@ -19,7 +19,7 @@ from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Cov
 from openvse.encoders.word_splitters import Splitter
 from openvse.encoders.word_vectors import read_packaged_vectors, read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
-from openvse.layers.dropout import checked_dropout
+from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import start_orthogonally
 from openvse.types import Inputs
 

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.layers.attention import Attention
-from openvse.layers.dropout import checked_dropout
+from openvse.layers.attention import Attention, checked_dropout
 from openvse.registry import Configured
 from openvse.types import EmbeddingSet
 

@@ -22,6 +22,13 @@ def check_heads(embed_dim: int, num_heads: int) -> None:
         )
 
 
+def checked_dropout(dropout: float) -> float:
+    """Return a probability of dropout; raise RecipeError if it is not in [0, 1)."""
+    if not 0 <= dropout < 1:
+        raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
+    return dropout
+
+
 def attend(
     query: Float[Tensor, "P H N d"],
     key: Float[Tensor, "P H M d"],

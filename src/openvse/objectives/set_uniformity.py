@@ -15,18 +15,15 @@ class SetUniformity(Diversity):
 
     ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE; Kim et al., CVPR 2023), averaged over the
     items of a side and added over both, where r are the K residuals of an item, scaled to unit length. Opposite
-    residuals, too, are apart, which ``diversity`` does not reward. A side whose aggregator does not yield residuals
-    adds nothing; at K = 1 the term is 0.
+    residuals, too, are apart, which ``diversity`` does not reward. A side without residuals adds nothing.
 
     Raises:
         RecipeError: in the forward pass, if neither side has residuals.
     """
 
     def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
-        """Average the Gaussians of the pairs of residuals that exist."""
+        """Average the Gaussians of the pairs of residuals that exist; ``|r_k - r_l|^2`` is ``2 - 2 r_k . r_l``."""
         units = normalize(residual)
         pairs = (mask.unsqueeze(1) & mask.unsqueeze(2)).triu(diagonal=1)
-        gaussians = torch.exp(4 * (units @ units.mT - 1)).masked_fill(
-            ~pairs, 0.0
-        )  # |r_k - r_l|^2 = 2 - 2 r_k . r_l
+        gaussians = torch.exp(4 * (units @ units.mT - 1)).masked_fill(~pairs, 0.0)
         return (gaussians.sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)).mean()

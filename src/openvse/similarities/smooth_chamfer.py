@@ -24,8 +24,7 @@ class SmoothChamfer(Similarity):
 
     A store of vectors proposes items by the largest inner product m, and the score puts them in order. With
     ``h = log(K L) / (2 a)``, which is 0.087 for K = L = 4 and a = 16, ``mean_kl c_kl + h <= s <= m + h``, as each soft
-    maximum is at most its maximum, and at least its mean, plus the logarithm of its count over a. So if the last
-    proposal has m, and a score is at least m + h, no item that was not proposed has a higher one.
+    maximum is at most its maximum, and at least its mean, plus the logarithm of its count over a.
 
     Args:
         sharpness: a; 16 in the released code. None takes the maxima: Chamfer similarity, ``chamfer`` in recipes.
