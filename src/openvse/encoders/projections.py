@@ -93,10 +93,7 @@ class ResidualMLP(Projection):
         embed_dim: D.
         count_padding: whether padding rows enter the BatchNorm statistics, as in the released code.
         in_series: whether the MLP reads fc(x) in place of x, as in DivE's released code.
-        dropout: the probability that a feature of the result is dropped in training (0.1 in DivE).
-
-    Raises:
-        RecipeError: dropout is not in [0, 1).
+        dropout: the probability in [0, 1) that a feature of the result is dropped in training (0.1 in DivE).
     """
 
     def __init__(

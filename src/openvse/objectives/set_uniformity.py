@@ -15,10 +15,7 @@ class SetUniformity(Diversity):
 
     ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE; Kim et al., CVPR 2023), averaged over the
     items of a side and added over both, where r are the K residuals of an item, scaled to unit length. Opposite
-    residuals, too, are apart, which ``diversity`` does not reward. A side without residuals adds nothing.
-
-    Raises:
-        RecipeError: in the forward pass, if neither side has residuals.
+    residuals, too, are apart, which ``diversity`` does not reward. Sides without residuals: as for ``diversity``.
     """
 
     def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:

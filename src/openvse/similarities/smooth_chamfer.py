@@ -61,19 +61,12 @@ class SmoothChamfer(Similarity):
         self, cosines: Float[Tensor, "K L *p"], images: Bool[Tensor, "K 1 *i"], texts: Bool[Tensor, "1 L *t"]
     ) -> Float[Tensor, "*p"]:
         """Average the soft maxima of the embeddings that exist, over both sides."""
-        halves = [
-            _mean(self._soft_maximum(cosines, texts, 1), images.squeeze(1)),
-            _mean(self._soft_maximum(cosines, images, 0), texts.squeeze(0)),
-        ]
-        return (halves[0] + halves[1]) / 2
+        rows = self._soft_maximum(cosines, texts, 1).masked_fill(~images.squeeze(1), 0.0).sum(dim=0)
+        columns = self._soft_maximum(cosines, images, 0).masked_fill(~texts.squeeze(0), 0.0).sum(dim=0)
+        return (rows / images.sum(dim=(0, 1)) + columns / texts.sum(dim=(0, 1))) / 2
 
     def _soft_maximum(self, cosines: Tensor, exists: Tensor, axis: int) -> Tensor:
         cosines = cosines.masked_fill(~exists, MASKED)
         if self.sharpness is None:
             return cosines.amax(dim=axis)
         return (self.sharpness * cosines).logsumexp(dim=axis) / self.sharpness
-
-
-def _mean(values: Float[Tensor, "n *p"], exists: Bool[Tensor, "n *q"]) -> Float[Tensor, "*p"]:
-    """Average the values that exist."""
-    return values.masked_fill(~exists, 0.0).sum(dim=0) / exists.sum(dim=0)
