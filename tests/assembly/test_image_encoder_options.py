@@ -83,7 +83,7 @@ def test_the_two_global_vectors() -> None:
         (
             {"imge_size": 3},
             r"^recipe: unknown key image\.encoder\.imge_size; did you mean 'image_size'\? "
-            r"\('openvse parts efficientnet_lite0' lists all 8\)$",
+            r"\('openvse parts efficientnet_lite0' lists all 9\)$",
         ),
         ({"size_augmentatio": "grid"}, r"image\.encoder\.size_augmentatio; did you mean 'size_augmentation'"),
         ({"embed_dim_": 3}, r"unknown key image\.encoder\.embed_dim_"),

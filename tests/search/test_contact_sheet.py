@@ -197,9 +197,9 @@ def test_an_image_is_read_once(hits: list[Hit], monkeypatch: pytest.MonkeyPatch)
     read: list[Path] = []
     real = module.read_poster
 
-    def watch(path: Path) -> Image.Image:
+    def watch(path: Path, *, shorter_side: int) -> Image.Image:
         read.append(path)
-        return real(path)
+        return real(path, shorter_side=shorter_side)
 
     monkeypatch.setattr(module, "read_poster", watch)
     contact_sheet({"a dog": hits, "a cat": hits})

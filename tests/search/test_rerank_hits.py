@@ -139,7 +139,9 @@ def test_an_image_is_read_again_only_when_it_has_changed(
     backbone, seen = fused.image.encoder.backbone, list[str]()
     read = type(backbone).read
     monkeypatch.setattr(
-        type(backbone), "read", lambda self, source: (seen.append(source.name), read(self, source))[1]
+        type(backbone),
+        "read",
+        lambda self, source, **how: (seen.append(source.name), read(self, source, **how))[1],
     )
     plain = ranked(HitReranker(fused, top=4), hits)
     keeping = HitReranker(fused, top=4, keep_bytes=1_000_000)
