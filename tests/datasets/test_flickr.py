@@ -98,6 +98,19 @@ def test_kaggle_table_has_no_splits(tmp_path):
     assert len(corpus.split("train")) == 3
 
 
+def test_the_results_of_kaggle(tmp_path, caplog):
+    pictures(tmp_path / "flickr30k_images")
+    rows = [f"{name}| {n}| {text}" for name, texts in SENTENCES.items() for n, text in enumerate(texts)]
+    rows[4] = rows[4].replace("| 4| ", "| 4   ")  # one row of the file is like this
+    (tmp_path / "results.csv").write_text("\n".join(["image_name| comment_number| comment", *rows]))
+    assert fitting(tmp_path) == FLICKR30K_LAYOUT
+    corpus = FLICKR30K_LAYOUT.open(tmp_path)
+    assert corpus.captions == tuple(text for name in SENTENCES for text in SENTENCES[name])
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "line 6" in caplog.text
+    (tmp_path / "results.csv").write_text("image,caption\na.jpg,of an experiment\n")
+    assert not FLICKR30K_LAYOUT.fits(tmp_path)
+
+
 def test_karpathy(tmp_path):
     karpathy(tmp_path)
     corpus = FLICKR8K_LAYOUT.open(tmp_path)

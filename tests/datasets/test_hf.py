@@ -223,3 +223,19 @@ def test_an_image_of_two_splits_is_leakage(tmp_path):
     corpus = rows_of(tmp_path, train=[(0, "a.png", "x"), (1, "b.png", "y")], test=[(0, "a.png", "z")])
     assert dict(zip(corpus.image_ids, corpus.splits, strict=True)) == {"b.png": "train", "a.png": "test"}
     assert corpus.problems[0].startswith("leakage: 1 image(s)")
+
+
+def test_columns_of_a_data_set_of_the_hub_are_named(tmp_path):
+    root = tmp_path / "set"
+    for name, number in (("de", 0), ("en", 1)):
+        (root / name).mkdir(parents=True)
+        made = table([number]).rename_columns(["photo", "alt", "key"])
+        pq.write_table(made, root / name / "all.parquet")
+    entries = "".join(f"- config_name: {name}\n  data_files: {name}/*.parquet\n" for name in ("de", "en"))
+    (root / "README.md").write_text(f"---\nconfigs:\n{entries}---\n")
+    corpus = open_corpus(f"hf:{root}#en,image=photo,caption=alt,id=key")
+    assert (corpus.image_ids, corpus.captions) == (("1",), ("colour 1",))
+    corpus = open_corpus(f"{root / 'de'}#image=photo,caption=alt")
+    assert (corpus.image_ids, corpus.captions) == (("0.png",), ("colour 0",))
+    with pytest.raises(DataError, match=r"'image'.*found: photo, alt, key"):
+        open_corpus(f"hf:{root}#en,image=image,caption=alt")

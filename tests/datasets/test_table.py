@@ -67,6 +67,71 @@ def test_the_same_names_in_every_format(pets, suffix, image, caption):
         assert all(image.is_file() for image in corpus.image_paths)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_columns_that_are_named(pets, suffix):
+    rows = [
+        {"pic": f"{n}.png", "caption": "no", "Alt": f"pet {n}", "more": f"{n} runs", "no": f"{number}"}
+        for number, n in enumerate("ab", start=7)
+    ]
+    path = write(pets, suffix, rows)
+    for source in (pets, path, f"table:{path}", f"folder:{pets}"):
+        corpus = open_corpus(f"{source}#image=pic,caption=Alt,caption=more,id=no")
+        assert corpus.image_ids == ("7", "8")
+        assert corpus.captions == ("pet a", "a runs", "pet b", "b runs")
+        assert corpus.image_paths == (pets / "a.png", pets / "b.png")
+        for wrong in ("image=pix,caption=Alt", "image=pic,caption=Ald", "image=pic,caption=Alt,id=pics"):
+            with pytest.raises(
+                DataError, match=rf"pets{suffix}.*no column.*found: pic, caption.*did you mean"
+            ):
+                open_corpus(f"{source}#{wrong}")
+    assert open_corpus(f"{path}#image=pic").captions == ("no",)  # the caption has its usual name
+
+
+def test_columns_that_cannot_be_named(pets):
+    write(pets, ".csv", [{"image": "a.png", "text": "x"}])
+    for words in ("imag=x", "image=", "image=x,image=y", "image=x,y"):
+        with pytest.raises(DataError, match="image=COLUMN"):
+            open_corpus(f"{pets}#{words}")
+    for name in ("sidecars", "flickr8k"):
+        with pytest.raises(DataError, match=f"{name} has no columns"):
+            open_corpus(f"{name}:{pets}#image=image")
+    odd = pets / "a#image=b"
+    odd.mkdir()
+    (odd / "a.png").write_bytes(drawn(0))
+    write(odd, ".csv", [{"image": "a.png", "text": "of an odd folder"}])
+    assert open_corpus(odd).captions == ("of an odd folder",)
+
+
+def test_folders_are_splits_where_images_have_identifiers(tmp_path):
+    for number, split in enumerate(("train", "test")):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "1.png").write_bytes(drawn(number))
+    rows = [{"image": f"{s}/1.png", "text": s, "key": f"k-{s}"} for s in ("train", "test")]
+    corpus = open_corpus(f"{write(tmp_path, '.csv', rows)}#id=key")
+    assert (corpus.image_ids, corpus.splits) == (("k-train", "k-test"), ("train", "test"))
+
+
+def test_an_identifier_of_two_images_or_none_is_refused(pets):
+    rows = [{"image": f"{n}.png", "text": n, "id": "1"} for n in "ab"]
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        with pytest.raises(DataError, match="'1'"):
+            open_corpus(f"{write(pets, suffix, rows)}#id=id")
+        empty = write(pets, suffix, [*rows, {**rows[0], "id": ""}])
+        with pytest.raises(DataError, match="'id'.*identifier"):
+            open_corpus(f"{empty}#id=id")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_sentences_of_karpathy_in_rows(pets, suffix):
+    said = [[{"raw": f"{n} one", "tokens": [n, "one"]}, {"raw": f"{n} two", "tokens": []}] for n in "ab"]
+    rows = [{"filename": f"{n}.png", "sentences": each} for n, each in zip("ab", said, strict=True)]
+    assert open_corpus(write(pets, suffix, rows)).captions == ("a one", "a two", "b one", "b two")
+    rows = [{"filename": "a.png", "sentences": said[0][1]}, {"filename": "b.png", "sentences": said[1][0]}]
+    assert open_corpus(write(pets, suffix, rows)).captions == ("a two", "b one")
+    rows = [{"filename": "a.png", "sentences_raw": ["a", "b"]}]
+    assert open_corpus(write(pets, suffix, rows)).captions == ("a", "b")
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_several_captions_in_a_list(pets, suffix):
     write(pets, suffix, [{"image": "a.png", "captions": ["a dog", "it runs"]}])
@@ -155,7 +220,7 @@ def test_an_imagefolder_below_data(tmp_path):
     assert open_corpus(tmp_path).split("test").image_ids == ("data/test/1.png",)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize(
     ("image", "caption"), [("file_name", "text"), ("Image", "Caption"), ("path", "caption")]
 )

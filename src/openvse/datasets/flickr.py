@@ -10,12 +10,15 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
 from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
-from openvse.datasets.rows import read_lines, read_tabbed
+from openvse.datasets.rows import COMMENTS, field_names, read_lines, read_tabbed
 from openvse.datasets.table import read_table
 from openvse.errors import DataError
 
 TABLE = "captions.txt"
 """The caption file of mirrors, whose name other data sets use too."""
+
+RESULTS = "results.csv"
+"""Kaggle's form of Flickr30k's token file, whose name other data sets use too."""
 
 COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), ("splits/test.txt",))
 """Lists of train, validation and test in a separate folder."""
@@ -41,9 +44,10 @@ class FlickrLayout:
 
     def fits(self, root: Path) -> bool:
         """Return whether a folder holds these files."""
-        own = [name for name in (self.karpathy, *self.captions) if name != TABLE]
-        table = (root / TABLE).is_file() and first_folder(root, self.images) is not None
-        return first_file(root, own) is not None or table
+        own = [name for name in (self.karpathy, *self.captions) if name not in (TABLE, RESULTS)]
+        comments = RESULTS in self.captions and (root / RESULTS).is_file()
+        table = (root / TABLE).is_file() or (comments and field_names(root / RESULTS) == COMMENTS)
+        return first_file(root, own) is not None or (table and first_folder(root, self.images) is not None)
 
     def pieces(self, *, images: str, captions: str, splits: str) -> tuple[Piece, ...]:
         """Return the pieces to download, given the source of each."""
@@ -126,7 +130,7 @@ _30K_ENDS = {"": ("1000092795.jpg", "998845445.jpg")}
 FLICKR30K_LAYOUT = FlickrLayout(
     name="flickr30k",
     karpathy="dataset_flickr30k.json",
-    captions=("results_20130124.token", TABLE),
+    captions=("results_20130124.token", TABLE, RESULTS),
     images=("flickr30k-images/", "flickr30k_images/", "images/", "Images/"),
     splits=COMPACT_SPLITS,
 )

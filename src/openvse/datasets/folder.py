@@ -9,7 +9,8 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import is_split
 from openvse.datasets.layout import named_splits, with_folder_splits
-from openvse.datasets.table import lone_tables, read_file
+from openvse.datasets.rows import USUAL, Columns
+from openvse.datasets.table import describe_other_tables, lone_tables, read_file
 from openvse.errors import DataError
 from openvse.media.listing import list_media
 from openvse.media.videos import is_video
@@ -20,7 +21,7 @@ METADATA = ("metadata.jsonl", "metadata.csv")
 _NAMES = (*METADATA, "metadata.parquet")
 
 
-def open_folder(root: Path, *, require_images: bool = True) -> Corpus:
+def open_folder(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open a folder of images with captions.
 
     ``metadata.jsonl`` has a line ``{"file_name": "a.jpg", "captions": ["...", "..."], "split": "train"}`` for each
@@ -35,13 +36,14 @@ def open_folder(root: Path, *, require_images: bool = True) -> Corpus:
     Args:
         root: the folder; image identifiers are paths relative to it.
         require_images: see ``build_corpus``.
+        columns: the columns or keys of images, captions and identifiers.
 
     Raises:
         DataError: there is no metadata, a line is malformed (file, line and key are named), or see ``build_corpus``.
     """
     files = metadata_files(root)
-    found = [record for file in files for record in _read(file, root)] if files else _read_tables(root)
-    records = with_folder_splits(found)
+    found = [record for file in files for record in _read(file, root, columns)]
+    records = with_folder_splits(found if files else _read_tables(root, columns), root)
     listed = {record.path for record in records}
     videos = any(isinstance(path, Path) and is_video(path) for path in listed)
     listing = list_media(root, videos=videos)
@@ -71,25 +73,25 @@ def _first_metadata(folder: Path) -> Path | None:
     return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
 
 
-def _read(file: Path, root: Path) -> Iterator[Record]:
+def _read(file: Path, root: Path, columns: Columns) -> Iterator[Record]:
     """Yield the records of one metadata file, with identifiers relative to the root."""
     folder = file.parent.relative_to(root)
     split = folder.name if is_split(folder.name) else ""
-    for record in read_file(file):
-        image_id = (folder / record.image_id).as_posix()
+    for record in read_file(file, columns):
+        image_id = record.image_id if columns.id else (folder / record.image_id).as_posix()
         yield replace(record, image_id=image_id, split=record.split or split)
 
 
-def _read_tables(root: Path) -> list[Record]:
+def _read_tables(root: Path, columns: Columns) -> list[Record]:
     """Return the records of the tables of a folder without metadata files."""
-    files = lone_tables(root)
+    files = lone_tables(root, columns)
     if not files:
         raise DataError(
             f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/, and no table of captions; "
-            "write one"
+            f"{describe_other_tables(root, columns) or 'write one'}"
         )
     return [
         replace(record, split=record.split or split)
         for file, split in named_splits(files, root).items()
-        for record in read_file(file)
+        for record in read_file(file, columns)
     ]

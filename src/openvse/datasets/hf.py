@@ -13,6 +13,7 @@ from openvse.corpus.corpus import Corpus
 from openvse.datasets.folder import open_folder
 from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
+from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.webdataset import find_shards, shards_corpus
 from openvse.errors import DataError, said_by
 
@@ -21,33 +22,35 @@ SAVED = "dataset_dict.json"
 """The file that identifies a folder which ``DatasetDict.save_to_disk`` wrote."""
 
 
-def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
+def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open a data set of the Hugging Face hub.
 
     ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and
     opens it; ``hf:FOLDER`` opens a folder with the files of one: Parquet files with a column ``image``, WebDataset
     shards, an imagefolder, or the output of ``Dataset.save_to_disk``. Splits are those of the ``configs`` in README.md,
     otherwise those in the names of files and folders. ``hf:NAME#CONFIG`` names one of several configurations.
-    Columns have the usual names: ``captions``, ``caption``, ``text`` or ``description``.
+    Columns have the names that ``openvse data table`` lists, or are named: ``hf:NAME#image=photo,caption=alt``, behind
+    the configuration ``hf:NAME#CONFIG,caption=alt``.
 
     Args:
         root: the folder, or the name.
         require_images: see ``build_corpus``.
+        columns: the columns of images, captions and identifiers.
 
     Raises:
         DataError: there is no such folder or data set, it has another form, or several configurations.
         OpenVSEError: a package that its form needs is not installed.
     """
     folder, config = _located(root)
-    corpus = _open_local(folder, config, require_images)
+    corpus = _open_local(folder, config, columns, require_images)
     if not root.is_dir():  # downloaded data never read other files of this machine, whatever is allowed
         refuse_outside(folder, corpus)
     return corpus
 
 
-def _open_local(folder: Path, config: str, require_images: bool) -> Corpus:
+def _open_local(folder: Path, config: str, columns: Columns, require_images: bool) -> Corpus:
     if (folder / SAVED).is_file():
-        return arrow_corpus(folder, _saved(folder), require_images=require_images)
+        return arrow_corpus(folder, _saved(folder), columns, require_images=require_images)
     configs = read_configs(folder / "README.md")
     if configs:
         chosen = choose_config(folder, configs, config)
@@ -59,9 +62,12 @@ def _open_local(folder: Path, config: str, require_images: bool) -> Corpus:
     else:
         files = named_splits(find_arrow(folder) or find_shards(folder), folder)
     if not files:
-        return open_folder(folder, require_images=require_images)
-    join = arrow_corpus if next(iter(files)).suffix.lower() in ARROW_SUFFIXES else shards_corpus
-    return join(folder, files, require_images=require_images)
+        return open_folder(folder, require_images=require_images, columns=columns)
+    if next(iter(files)).suffix.lower() in ARROW_SUFFIXES:
+        return arrow_corpus(folder, files, columns, require_images=require_images)
+    if columns.named:
+        raise DataError(f"{folder}: WebDataset shards have no columns: leave out those that are named")
+    return shards_corpus(folder, files, require_images=require_images)
 
 
 @dataclass(frozen=True)

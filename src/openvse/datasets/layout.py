@@ -125,15 +125,23 @@ def named_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
     return dict(zip(files, splits if _several(splits) else [""] * len(files), strict=True))
 
 
-def with_folder_splits(records: Sequence[Record]) -> list[Record]:
+def with_folder_splits(records: Sequence[Record], root: Path) -> list[Record]:
     """Take the splits from the folders of the images if no record has one and all images are in such folders.
 
     Hugging Face's imagefolder reads a metadata file above the folders train, validation and test in this way.
+    Folders above the root do not count.
     """
-    splits = [split_of_folder(PurePath(record.image_id)) for record in records if record.captions]
+    found = [split_of_folder(_below(record, root)) for record in records]
+    splits = [split for split, record in zip(found, records, strict=True) if record.captions]
     if any(record.split for record in records) or not _several(splits):
         return list(records)
-    return [replace(record, split=split_of_folder(PurePath(record.image_id))) for record in records]
+    return [replace(record, split=split) for split, record in zip(found, records, strict=True)]
+
+
+def _below(record: Record, root: Path) -> PurePath:
+    if isinstance(record.path, Path) and record.path.is_relative_to(root):
+        return record.path.relative_to(root)
+    return PurePath(record.image_id)
 
 
 def _several(splits: Sequence[str]) -> bool:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from openvse.corpus.corpus import Corpus, merge_identical
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets.coco import detect_coco
 from openvse.datasets.daquar import detect_daquar
 from openvse.datasets.flickr import FLICKR8K_LAYOUT, FLICKR30K_LAYOUT
-from openvse.datasets.folder import metadata_files
-from openvse.datasets.hf import SAVED
+from openvse.datasets.folder import metadata_files, open_folder
+from openvse.datasets.hf import SAVED, open_hf
 from openvse.datasets.layout import OWN_DATA, refuse_outside
-from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow
+from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow, open_parquet
 from openvse.datasets.precomputed import find_folder
 from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
 from openvse.datasets.question_folder import holds_questions
 from openvse.datasets.registry import DATASETS, parse_source
+from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.sidecars import detect_sidecars
-from openvse.datasets.table import describe_other_tables, lone_tables
+from openvse.datasets.table import describe_other_tables, lone_tables, open_table
 from openvse.datasets.vqa2 import detect_vqa2
 from openvse.datasets.webdataset import find_shards
-from openvse.errors import DataError
+from openvse.errors import DataError, nearest
 from openvse.media.listing import list_media
 
 _EXPECTED = (
@@ -51,8 +53,10 @@ def open_corpus(
         source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k`` or ``hf:owner/name``, or a path whose kind is
             detected: a folder with ``metadata.jsonl`` or ``metadata.csv``, a table, text files next to the images,
             WebDataset shards, Parquet files of the Hugging Face hub, or the files of Flickr, COCO or the
-            precomputed layout; or such a table or shard itself. A question set (see ``open_questions``) opens as
-            its images with the questions as their captions, so that features can be extracted and the copy checked.
+            precomputed layout; or such a table or shard itself. ``#image=COLUMN,caption=COLUMN,id=COLUMN`` behind it
+            names the columns of a table, Parquet file or data set of the hub (see ``Columns``). A question set (see
+            ``open_questions``) opens as its images with the questions as their captions, so that features can be
+            extracted and the copy checked.
         require_images: False if stored features replace the image files.
         allow_outside: whether images may be outside the folder of your own data; see ``refuse_outside``.
         questions: False refuses a question set: its questions do not describe its images, so ranking them has no
@@ -100,14 +104,51 @@ def _open(
     source: str | Path, detect: Callable[[Path], str], require_images: bool, allow_outside: bool
 ) -> tuple[str, Corpus | QuestionSet]:
     """Return the name of a data set, as the user gave it or as it is detected, and its content."""
-    name, root = parse_source(source)
+    name, place = parse_source(source)
+    root, columns = parse_columns(place)
     if not root.exists() and name not in _NEEDS_NO_FOLDER:
         raise DataError(f"{root}: there is no such file or folder; check the path")
-    name = name or detect(root)
-    opened = DATASETS.get(name)(root, require_images=require_images)
+    if columns.named:
+        name = name or _detect_rows(root)
+        if name not in _ROWS:
+            raise DataError(f"{source}: {name} has no columns; they are named for {', '.join(_ROWS)}")
+        opened: Corpus | QuestionSet = _ROWS[name](root, require_images=require_images, columns=columns)
+    else:
+        name = name or detect(root)
+        opened = DATASETS.get(name)(root, require_images=require_images)
     if name in OWN_DATA and root.exists() and not allow_outside:
         refuse_outside(root, opened)
     return name, opened
+
+
+def parse_columns(place: Path) -> tuple[Path, Columns]:
+    """Split ``ROOT#image=COLUMN,caption=COLUMN,id=COLUMN``; the configuration of a data set of the hub may come first.
+
+    Args:
+        place: what the user typed behind the name of the data set. A path that exists may hold ``#``.
+
+    Returns:
+        The root, with the configuration, and the columns.
+
+    Raises:
+        DataError: a word is none of these, or names a column twice.
+    """
+    root, _, words = str(place).rpartition("#")
+    if not root or "=" not in words or place.exists():
+        return place, USUAL
+    first, *rest = words.split(",")
+    config, pairs = ("", [first, *rest]) if "=" in first else (f"#{first}", rest)
+    found: dict[str, list[str]] = {"image": [], "caption": [], "id": []}
+    for key, _, column in (pair.partition("=") for pair in pairs):
+        if key not in found or not column or (found[key] and key != "caption"):
+            raise DataError(
+                f"{place}: {f'{key}={column}'!r} cannot be read; write image=COLUMN, id=COLUMN (each at most once) or "
+                f"caption=COLUMN with commas between them{nearest(key, list(found)) if key not in found else ''}"
+            )
+        found[key].append(column)
+    return Path(root + config), Columns(
+        "".join(found["image"]), tuple(found["caption"]), "".join(found["id"])
+    )
 
 
 def _holds_own_questions(root: Path) -> bool:
@@ -143,6 +184,27 @@ _SUFFIXES |= dict.fromkeys(ARROW_SUFFIXES, "parquet")
 
 
 _QUESTIONS = ("question_folder", "vqa2", "daquar")
+
+
+class _RowLoader(Protocol):
+    def __call__(self, root: Path, /, *, require_images: bool, columns: Columns) -> Corpus: ...
+
+
+_ROWS: Mapping[str, _RowLoader] = {
+    "csv": open_table,
+    "folder": open_folder,
+    "hf": open_hf,
+    "parquet": open_parquet,
+    "table": open_table,
+}
+"""The loaders of data in rows, whose columns can be named."""
+
+
+def _detect_rows(root: Path) -> str:
+    """Return the name of the data in rows that fits a path; a table whose columns are unknown is in a folder."""
+    if root.is_file():
+        return _SUFFIXES.get(root.suffix.lower(), "table")
+    return next((name for name, fits in _LAYOUTS if name in _ROWS and fits(root)), "folder")
 
 
 def _detect(root: Path) -> str:

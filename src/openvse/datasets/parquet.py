@@ -14,12 +14,11 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import (
-    CAPTION_FIELDS,
-    IMAGE_FIELDS,
     SPLIT_FIELD,
-    caption_fields,
-    first_field,
+    USUAL,
+    Columns,
     read_captions,
+    read_id,
     read_split,
 )
 from openvse.errors import BadImageError, DataError, OpenVSEError, install
@@ -34,7 +33,7 @@ _PARTS_AT_ONCE = 2  # the number of row groups that a process keeps: one that is
 _LARGE_PART = 512 << 20
 
 
-def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
+def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open a folder of Parquet or Arrow files, or one such file, with images and captions.
 
     The columns are those of ``openvse data table``; ``image`` holds the bytes of images, or a structure of ``bytes``
@@ -45,6 +44,7 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
     Args:
         root: the folder, or the file.
         require_images: see ``build_corpus``.
+        columns: the columns of images, captions and identifiers.
 
     Raises:
         DataError: there is no such file, one is damaged or lacks a column, or see ``build_corpus``.
@@ -52,10 +52,12 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else find_arrow(root)
-    return arrow_corpus(root, named_splits(files, folder), require_images=require_images)
+    return arrow_corpus(root, named_splits(files, folder), columns, require_images=require_images)
 
 
-def arrow_corpus(root: Path, files: Mapping[Path, str], *, require_images: bool) -> Corpus:
+def arrow_corpus(
+    root: Path, files: Mapping[Path, str], columns: Columns = USUAL, *, require_images: bool
+) -> Corpus:
     """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages.
 
     Raises:
@@ -67,9 +69,9 @@ def arrow_corpus(root: Path, files: Mapping[Path, str], *, require_images: bool)
     records = [
         replace(record, split=record.split or split)
         for file, split in files.items()
-        for record in read_arrow(file)
+        for record in read_arrow(file, columns)
     ]
-    named, problems = identified(records, folder)
+    named, problems = identified(records, folder, by_id=bool(columns.id))
     corpus = build_corpus(root.resolve().name, named, require_images=require_images)
     corpus = replace(corpus, problems=(*corpus.problems, *problems))
     sizes = {file: _opened(file).largest_part for file in files}
@@ -102,7 +104,7 @@ def column_names(path: Path) -> list[str]:
         return []
 
 
-def read_arrow(path: Path) -> Iterator[Record]:
+def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
     """Yield a record for each row of a Parquet or Arrow file; identifiers are the names of images in it, or "".
 
     The column of images holds paths (relative to the file), the bytes of images, or both, as on the Hugging Face hub:
@@ -110,6 +112,7 @@ def read_arrow(path: Path) -> Iterator[Record]:
 
     Args:
         path: the file.
+        columns: the columns of images, captions and identifiers.
 
     Raises:
         DataError: the file is damaged, or a column is missing or has another type; it is named, with the row.
@@ -117,14 +120,16 @@ def read_arrow(path: Path) -> Iterator[Record]:
     """
     pa = _pyarrow()
     try:
-        yield from _records(path, *_columns(path, _opened(path).schema))
+        yield from _records(path, columns, *_columns(path, _opened(path).schema, columns))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: it cannot be read ({error}); get the whole file again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8; write it in UTF-8") from error
 
 
-def identified(records: Sequence[Record], root: Path) -> tuple[list[Record], list[Problem]]:
+def identified(
+    records: Sequence[Record], root: Path, *, by_id: bool = False
+) -> tuple[list[Record], list[Problem]]:
     """Give the rows of tables the identifiers of their images, and say which names stand for several images.
 
     Rows with the same name and the same bytes are one image, and so are rows without a name that have the same bytes.
@@ -134,6 +139,7 @@ def identified(records: Sequence[Record], root: Path) -> tuple[list[Record], lis
     Args:
         records: the records of ``read_arrow``.
         root: the folder of the data set; the identifier of a file is its path below it.
+        by_id: whether the identifiers of the records come from a column, so that files keep them.
     """
     packed = [number for number, record in enumerate(records) if isinstance(record.path, PackedFile)]
     same = _same_images(records, packed)
@@ -154,7 +160,8 @@ def identified(records: Sequence[Record], root: Path) -> tuple[list[Record], lis
                 name, place = record.image_id if by_name else rows, record.path
         else:
             place = record.path
-            name = place.relative_to(root).as_posix() if place.is_relative_to(root) else record.image_id
+            kept = by_id or not place.is_relative_to(root)
+            name = record.image_id if kept else place.relative_to(root).as_posix()
         named.append(replace(record, image_id=name, path=place))
     summary = f"{len(several)} name(s) stand for several images with different bytes; files and rows name the images"
     return named, [Problem(summary, several)] if several else []
@@ -209,15 +216,12 @@ class TableCell(PackedFile):
         return digest
 
 
-def _columns(path: Path, schema: Any) -> tuple[str, str, list[str]]:
+def _columns(path: Path, schema: Any, columns: Columns) -> tuple[str, str, list[str]]:
     """Return the columns of the image's bytes, of its path ("" if there is none) and of the captions."""
     pa = _pyarrow()
-    image, captions = first_field(schema.names, IMAGE_FIELDS), caption_fields(schema.names)
-    if image is None or not captions:
-        allowed = IMAGE_FIELDS if image is None else CAPTION_FIELDS
-        raise DataError(
-            f"{path}: no column {' or '.join(allowed)} (found: {', '.join(schema.names)}); rename the column"
-        )
+    if lacking := columns.lacking(schema.names):
+        raise DataError(f"{path}: {lacking}")
+    image, captions = columns.image_in(schema.names) or "", columns.captions_in(schema.names)
     kind = schema.field(image).type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "", image, captions
@@ -237,9 +241,11 @@ def _columns(path: Path, schema: Any) -> tuple[str, str, list[str]]:
     )
 
 
-def _records(path: Path, content: str, name: str, captions: Sequence[str]) -> Iterator[Record]:
+def _records(
+    path: Path, columns: Columns, content: str, name: str, captions: Sequence[str]
+) -> Iterator[Record]:
     table, number = _opened(path), 0
-    wanted = [column for column in (name, *captions, SPLIT_FIELD) if column]
+    wanted = [each for each in dict.fromkeys((name, *captions, SPLIT_FIELD, columns.id)) if each]
     present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
     for part in range(table.num_parts):
         packed = content and not table.only_paths(part, content)
@@ -248,13 +254,14 @@ def _records(path: Path, content: str, name: str, captions: Sequence[str]) -> It
             if not isinstance(label, str):
                 raise DataError(f"{path}, row {number}: {name!r} must be a string")
             try:
-                said, split = read_captions(entry), read_split(entry)
+                said, split = read_captions(entry, columns), read_split(entry)
+                image_id = read_id(entry, columns.id) if columns.id else label
             except DataError as error:
                 raise DataError(f"{path}, row {number}: {error}") from None
             place: ImageFile = path.parent / label
             if packed:
                 place = TableCell(path, label or f"row {number}", part, row, content)
-            yield Record(label, place, said, split)
+            yield Record(image_id, place, said, split)
             number += 1
 
 

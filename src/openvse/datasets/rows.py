@@ -7,24 +7,38 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from openvse.corpus.corpus import Record
 from openvse.corpus.splits import SPLITS, is_split
-from openvse.errors import DataError, TextError
+from openvse.errors import DataError, TextError, nearest
 from openvse.files import read_text, split_lines
 from openvse.media.names import escaped
 
-IMAGE_FIELDS = ("file_name", "image", "path", "video", "filepath", "filename", "file", "image_path")
+_PATHS = ("file_name", "image", "path", "video", "filepath", "filename", "file")
+IMAGE_FIELDS = (*_PATHS, "image_path", "image_name")
 """The possible names of the field with the image or clip; if several are present, the first counts."""
 
-CAPTION_FIELDS = ("captions", "caption", "text", "description", "title")
+CAPTION_FIELDS = (
+    "captions",
+    "caption",
+    "text",
+    "description",
+    "title",
+    "sentences",
+    "sentences_raw",
+    "comment",
+)
 """The possible names of the field with one or more captions; if several are present, the first counts."""
 
 _NUMBERED = re.compile(r"captions?_?[0-9]+")
 
 SPLIT_FIELD = "split"
+
+COMMENTS = ["image_name", "comment_number", "comment"]
+"""The columns of Flickr30k's ``results.csv``, as Kaggle has it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,37 +46,96 @@ MAX_CAPTION_BYTES = 1 << 20
 """The largest file of the captions of one image."""
 
 
-def read_record(entry: Any, folder: Path) -> Record:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns or keys of images, captions and identifiers; what is not named has one of the usual names.
+
+    Attributes:
+        image: the column of the image or clip; "" if it has a usual name (``IMAGE_FIELDS``).
+        captions: the columns of the captions; none if they have usual names (``caption_fields``).
+        id: the column of the identifiers of images; "" if their paths are their identifiers.
+    """
+
+    image: str = ""
+    captions: tuple[str, ...] = ()
+    id: str = ""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that are named."""
+        return tuple(filter(None, (self.image, *self.captions, self.id)))
+
+    def in_text(self) -> Columns:
+        """Return the columns as tables in text name them: in lower case, without spaces around them."""
+        captions = tuple(name.strip().lower() for name in self.captions)
+        return Columns(self.image.strip().lower(), captions, self.id.strip().lower())
+
+    def image_in(self, fields: Sequence[str]) -> str | None:
+        """Return the field of the image, or None if there is none."""
+        return first_field(fields, (self.image,) if self.image else IMAGE_FIELDS)
+
+    def captions_in(self, fields: Iterable[str]) -> list[str]:
+        """Return the fields of the captions."""
+        known = list(fields)
+        return [name for name in self.captions if name in known] if self.captions else caption_fields(known)
+
+    def lacking(self, fields: Sequence[str]) -> str:
+        """Return which column is not among the fields, and what is; "" if none is lacking."""
+        found = f"(found: {', '.join(map(escaped, fields)) or 'none'})"
+        for name in self.named:
+            if name not in fields:
+                return f"no column {name!r} {found}{nearest(name, fields)}"
+        image = [] if self.image_in(fields) else [" or ".join(IMAGE_FIELDS)]
+        kinds = image if self.captions_in(fields) else [*image, " or ".join(CAPTION_FIELDS)]
+        advice = "rename the columns, or name them: DATA#image=COLUMN,caption=COLUMN"
+        return f"no column {', and no column '.join(kinds)} {found}; {advice}" if kinds else ""
+
+
+USUAL = Columns()
+"""The columns by their usual names."""
+
+
+def read_record(entry: Any, folder: Path, columns: Columns = USUAL) -> Record:
     """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
 
     Args:
         entry: the content of a line of JSON.
         folder: the folder that the path of the image is relative to.
+        columns: the keys of image, captions and identifier.
 
     Raises:
         DataError: the entry is not an object, lacks the image, or a value has a wrong type; the key is named.
     """
-    name = first_field(entry, IMAGE_FIELDS) if isinstance(entry, Mapping) else None
+    name = columns.image_in(list(entry)) if isinstance(entry, Mapping) else None
     if name is None:
         found = (
             f"keys {', '.join(map(str, entry)) or 'none'}" if isinstance(entry, Mapping) else _kind_of(entry)
         )
         raise DataError(
             'write {"file_name": "a.jpg", "captions": ["a sentence", "another"]}; '
-            f"the image may also be called {', '.join(IMAGE_FIELDS[1:])} (found: {found})"
+            f"the image may also be called {columns.image or ', '.join(IMAGE_FIELDS[1:])} (found: {found})"
         )
     if not isinstance(entry[name], str) or not entry[name].strip():
         raise DataError(f"{name!r} is {_kind_of(entry[name])}: write the path of an image, a string")
-    return Record(entry[name], folder / entry[name], read_captions(entry), read_split(entry))
+    image_id = read_id(entry, columns.id) if columns.id else entry[name]
+    return Record(image_id, folder / entry[name], read_captions(entry, columns), read_split(entry))
 
 
-def read_captions(entry: Mapping[str, Any]) -> list[str]:
+def read_id(entry: Mapping[str, Any], key: str) -> str:
+    """Return the identifier in a field of an object; raise DataError if it is neither a string nor a whole number."""
+    value = entry.get(key)
+    if value == "" or isinstance(value, bool) or not isinstance(value, str | int):
+        raise DataError(f"{key!r} is {_kind_of(value)}: write an identifier, a string or a whole number")
+    return str(value)
+
+
+def read_captions(entry: Mapping[str, Any], columns: Columns = USUAL) -> list[str]:
     """Return the captions of an object: a string, a list of strings, or none.
 
     Raises:
         DataError: a value has a wrong type; the key is named.
     """
-    return [caption for key in caption_fields(entry) for caption in _captions(key, entry[key])]
+    return [caption for key in columns.captions_in(entry) for caption in _captions(key, entry[key])]
 
 
 def caption_fields(fields: Iterable[str]) -> list[str]:
@@ -75,14 +148,15 @@ def caption_fields(fields: Iterable[str]) -> list[str]:
 def _captions(key: str, value: Any) -> list[str]:
     if value is None:
         return []
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, list):
+    if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "raw" in value):
         raise DataError(f"{key!r} is {_kind_of(value)}: write a string or a list of strings")
-    for number, caption in enumerate(value, start=1):
+    captions = []
+    for number, each in enumerate(value if isinstance(value, list) else [value], start=1):
+        caption = each.get("raw") if isinstance(each, Mapping) else each  # Karpathy's objects have tokens too
         if not isinstance(caption, str):
-            raise DataError(f"{key!r} holds {_kind_of(caption)} at place {number}: write only strings")
-    return value
+            raise DataError(f"{key!r} holds {_kind_of(each)} at place {number}: write only strings")
+        captions.append(caption)
+    return captions
 
 
 def read_split(entry: Mapping[str, Any]) -> str:
@@ -121,7 +195,7 @@ def _kind_of(value: Any) -> str:
 
 
 ObjectT = TypeVar("ObjectT")
-_DELIMITERS = (",", ";", "\t")
+_DELIMITERS = (",", ";", "\t", "|")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -199,7 +273,7 @@ def read_rows(
     A warning names the columns that are not read.
 
     Args:
-        path: a UTF-8 file with comma, semicolon or tab between the columns; its first line names them.
+        path: a UTF-8 file with comma, semicolon, tab or "|" between the columns; its first line names them.
         columns: the possible names of each required column.
         optional: columns that may be missing; their cells are then "".
         unread: columns that are known not to be needed, without a warning.
@@ -223,9 +297,9 @@ def read_rows(
     try:
         for row in reader:
             if any(row):
-                if len(row) != len(header):
+                cells = [*_mended(path, start, header, row), ""]  # a missing column reads the last cell
+                if len(cells) != len(header) + 1:
                     raise csv.Error(f"{len(row)} columns where the header has {len(header)}")
-                cells = [*row, ""]  # a missing column reads the last cell
                 yield start, [cells[place].strip() for place in places]
             start = reader.line_num + 1
     except csv.Error as error:
@@ -233,6 +307,18 @@ def read_rows(
             f"{path}, line {start}: {error}; put a cell that contains a delimiter or a quotation mark "
             "between quotation marks, and double those inside it"
         ) from error
+
+
+def _mended(path: Path, line: int, header: Sequence[str], row: list[str]) -> list[str]:
+    """Return a row; where the number of a comment has no separator after it, the row is read as if it had one.
+
+    A row of Kaggle's ``results.csv`` is ``2199200615.jpg| 4   A dog runs across the grass .``.
+    """
+    numbered = re.fullmatch(r"\s*([0-9]+)\s+(\S.*)", row[1]) if len(row) > 1 else None
+    if not numbered or any(row[2:]) or [*header] != COMMENTS:
+        return row
+    _logger.warning("%s, line %d: no separator after %s; the rest is its comment", path, line, numbered[1])
+    return [row[0], *numbered.groups()]
 
 
 def field_names(file: Path) -> list[str]:

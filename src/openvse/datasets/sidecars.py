@@ -53,7 +53,9 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
         for path, lines in captions.items()
         if videos or not is_video(path)
     ]
-    corpus = build_corpus(root.resolve().name, with_folder_splits(records), require_images=require_images)
+    corpus = build_corpus(
+        root.resolve().name, with_folder_splits(records, root), require_images=require_images
+    )
     problems = [
         *skipped(alone, "text file(s) that are not the captions of an image"),
         *left_out,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import named_splits, with_folder_splits
 from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow
 from openvse.datasets.rows import (
-    CAPTION_FIELDS,
-    IMAGE_FIELDS,
+    COMMENTS,
     SPLIT_FIELD,
-    caption_fields,
+    USUAL,
+    Columns,
     field_names,
-    first_field,
+    read_id,
     read_objects,
     read_record,
     read_rows,
@@ -26,56 +26,68 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", *ARROW_SUFFIXES)
 """The suffixes of files of captions."""
 
 
-def open_table(root: Path, *, require_images: bool = True) -> Corpus:
+def open_table(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open one file of captions.
 
     It is a .csv or .tsv file, a .parquet file, or .jsonl with an object per line. The columns or keys are
-    ``file_name``, ``image``, ``path``, ``video``, ``filepath``, ``filename``, ``file`` or ``image_path`` (relative to
-    the file; in Parquet also the images themselves), ``captions``, ``caption``, ``text``, ``description`` or ``title``,
-    or all of ``caption_0``, ``caption_1``, ..., and ``split`` if there are splits. Rows of one image are joined.
+    ``file_name``, ``image``, ``path``, ``video``, ``filepath``, ``filename``, ``file``, ``image_path`` or
+    ``image_name`` (relative to the file; in Parquet also the images themselves), ``captions``, ``caption``, ``text``,
+    ``description``, ``title``, ``sentences``, ``sentences_raw`` or ``comment``, or all of ``caption_0``,
+    ``caption_1``, ..., and ``split`` if there are splits. Rows of one image are joined. Other columns are named behind
+    the file: ``pets.csv#image=picture,caption=alt,caption=title,id=number``.
 
     Args:
         root: the file.
         require_images: see ``build_corpus``.
+        columns: the columns of images, captions and identifiers.
 
     Raises:
         DataError: the file cannot be read, a column is missing, a value has a wrong type, or see ``build_corpus``.
     """
-    records = with_folder_splits(list(read_file(root)))
+    records = with_folder_splits(list(read_file(root, columns)), root.parent)
     return build_corpus(root.stem, records, require_images=require_images)
 
 
-def read_file(file: Path) -> Iterator[Record]:
+def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
     """Yield a record for each row of a file of captions; paths are relative to its folder.
 
     Raises:
         DataError: the file is not of a supported kind, or its reader fails.
     """
+    if columns.named and (lacking := _lacking(file, columns)):  # the first line of JSON stands for the others
+        raise DataError(f"{file}: {lacking}")
     match file.suffix.lower():
         case ".csv" | ".tsv":
-            return read_table(file)
+            return read_table(file, columns)
         case ".jsonl":
-            return read_objects(file, lambda entry: read_record(entry, file.parent))
+            return read_objects(file, lambda entry: read_record(entry, file.parent, columns))
         case suffix if suffix in ARROW_SUFFIXES:
-            return iter(identified(list(read_arrow(file)), file.parent)[0])
+            records = list(read_arrow(file, columns))
+            return iter(identified(records, file.parent, by_id=bool(columns.id))[0])
         case _:
             raise DataError(f"{file}: not a file of captions; give one of {', '.join(TABLE_SUFFIXES)}")
 
 
-def read_table(path: Path) -> Iterator[Record]:
-    """Yield a record for each row of a table."""
-    found = caption_fields(field_names(path))
-    captions: list[Sequence[str]] = [[name] for name in found] or [CAPTION_FIELDS]
-    for line, (name, *said, split) in read_rows(path, (IMAGE_FIELDS, *captions), (SPLIT_FIELD,)):
+def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
+    """Yield a record for each row of a table; raise DataError if a column is missing or a cell cannot be used."""
+    columns, names = columns.in_text(), field_names(path)
+    if names and (lacking := columns.lacking(names)):
+        raise DataError(f"{path}: {lacking}")
+    image = columns.image_in(names) or ""
+    wanted = ([image], [columns.id or image], *([name] for name in columns.captions_in(names)))
+    for line, (name, found, *said, split) in read_rows(path, wanted, (SPLIT_FIELD,), unread=COMMENTS):
         try:
+            image_id = read_id({columns.id: found}, columns.id) if columns.id else name
             row_split = read_split({SPLIT_FIELD: split})
         except DataError as error:
             raise DataError(f"{path}, line {line}: {error}") from None
         # Of several columns of captions, some may be empty.
-        yield Record(name, path.parent / name, [*filter(None, said)] if len(said) > 1 else said, row_split)
+        yield Record(
+            image_id, path.parent / name, [*filter(None, said)] if len(said) > 1 else said, row_split
+        )
 
 
-def lone_tables(root: Path) -> list[Path]:
+def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
     """Return the only file of captions in a folder, or those named after splits (train.csv, test.csv), or none.
 
     A file counts if it has a column for images and one for captions.
@@ -87,7 +99,9 @@ def lone_tables(root: Path) -> list[Path]:
         return []
     files = sorted(path for path in root.iterdir() if path.suffix.lower() in TABLE_SUFFIXES)
     tables = [
-        path for path in files if not path.name.startswith(".") and path.is_file() and _is_captioned(path)
+        path
+        for path in files
+        if not path.name.startswith(".") and path.is_file() and not _lacking(path, columns)
     ]
     shards = all(path.suffix.lower() in ARROW_SUFFIXES for path in tables)  # these have a layout of their own
     if len(tables) > 1 and not shards and not all(named_splits(tables, root).values()):
@@ -98,23 +112,18 @@ def lone_tables(root: Path) -> list[Path]:
     return tables
 
 
-def _is_captioned(file: Path) -> bool:
-    return not any(_lacking(_names_in(file)))
-
-
-def describe_other_tables(root: Path) -> str:
+def describe_other_tables(root: Path, columns: Columns = USUAL) -> str:
     """Return what the first table of a folder without a file of captions lacks; "" if it holds no table."""
-    for file in sorted(root.iterdir()):
-        if file.suffix.lower() in TABLE_SUFFIXES and file.is_file() and (names := _names_in(file)):
-            return f"{file.name} has no {' and no '.join(_lacking(names))} (found: {', '.join(names)}); rename them"
+    for file in sorted(root.iterdir()) if root.is_dir() else ():
+        if file.suffix.lower() in TABLE_SUFFIXES and file.is_file() and _names_in(file):
+            return f"{file.name} has {_lacking(file, columns)}"
     return ""
+
+
+def _lacking(file: Path, columns: Columns) -> str:
+    text = file.suffix.lower() in (".csv", ".tsv")
+    return (columns.in_text() if text else columns).lacking(_names_in(file))
 
 
 def _names_in(file: Path) -> list[str]:
     return column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
-
-
-def _lacking(names: Sequence[str]) -> list[str]:
-    """Return which of the two kinds of columns is not among some names."""
-    image = [] if first_field(names, IMAGE_FIELDS) else [f"column {' or '.join(IMAGE_FIELDS)}"]
-    return image if caption_fields(names) else [*image, f"column {' or '.join(CAPTION_FIELDS)}"]
