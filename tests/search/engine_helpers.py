@@ -54,7 +54,7 @@ def write(folder: Path, numbers: Sequence[int], vectors: np.ndarray, gone: Seque
         if entries:
             writer.append(entries, vectors)
         writer.drop([name_of(number) for number in gone])
-        said = [(json.dumps(metadata(number)), name_of(number)) for number in numbers]
+        said = [(json.dumps(metadata(number)), "{}", name_of(number)) for number in numbers]
         writer.at_the_end(lambda database: database.describe(said))
 
 

@@ -191,7 +191,7 @@ def test_what_the_user_says_of_an_item_reaches_the_engine(
     from openvse.index.manifest import read_manifest
 
     with Database(folder / read_manifest(folder).items, write=True) as database, database.transaction():
-        database.describe([('{"year": 1815}', name_of(3))])
+        database.describe([('{"year": 1815}', "{}", name_of(3))])
     assert update_engine(folder, url=url).put == (0 if name == "exact" else 1)
     found, _ = opened(folder, url)
     where = [parse_condition("year = 1815")]

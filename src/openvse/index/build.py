@@ -13,7 +13,7 @@ from pathlib import Path
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.index.database import Database, Root
 from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, Sharing, StoredEmbedder
-from openvse.index.maintenance import damaged_items, rewrite, unused_rows
+from openvse.index.maintenance import damaged_items, read_headers, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.index.scanning import (
     SECONDS,
@@ -345,6 +345,8 @@ class _Run:
             self._drop_gone(writer, changes, outcome)
             problems = self._note_what_is_said(writer, changes, listings)
             writer.finish()
+            if writer.written is not None:
+                read_headers(writer.written, [listing.root for listing in listings if not listing.missing])
             return self._report(writer, changes, outcome, problems)
 
     def _segment_seconds(self, found: FoundIndex | None) -> float:
@@ -423,7 +425,7 @@ class _Run:
         for listing in listings if self._holds == "images" else ():
             if listing.missing:
                 continue
-            has_new = listing.root.number in with_new
+            has_new = listing.root.number in with_new or writer.first_unfinished > 0
             said = new_metadata(database, listing, has_new=has_new)
             if said is None:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,9 +30,15 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _KINDS = ("image", "clip", "sentence")
-_FIELDS = ("path", "date", "size", "kind")
+_FIELDS = ("path", "date", "taken", "near", "size", "kind")
+_NEAR = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*,\s*([+-]?\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*(km|m)")
+_TAKEN = "taken_at(json_extract(items.metadata, '$.taken'))"
+_PLACE = "json_extract(items.metadata, '$.latitude'), json_extract(items.metadata, '$.longitude')"
 _USERS = "meta."
 _KEYS_TOLD = 10
+_OF_FILES = (
+    "; an index of an earlier openvse gets the dates and places of its files when 'openvse index' runs again"
+)
 _TYPES = {  # of the database's JSON, by what messages call them
     "numbers": ("integer", "real"),
     "texts": ("text",),
@@ -45,9 +52,10 @@ class Condition:
     """A condition on items.
 
     Attributes:
-        field: ``path`` (the item's id; for a segment of a clip, that of its file), ``date`` (of the file's last
-            change), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of the user's ``metadata.jsonl``;
-            ``meta.date`` is a key of the user's that is called ``date``.
+        field: ``path`` (the item's id; for a segment of a clip, that of its file), ``taken`` (when a photograph or
+            video was taken, by the clock at the place), ``date`` (the same, or the file's last change where that is not
+            known), ``near`` (where it was taken), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of
+            the metadata; ``meta.date`` is a key of the metadata that is called ``date``.
         operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
             ignores case. Accents are the same in one character or two, in keys, values and paths (Unicode's NFC).
         value: what to compare with; a list in the metadata fits if one of its values does.
@@ -78,19 +86,22 @@ class Condition:
                 return f"kind {self.operator} ?", [self.value]
             case "size":
                 return f"size {self._order()} ?", [_bytes(self.value)]
-            case "date":
+            case "date" | "taken":
                 return self._on_date()
+            case "near":
+                return self._on_place()
         return self._on_metadata()
 
     @property
     def key(self) -> str:
         """The key of the metadata that it is about; "" for path, date, size and kind."""
-        return "" if self.field in _FIELDS else self.field.removeprefix(_USERS)
+        known = {"taken": "taken", "near": "latitude"}
+        return known.get(self.field, "") if self.field in _FIELDS else self.field.removeprefix(_USERS)
 
     def _order(self) -> str:
         if self.operator in ("~", "contains"):
             raise DataError(
-                f"{self.field} is a number, which has no {self.operator}: give one of = != < <= > >="
+                f"{self.field} is a number or date, which has no {self.operator}: give one of = != < <= > >="
             )
         return self.operator
 
@@ -105,16 +116,40 @@ class Condition:
                 return f"instr({text}, CAST(? AS TEXT)) > 0", [*value]
         return f"{text} {self.operator} CAST(? AS TEXT)", [*value]
 
-    def _on_date(self) -> tuple[str, list[object]]:
+    def span(self) -> tuple[datetime | None, datetime | None]:
+        """Return the first moment of the dates that fit, and the first one after them; None where there is no end.
+
+        Those of ``!=`` are the dates that do not fit.
+        """
         start, end = _period(self.value)
         match self._order():
-            case "=":
-                return "modified_ns >= ? AND modified_ns < ?", [start, end]
-            case "!=":
-                return "NOT (modified_ns >= ? AND modified_ns < ?)", [start, end]
-            case ">" | "<=":
-                return f"modified_ns {'>=' if self.operator == '>' else '<'} ?", [end]
-        return f"modified_ns {self.operator} ?", [start]
+            case "=" | "!=":
+                return start, end
+            case ">" | ">=":
+                return (end if self.operator == ">" else start), None
+        return None, (start if self.operator == "<" else end)
+
+    def _on_date(self) -> tuple[str, list[object]]:
+        bounds = list(zip((">=", "<"), self.span(), strict=True))
+        fits = " AND ".join(f"{_TAKEN} {sign} ?" for sign, bound in bounds if bound)
+        values: list[object] = [bound.isoformat() for _, bound in bounds if bound]
+        if self.field == "date":
+            changed = " AND ".join(f"modified_ns {sign} ?" for sign, bound in bounds if bound)
+            fits = f"CASE WHEN {_TAKEN} IS NULL THEN {changed} ELSE {fits} END"
+            values = [*(int(bound.timestamp()) * 10**9 for _, bound in bounds if bound), *values]
+        return (f"NOT ifnull({fits}, 0)" if self.operator == "!=" else fits), values
+
+    def _on_place(self) -> tuple[str, list[object]]:
+        found = _NEAR.fullmatch(self.value)
+        latitude, longitude = (float(found[1]), float(found[2])) if found else (math.inf, math.inf)
+        if found is None or self.operator not in ("=", "!=") or abs(latitude) > 90 or abs(longitude) > 180:
+            raise DataError(
+                f"near {self.operator} {_shortened(self.value)}: give = or !=, and LATITUDE,LONGITUDE,RADIUS in "
+                f"degrees and km or m, such as 'near = 52.5,13.4,20km'; a key of the metadata of this name is meta.near"
+            )
+        metres = float(found[3]) * (1000 if found[4] == "km" else 1)
+        fits = f"ifnull(metres_between({_PLACE}, ?, ?) <= ?, 0)"
+        return (f"NOT {fits}" if self.operator == "!=" else fits), [latitude, longitude, metres]
 
     def _on_metadata(self) -> tuple[str, list[object]]:
         """Return the condition on a value of the metadata, or on one of a list of values."""
@@ -148,7 +183,9 @@ class Condition:
 
     def _comparable(self) -> tuple[str, ...]:
         """Return what messages call the values that its value can be compared with."""
-        if self.operator in ("~", "contains") or _NUMBER.fullmatch(self.value):
+        if self.field == "near":
+            return ("numbers",)
+        if self.field == "taken" or self.operator in ("~", "contains") or _NUMBER.fullmatch(self.value):
             return ("numbers", "texts")
         return {"true": ("true or false",), "false": ("true or false",), "null": ("null",)}.get(
             self.value, ("texts",)
@@ -180,7 +217,7 @@ class Condition:
             )
         return (
             f"no item has the key {escaped(_shortened(self.key))}, so {fits} this condition: "
-            f"{_nearest_keys(self.key, keys())}"
+            f"{_nearest_keys(self.key, keys())}{_OF_FILES if self.field in _FIELDS else ''}"
         )
 
 
@@ -227,7 +264,8 @@ def parse_condition(text: str) -> Condition:
     if found is None or not found["value"]:
         raise DataError(
             f"{text!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, such as "
-            f"'date >= 2024-05', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a key of metadata.jsonl"
+            f"'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a key of "
+            f"the metadata"
         )
     condition = Condition(found["quoted"] or found["field"], found["operator"], found["value"])
     condition.sql()
@@ -281,8 +319,8 @@ def _shortened(value: str) -> str:
     return value if len(value) <= 40 else f"{value[:37]}..."
 
 
-def _period(value: str) -> tuple[int, int]:
-    """Return the nanoseconds at which a year, month, day, minute or second begins and ends, in local time."""
+def _period(value: str) -> tuple[datetime, datetime]:
+    """Return when a year, month, day, minute or second begins and ends, by the clock of a place."""
     for precision, pattern in enumerate(_DATES):
         try:
             start = datetime.strptime(value.replace(" ", "T"), pattern)
@@ -302,6 +340,8 @@ def _period(value: str) -> tuple[int, int]:
             OverflowError,
             OSError,
         ):  # of a year that has no next one, or that the system cannot count
-            seconds = (1 << 63, 1 << 63)
-        return _stored(seconds[0] * 10**9, value), _stored(seconds[1] * 10**9, value)
+            seconds, end = (1 << 63, 1 << 63), start
+        for each in seconds:
+            _stored(each * 10**9, value)
+        return start, end
     raise DataError(f"{value} is no date: give 2024, 2024-05, 2024-05-31 or 2024-05-31T18:30")

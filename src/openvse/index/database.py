@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,6 +22,10 @@ from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
+_EARTH_M = 6_371_009.0  # mean radius (IUGG)
+_DATE = re.compile(
+    r"(\d{4}(?:-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)?)?)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
 _IS_SEGMENT = "(kind = 'clip' AND id GLOB '*#t=*')"
 
 _SCHEMA = """
@@ -38,17 +44,26 @@ CREATE TABLE items (
   row INTEGER NOT NULL,
   checksum INTEGER NOT NULL,
   run INTEGER NOT NULL,
-  metadata TEXT
+  metadata TEXT,
+  header TEXT
 );
 CREATE INDEX items_content ON items (size, content);
 """
+_HEADERS = """
+CREATE INDEX items_without_header ON items (root) WHERE header IS NULL AND kind != 'sentence';
+"""
+
+ONLY_HEADER = ""
+"""What stands for the header of an item whose metadata are nothing else, as the user says nothing of it."""
 
 _UPSERT = """
-INSERT INTO items (id, root, kind, modified_ns, size, content, segment, row, checksum, run)
-VALUES (CAST(? AS TEXT), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO items (id, root, kind, modified_ns, size, content, metadata, segment, row, checksum, run, header)
+VALUES (CAST(? AS TEXT), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '')
 ON CONFLICT (id) DO UPDATE SET root = excluded.root, kind = excluded.kind, modified_ns = excluded.modified_ns,
   size = excluded.size, content = excluded.content, segment = excluded.segment, row = excluded.row,
-  checksum = excluded.checksum, run = excluded.run
+  checksum = excluded.checksum, run = excluded.run,
+  metadata = CASE WHEN items.metadata IS NULL OR items.header = '' THEN excluded.metadata ELSE items.metadata END,
+  header = CASE WHEN items.metadata IS NULL OR items.header = '' THEN '' ELSE ifnull(excluded.metadata, '{}') END
 """
 
 
@@ -84,12 +99,14 @@ class Entry:
         root: the number of its root.
         kind: "image", "clip" or "sentence".
         content: the hash of the file's content, where it is known.
+        header: what the file says of itself, as a JSON object; None for nothing.
     """
 
     item: Item
     root: int = 0
     kind: str = "image"
     content: bytes | None = None
+    header: str | None = None
 
 
 @dataclass(frozen=True)
@@ -288,11 +305,11 @@ class Database:
         self._connection.execute("DELETE FROM items WHERE root = ?", (root,))
         self._connection.execute("DELETE FROM roots WHERE root = ?", (root,))
 
-    def describe(self, metadata: Iterable[tuple[str | None, str]]) -> None:
-        """Replace the metadata of items, each as JSON and an id."""
+    def describe(self, metadata: Iterable[tuple[str | None, str | None, str]]) -> None:
+        """Replace the metadata of items: all of them as JSON, those of the header (see ``ONLY_HEADER``), and the id."""
         self._connection.executemany(
-            "UPDATE items SET metadata = ? WHERE id = CAST(? AS TEXT)",
-            ((said, encode_id(item_id)) for said, item_id in metadata),
+            "UPDATE items SET metadata = ?, header = ? WHERE id = CAST(? AS TEXT)",
+            ((said, header, encode_id(item_id)) for said, header, item_id in metadata),
         )
 
     def set_roots(self, roots: Iterable[Root]) -> None:
@@ -349,7 +366,11 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
             if is_new:
-                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                connection.executescript(f"BEGIN; {_SCHEMA} {_HEADERS} COMMIT;")
+            elif write and "header" not in {row[1] for row in connection.execute("PRAGMA table_info(items)")}:
+                connection.executescript(
+                    f"BEGIN; ALTER TABLE items ADD COLUMN header TEXT; {_HEADERS} COMMIT;"
+                )
             connection.execute("SELECT COUNT(*) FROM settings").fetchall()
         except sqlite3.OperationalError as error:
             connection.close()
@@ -363,9 +384,39 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Give a connection the functions that conditions need: ``plain_text`` and ``values_of``."""
+    """Give a connection the functions that conditions need."""
     connection.create_function("plain_text", 3, _plain_text, deterministic=True)
     connection.create_function("values_of", 2, _values_of, deterministic=True)
+    connection.create_function("taken_at", 1, taken_at, deterministic=True)
+    connection.create_function("metres_between", 4, metres_between, deterministic=True)
+
+
+def taken_at(value: object) -> str | None:
+    """Return a date of the metadata to the second, without its offset; None for what is none.
+
+    Examples:
+        >>> taken_at("1985-07"), taken_at("2024-06-01 12:30:00+02:00")
+        ('1985-07-01T00:00:00', '2024-06-01T12:30:00')
+    """
+    found = None if value is None else _DATE.fullmatch(str(value))
+    return found and found[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(found[1]) :]
+
+
+def metres_between(
+    latitude: object, longitude: object, to_latitude: float, to_longitude: float
+) -> float | None:
+    """Return the distance of two places given in degrees, on a sphere (haversine formula); None for what is no place.
+
+    Examples:
+        >>> round(metres_between(52.52, 13.405, 48.857, 2.352) / 1000)  # Berlin and Paris
+        878
+    """
+    if not isinstance(latitude, int | float) or not isinstance(longitude, int | float):
+        return None
+    south, north = math.radians(latitude), math.radians(to_latitude)
+    half = math.sin((north - south) / 2) ** 2
+    half += math.cos(south) * math.cos(north) * math.sin(math.radians(to_longitude - longitude) / 2) ** 2
+    return 2 * _EARTH_M * math.asin(min(1.0, math.sqrt(half)))
 
 
 def plain_text(text: str, *, folded: bool) -> bytes:
@@ -399,4 +450,5 @@ def _values_of(metadata: str | None, key: bytes) -> str | None:
 
 def _values(entry: Entry) -> tuple[object, ...]:
     item = entry.item
-    return encode_id(item.id), entry.root, entry.kind, item.modified_ns, item.size, entry.content
+    numbers = item.modified_ns, item.size
+    return encode_id(item.id), entry.root, entry.kind, *numbers, entry.content, entry.header

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
 from openvse.index.database import Entry
-from openvse.index.scanning import Candidate, same_segments, segments_of
+from openvse.index.scanning import Candidate, header_of, same_segments, segments_of
 from openvse.index.segments import map_segment
 from openvse.index.writer import FoundIndex
 from openvse.media.videos import ClipSource, clip_seconds
@@ -38,6 +38,9 @@ _PART = 1 << 20
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 Row: TypeAlias = Float[np.ndarray, "K D"]
+_Content: TypeAlias = tuple[
+    bytes | None, str | None
+]  # the hash of a file and what its header says, as in an entry
 
 
 @runtime_checkable
@@ -172,14 +175,16 @@ class KnownContent:
         sound = [
             row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
         ]
-        found = []
+        found: list[tuple[Entry, Row]] = []
+        header: str | None = None
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._segments:
                 self._segments |= self._mapped(number)
             vectors = self._segments.get(number)
             if vectors is None or row >= len(vectors):
                 return []
-            found.append((_entry(candidate, content, name), vectors[row]))
+            header = header if found else header_of(candidate.path)
+            found.append((_entry(candidate, (content, header), name), vectors[row]))
         return found
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
@@ -282,15 +287,15 @@ class Embedder:
                 self._embed(batch, done)
             yield done
 
-    def _read(self, looked: _Looked) -> tuple[Any, bytes | None]:
+    def _read(self, looked: _Looked) -> tuple[Any, _Content]:
         """Decode an image if the model must embed it, and then hash its file; called in threads."""
         candidate = looked.candidate
         if looked.rows or candidate.seconds or candidate.kind == "sentence":
-            return None, None
+            return None, (None, None)
         pixels = self._model.read_image(candidate.path) if looked.place is None else None
         return pixels, _content_of(candidate)
 
-    def _embed(self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: EmbeddedBatch) -> None:
+    def _embed(self, batch: DecodedBatch[_Looked, tuple[Any, _Content]], done: EmbeddedBatch) -> None:
         """Embed a batch, whose items are all of one kind."""
         first = batch.items[0]
         if first.rows:
@@ -302,16 +307,14 @@ class Embedder:
             if not isinstance(self._model, SentenceEmbedder):
                 raise ModelError("this model embeds no sentences: give a folder of images")
             sentences = [looked.candidate.item.id for looked in batch.items]
-            done.entries = [_entry(looked.candidate, None) for looked in batch.items]
+            done.entries = [_entry(looked.candidate, (None, None)) for looked in batch.items]
             done.vectors = _vectors(self._model.encode_text(sentences, self._batch_size))
         elif first.candidate.seconds:
             self._embed_segments(first.candidate, done)
         else:
             self._embed_images(batch, done)
 
-    def _embed_images(
-        self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: EmbeddedBatch
-    ) -> None:
+    def _embed_images(self, batch: DecodedBatch[_Looked, tuple[Any, _Content]], done: EmbeddedBatch) -> None:
         """Embed images, some perhaps by stored features."""
         rows: dict[int, Row] = {}
         places = {number: each.place for number, each in enumerate(batch.items) if each.place is not None}
@@ -393,24 +396,24 @@ def content_hash(path: Path, size: int) -> bytes | None:
     return digest.digest()
 
 
-def _content_of(candidate: Candidate) -> bytes | None:
-    """Return the hash of a file that was read; None where it has changed since it was listed.
+def _content_of(candidate: Candidate) -> _Content:
+    """Return the hash and the header of a file that was read; no hash where it has changed since it was listed.
 
     Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
     """
-    content = content_hash(candidate.path, candidate.item.size)
+    content, header = content_hash(candidate.path, candidate.item.size), header_of(candidate.path)
     try:
         status = candidate.path.stat()
     except OSError:
-        return None
+        return None, header
     same = (status.st_mtime_ns, status.st_size) == (candidate.item.modified_ns, candidate.item.size)
-    return content if same else None
+    return content if same else None, header
 
 
-def _entry(candidate: Candidate, content: bytes | None, name: str = "") -> Entry:
+def _entry(candidate: Candidate, content: _Content, name: str = "") -> Entry:
     """Return the entry of a candidate, or of one of its segments by its name."""
     item = replace(candidate.item, id=name) if name else candidate.item
-    return Entry(item, candidate.root, candidate.kind, content)
+    return Entry(item, candidate.root, candidate.kind, *content)
 
 
 def _vectors(embedded: VectorSet) -> Vectors:

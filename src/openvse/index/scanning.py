@@ -17,8 +17,9 @@ from typing import TypeAlias
 
 from openvse.errors import DataError, TextError
 from openvse.files import read_lines, whole_characters
-from openvse.index.database import Database, Root, decode_id, encode_id
+from openvse.index.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.index.manifest import Held, Item
+from openvse.media.headers import read_header
 from openvse.media.listing import LeftOut, list_media, rules_of
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_video_name
@@ -347,6 +348,7 @@ def _renamed(name: str, item_id: str) -> str:
     return item_id if span is None else segment_name(item_id, *span)
 
 
+_NOTHING = "{}"
 METADATA = "metadata.jsonl"
 """The file at the top of an indexed folder in which the user says something of its files, a JSON object a line."""
 
@@ -428,14 +430,31 @@ def _as_json(entry: dict[str, object]) -> str:
     return json.dumps(whole, ensure_ascii=True)
 
 
+def header_of(path: Path) -> str | None:
+    """Return what the header of a file says, as a JSON object; None for nothing."""
+    said = read_header(path)
+    return json.dumps(said) if said else None
+
+
+def described(header: str | None, user: str | None) -> tuple[str | None, str]:
+    """Return the metadata of an item, in which the user's come before the header's, and the header as it is stored."""
+    if user is None:
+        return (None if header == _NOTHING else header), ONLY_HEADER
+    own = header or _NOTHING
+    return json.dumps({**json.loads(own), **json.loads(user)}), own
+
+
 def note_metadata(database: Database, root: Root, said: Metadata) -> None:
     """Note in a transaction what is said of the items of a root; only what differs is written."""
-    sql = "SELECT id, metadata FROM items WHERE root = ?"
+    sql = "SELECT id, metadata, header FROM items WHERE root = ?"
     changed = []
-    for item_id, before in database.read(sql, (root.number,)):
-        now = said.lines.get(file_of(root.name_of(str(item_id))))
-        if now != before:
-            changed.append((now, str(item_id)))
+    for item_id, metadata, header in database.read(sql, (root.number,)):
+        own = metadata if header == ONLY_HEADER else header
+        now, kept = described(
+            None if own is None else str(own), said.lines.get(file_of(root.name_of(str(item_id))))
+        )
+        if now != metadata:
+            changed.append((now, None if header is None else kept, str(item_id)))
     database.describe(changed)
     database.set(_metadata_setting(root.number), said.state)
 

@@ -61,7 +61,7 @@ class IndexFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with ExitStack() as opening, _disk_errors(path):
+        with ExitStack() as opening, disk_errors(path):
             opening.enter_context(made(path))
             # No other process writes here from now on, whose files this one would remove at the end.
             opening.enter_context(locked(path, "index", IndexFormatError))
@@ -263,7 +263,7 @@ class IndexWriter:
                 f"the embedding of {entries[bad].item.id} holds NaN or infinite numbers as {dtype}, and is not "
                 f"written: check the weights of the model; if they are sound, remove the image from the folder"
             )
-        with _disk_errors(self._folder):
+        with disk_errors(self._folder):
             segment = self._segment_to_fill()
             first = segment.append(stored)
         self._pending += [
@@ -295,7 +295,7 @@ class IndexWriter:
             IndexFormatError: the disk refuses; the index is what it was.
         """
         if self._pending or self._dropped:
-            with _disk_errors(self._folder):
+            with disk_errors(self._folder):
                 self._commit(finished=False)
 
     def finish(self) -> None:
@@ -306,7 +306,7 @@ class IndexWriter:
         """
         waiting = any((self._pending, self._dropped, self._steps, self._notes))
         changed = waiting or self.first_unfinished or self._is_moved()
-        with _disk_errors(self._folder):
+        with disk_errors(self._folder):
             if changed and (self._pending or self._database is not None):
                 self._commit(finished=True)
             if self._database is not None:
@@ -411,7 +411,8 @@ class IndexWriter:
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn what the disk or the database refuses into an IndexFormatError that names the index."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:

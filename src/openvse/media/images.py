@@ -143,6 +143,11 @@ def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
+def opened_image(path: Path) -> AbstractContextManager[Image.Image]:
+    """Open an image file to read its header; raises almost any error for a damaged one."""
+    return _opened(path, pixel_limit(), chosen=False)
+
+
 @contextmanager
 def within_memory(source: object) -> Iterator[None]:
     """Turn a lack of memory, while an image or clip is made ready for a model, into an error that names it.

@@ -290,7 +290,7 @@ def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> Itera
 def _video_frames(
     source: Any, choose: Chooser, max_pixels: int, known: _FrameTable | None = None
 ) -> Iterator[Image.Image]:
-    with _opened(BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
+    with opened_video(BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
         if not container.streams.video:
             raise BadVideoError("it has no video stream")
         stream = container.streams.video[0]
@@ -303,8 +303,8 @@ def _video_frames(
             yield _upright(frame)
 
 
-def _opened(file: BytesIO | str) -> Any:
-    """Open a video, and nothing that refers to other files."""
+def opened_video(file: BytesIO | str) -> Any:
+    """Open a video with PyAV, and nothing that refers to other files; raises almost any error for a damaged one."""
     options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
     return _import_av().open(file, options=options, metadata_errors="replace")
 
@@ -317,7 +317,7 @@ def _table_of(path: Path) -> _FrameTable:
 
 @lru_cache(maxsize=16)
 def _kept_table(path: str, modified_ns: int, size: int) -> _FrameTable:
-    with _opened(path) as container:
+    with opened_video(path) as container:
         if not container.streams.video:
             raise BadVideoError("it has no video stream")
         return _FrameTable.read(container, container.streams.video[0])

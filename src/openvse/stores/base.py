@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
 from openvse.index.conditions import Condition
-from openvse.index.database import Root
+from openvse.index.database import Root, taken_at
 from openvse.index.index import Index
 from openvse.media.segments import file_of
 
@@ -47,6 +48,7 @@ class ItemFacts:
             "path": _sendable(self.path),
             "kind": self.kind,
             "date": self.modified_ns / 1e9,
+            "taken": seconds_of(taken_at(self.metadata.get("taken"))),
             "size": self.size,
             "meta": _sendable(self.metadata),
             "texts": [_sendable(key) for key, value in self.metadata.items() if _holds_text(value)],
@@ -299,6 +301,14 @@ def read_metadata(text: object) -> dict[str, object]:
         return {}
     held = json.loads(text)
     return held if isinstance(held, dict) else {}
+
+
+def seconds_of(date: str | None) -> float | None:
+    """Return a date as seconds since 1970 by the same clock; None for none."""
+    try:
+        return None if date is None else datetime.fromisoformat(f"{date}+00:00").timestamp()
+    except ValueError:
+        return None
 
 
 def _holds_text(value: object) -> bool:

@@ -279,10 +279,9 @@ def _clause(condition: Condition) -> Clause | None:
     match condition.field:
         case "kind" | "size":
             return sql.SQL(f"{condition.field} {_OPERATORS[condition.operator]} %s"), condition.sql()[1]
-        case "date":
-            text, values = condition.sql()
-            return sql.SQL(text.replace("?", "%s")), values
-        case "path":
+        case "date" | "taken":
+            return _on_date(condition)
+        case "path" | "near":
             return None
     is_number = bool(_NUMBER.fullmatch(condition.value))
     if is_number and not math.isfinite(float(condition.value)):
@@ -292,6 +291,22 @@ def _clause(condition: Condition) -> Clause | None:
     if not each:
         return None
     return _either([text for text, _ in each]), [value for _, values in each for value in values]
+
+
+def _on_date(condition: Condition) -> Clause | None:
+    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
+    if condition.operator == "!=":
+        return None
+    bounds = [(sign, bound) for sign, bound in zip((">=", "<"), condition.span(), strict=True) if bound]
+    texts = [
+        sql.SQL(" AND ").join(sql.SQL(f"(meta ->> 'taken') COLLATE \"C\" {sign} %s") for sign, _ in bounds)
+    ]
+    # A date of the metadata may be no more than a year.
+    values: list[object] = [bound.isoformat()[: 4 if sign == ">=" else None] for sign, bound in bounds]
+    if condition.field == "date":
+        texts.append(sql.SQL(" AND ").join(sql.SQL(f"modified_ns {sign} %s") for sign, _ in bounds))
+        values += [int(bound.timestamp()) * 10**9 for _, bound in bounds]
+    return _either(texts), values
 
 
 def _either(texts: Sequence[sql.Composable]) -> sql.Composable:

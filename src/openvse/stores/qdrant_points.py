@@ -10,6 +10,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
+from datetime import UTC
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from openvse.stores.base import CatalogueStore, ItemFacts, Within
 
 Clause = dict[str, object]
 
-PAYLOAD_INDEXES = {"kind": "keyword", "size": "integer", "date": "float"}
+PAYLOAD_INDEXES = {"kind": "keyword", "size": "integer", "date": "float", "taken": "float"}
 
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
@@ -117,35 +118,38 @@ def _clauses(condition: Condition) -> Sequence[Clause]:
     match condition.field:
         case "kind" if condition.operator == "=":
             return [{"key": "kind", "match": {"value": condition.value}}]
-        case "size" | "date":
-            return _on_number(condition)
-        case "kind" | "path":
+        case "size":
+            return _on_size(condition)
+        case "date" | "taken":
+            return _on_date(condition)
+        case "kind" | "path" | "near":
             return []
     either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
     return either if len(either) < 2 else [{"should": either}]
 
 
-def _on_number(condition: Condition) -> Sequence[Clause]:
-    """Return the range of a size or a date by the numbers that the database would be given."""
-    sql, values = condition.sql()
+def _on_size(condition: Condition) -> Sequence[Clause]:
+    (value,) = condition.sql()[1]
     if condition.operator == "!=":
         return []
-    if condition.field == "size":
-        (value,) = values
-        limits: dict[str, object] = (
-            {"gte": value, "lte": value}
-            if condition.operator == "="
-            else {_RANGES[condition.operator]: value}
-        )
-        return [{"key": "size", "range": limits}]
-    seconds = [float(str(value)) / 1e9 for value in values]
-    if condition.operator == "=":
-        limits = {"gte": seconds[0] - 1, "lte": seconds[1] + 1}  # the payload's seconds are rounded
-    elif ">" in sql:
-        limits = {"gte": seconds[0] - 1}
-    else:
-        limits = {"lte": seconds[0] + 1}
-    return [{"key": "date", "range": limits}]
+    limits = (
+        {"gte": value, "lte": value} if condition.operator == "=" else {_RANGES[condition.operator]: value}
+    )
+    return [{"key": "size", "range": limits}]
+
+
+def _on_date(condition: Condition) -> Sequence[Clause]:
+    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
+    if condition.operator == "!=":
+        return []
+    bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
+    spare = {"gte": -1, "lte": 1}  # seconds, as the payload's are rounded
+    taken = {name: bound.replace(tzinfo=UTC).timestamp() + spare[name] for name, bound in bounds}
+    clauses: list[Clause] = [{"key": "taken", "range": taken}]
+    if condition.field == "date":
+        changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
+        clauses.append({"key": "date", "range": changed})
+    return [{"should": clauses}]
 
 
 def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:

@@ -30,6 +30,10 @@ CONDITIONS = (
     "tags = t1",
     "städte = Köln",  # composed; half of the metadata are decomposed
     "städte < 3",
+    "taken >= 2010",
+    "date < 2005",
+    "date = 2001-09-09",
+    "near = 0,10,900km",
 )
 
 
@@ -88,6 +92,7 @@ FACTS = [
                 normalize(("NFC", "NFD")[key // 2 % 2], "Köln"),
                 key % 5,
             ],
+            **({"taken": f"20{key % 30:02}-03", "latitude": key - 30, "longitude": 10} if key % 2 else {}),
         },
     )
     for key in KEYS.tolist()

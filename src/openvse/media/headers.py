@@ -1,0 +1,199 @@
+"""What the header of a photograph or video says: when and where it was taken, by which camera, and words about it.
+
+EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4); XMP (ISO 16684-1) is read by Python's own parser, which
+is handed no document that declares entities. The facts of videos are those that FFmpeg finds in the container.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from PIL import ExifTags, Image, IptcImagePlugin
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+from openvse.files import whole_characters
+from openvse.media.images import opened_image
+from openvse.media.jxl import boxes_of
+from openvse.media.names import is_video_name, suffix_kind
+from openvse.media.videos import opened_video
+
+Header = dict[str, object]
+"""What is known of ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
+``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description`` and ``keywords`` (a list)."""
+
+_DATE = re.compile(
+    r"(\d{4})[-:/.](\d\d)[-:/.](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d+)?\s*(Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
+_OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
+_PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)")
+_UNSET = ("0", "1904-01-01T00:00", "1970-01-01T00:00")  # what clocks show that were never set
+_COMPANY = re.compile(r",? (corporation|corp|company|co|ltd|inc|gmbh|ag|optical|imaging)\b\.?", re.IGNORECASE)
+_OF_CAMERA = re.compile(r".*DIGITAL CAMERA|SONY DSC|DCIM\b.*|SAMSUNG|default|Untitled")  # no descriptions
+_LONGEST = 2000  # characters of a text
+_MOST = 200  # keywords
+_RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"
+_CREATED = "{http://ns.adobe.com/photoshop/1.0/}DateCreated"
+_APPLE = "com.apple.quicktime."
+
+
+def read_header(path: Path) -> Header:
+    """Return what a file says of itself; what is missing or makes no sense is left out, and nothing is raised."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = _of_video(path) if is_video_name(path.name) else _of_image(path)
+    except Exception:  # damaged files make readers raise almost any error
+        return {}
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
+
+
+def _of_image(path: Path) -> Header:
+    kind, exif = suffix_kind(path.name), Image.Exif()
+    if kind == "JPEG XL":  # which Pillow would decode
+        boxes = dict(boxes_of(path.read_bytes()))
+        block = boxes.get(b"Exif", b"")
+        exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
+        return _joined(exif, boxes.get(b"xml ", b""), None)
+    if kind == "camera raw":
+        with suppress(SyntaxError), path.open("rb") as file:  # most are TIFF files
+            exif.load_from_fp(file)
+            return _joined(exif, exif.get(ExifTags.Base.XMLPacket, b""), None)
+    with opened_image(path) as image:
+        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
+        # The method of PNG would decode an image without EXIF.
+        return _joined(Image.Image.getexif(image), xmp, image)
+
+
+def _joined(exif: Image.Exif, xmp: bytes | str, image: Image.Image | None) -> Header:
+    """Return what EXIF, XMP and the IPTC of an image say; XMP comes before IPTC, whose encoding is a guess."""
+    taken, said, iptc = exif.get_ifd(ExifTags.IFD.Exif), _xmp(xmp), _iptc(image)
+    dates = [
+        _date(taken.get(ExifTags.Base.DateTimeOriginal), taken.get(ExifTags.Base.OffsetTimeOriginal)),
+        *(_date(value) for value in said(_CREATED)),
+        _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized)),
+    ]
+    described = _text(exif.get(ExifTags.Base.ImageDescription))
+    own = "" if _OF_CAMERA.fullmatch(described) else described
+    return {
+        "taken": next(filter(None, dates), None),
+        "camera": _camera(exif.get(ExifTags.Base.Make), exif.get(ExifTags.Base.Model)),
+        **_place(exif.get_ifd(ExifTags.IFD.GPSInfo)),
+        "title": next(iter((*said(f"{_DC}title"), *iptc(5))), ""),
+        "description": next(iter((*said(f"{_DC}description"), *iptc(120))), own),
+        "keywords": list(dict.fromkeys((*said(f"{_DC}subject"), *iptc(25))))[:_MOST],
+    }
+
+
+def _of_video(path: Path) -> Header:
+    with opened_video(str(path)) as container:
+        said: dict[str, str] = {}
+        for held in (*(stream.metadata for stream in container.streams.video), container.metadata):
+            said |= {name.lower(): value for name, value in held.items()}
+    at = _PLACE.match(said.get(f"{_APPLE}location.iso6709") or said.get("location") or "")
+    return {
+        "taken": _date(said.get(f"{_APPLE}creationdate")) or _date(said.get("creation_time")),
+        "camera": _camera(said.get(f"{_APPLE}make"), said.get(f"{_APPLE}model")),
+        **(_coordinates(float(at[1]), float(at[2])) if at else {}),
+        "title": _text(said.get("title")),
+        "description": _text(said.get("description") or said.get("comment")),
+        "keywords": [word for each in said.get("keywords", "").split(",") if (word := _text(each))][:_MOST],
+    }
+
+
+def _date(value: object, offset: object = None) -> str | None:
+    """Return a date as ISO 8601; UTC (of videos, mostly) becomes the time of this machine's zone."""
+    found = _DATE.fullmatch(_text(value))
+    try:
+        written = datetime(*(int(part or 0) for part in found.groups()[:6])).isoformat() if found else "0"  # type: ignore[arg-type]
+    except ValueError:
+        return None
+    if found is None or written.startswith(_UNSET):
+        return None
+    if found[7] == "Z":
+        return datetime.fromisoformat(f"{written}+00:00").astimezone().isoformat()
+    zone = found[7] or _text(offset)
+    zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+    return written + (zone if _OFFSET.fullmatch(zone) else "")
+
+
+def _camera(maker: object, model: object) -> str:
+    """Return maker and model as one would say them: "NIKON D850", not "NIKON CORPORATION NIKON D850"."""
+    made, named = _COMPANY.sub("", _text(maker)), _text(model)
+    says_maker = named.casefold().partition(" ")[0] in made.casefold().split()
+    return named if says_maker else f"{made} {named}".strip()
+
+
+def _place(gps: Mapping[int, Any]) -> Header:
+    """Return latitude and longitude of EXIF's degrees, minutes and seconds."""
+    found = []
+    for tag, most, signs in ((ExifTags.GPS.GPSLatitude, 90, "NS"), (ExifTags.GPS.GPSLongitude, 180, "EW")):
+        parts, side = gps.get(tag), _text(gps.get(tag - 1)).upper()[:1]
+        if not isinstance(parts, Sequence) or len(parts) != 3 or side not in tuple(signs):
+            return {}
+        degrees = sum(float(part) / 60**place for place, part in enumerate(parts))
+        if not 0 <= degrees <= most:
+            return {}
+        found.append(degrees if side == signs[0] else -degrees)
+    return _coordinates(*found)
+
+
+def _coordinates(latitude: float, longitude: float) -> Header:
+    """Return coordinates to a tenth of a metre; none where a receiver without reception has noted zeros."""
+    known = math.isfinite(latitude) and math.isfinite(longitude) and (latitude, longitude) != (0, 0)
+    if not known or abs(latitude) > 90 or abs(longitude) > 180:
+        return {}
+    return {"latitude": round(latitude, 6), "longitude": round(longitude, 6)}
+
+
+def _text(value: object) -> str:
+    """Return a text in one line, without what files leave behind its end; "" for what is none."""
+    if isinstance(value, bytes):
+        try:
+            return _text(value.decode("utf-8"))
+        except UnicodeDecodeError:
+            return _text(value.decode("latin-1"))
+    if not isinstance(value, str):
+        return ""
+    text = whole_characters(value.partition("\0")[0])
+    plain = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(plain.split())[:_LONGEST]
+
+
+def _xmp(packet: bytes | str) -> Callable[[str], list[str]]:
+    """Return what gives the values of a property of XMP, by its name with its namespace."""
+    text = packet.decode("utf-8", "replace") if isinstance(packet, bytes) else packet
+    elements: list[ElementTree.Element] = []
+    if "<!DOCTYPE" not in text and "<!ENTITY" not in text:
+        with suppress(ElementTree.ParseError):
+            elements = [*ElementTree.fromstring(text.strip("\ufeff\0 \n\r\t")).iter()]
+
+    def values(name: str) -> list[str]:
+        found = [element.get(name) for element in elements]
+        named = [element for element in elements if element.tag == name]
+        found += [each.text for element in named for each in (element, *element.iter(f"{_RDF}li"))]
+        return list(filter(None, map(_text, found)))
+
+    return values
+
+
+def _iptc(image: Image.Image | None) -> Callable[[int], list[str]]:
+    """Return what gives the texts of a data set of IPTC's second record, by its number."""
+    held: Mapping[tuple[int, int], bytes | list[bytes]] = {}
+    if isinstance(image, JpegImageFile | TiffImageFile):
+        with suppress(Exception):  # what is wrong with one block says nothing of the others
+            held = IptcImagePlugin.getiptcinfo(image) or {}
+
+    def texts(number: int) -> list[str]:
+        found = held.get((2, number), [])
+        return list(filter(None, map(_text, found if isinstance(found, list) else [found])))
+
+    return texts

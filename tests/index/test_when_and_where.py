@@ -1,0 +1,267 @@
+"""Dates, places and words of files in an index, and the conditions on them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import sqlite3
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from colour_model import ColourModel, Pixels, paint
+from openvse.errors import DataError
+from openvse.index.build import build_index
+from openvse.index.conditions import allowed_items, parse_condition
+from openvse.index.database import Database, Entry
+from openvse.index.index import Index
+from openvse.index.manifest import Item
+from openvse.index.writer import IndexWriter, Root
+from openvse.media.videos import ClipSource, read_poster
+from openvse.search import SearchEngine
+from photographs import exif_of, jpeg, write_video, xmp_of
+
+BERLIN, TOKYO = (52.52, 13.405), (35.6762, 139.6503)
+FILE_DATE = datetime(2026, 3, 3, 12)
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Two photographs with their headers, and an image without one; all files are of 2026."""
+    folder = tmp_path / "album"
+    folder.mkdir()
+    (folder / "berlin.jpg").write_bytes(
+        jpeg(
+            "red",
+            exif_of("2024:06:01 12:30:00", "+02:00", "Canon", "Canon EOS 80D", BERLIN),
+            xmp_of("Oma", "snow"),
+        )
+    )
+    (folder / "tokyo.jpg").write_bytes(
+        jpeg("blue", exif_of("2023:12:31 23:59:59", "+09:00", "SONY", "A7", TOKYO))
+    )
+    paint(folder / "drawn.png", "white")
+    for path in folder.iterdir():
+        os.utime(path, (FILE_DATE.timestamp(),) * 2)
+    return folder
+
+
+class Posters(ColourModel):
+    """Sees the middle frame of a segment."""
+
+    def read_image(self, image: ClipSource) -> Pixels:
+        return super().read_image(read_poster(image))
+
+
+def said(out: Path) -> dict[str, dict[str, object]]:
+    with Database(out / Index.open(out).manifest.items) as database:
+        rows = database.read("SELECT id, metadata FROM items WHERE metadata IS NOT NULL")
+    return {str(name): json.loads(str(text)) for name, text in rows}
+
+
+def found(out: Path, *conditions: str) -> set[str]:
+    index = Index.open(out)
+    allowed = allowed_items(index, [parse_condition(each) for each in conditions])
+    return {name for name, fits in zip(index.table.ids, allowed, strict=True) if fits}
+
+
+def test_when_and_where_a_photograph_was_taken(model: ColourModel, album: Path, tmp_path: Path):
+    out = tmp_path / "index"
+    build_index(model, album, out)
+    assert said(out) == {
+        "berlin.jpg": {
+            "taken": "2024-06-01T12:30:00+02:00", "camera": "Canon EOS 80D", "latitude": 52.52, "longitude": 13.405,
+            "title": "Oma", "keywords": ["snow"],
+        },
+        "tokyo.jpg": {
+            "taken": "2023-12-31T23:59:59+09:00", "camera": "SONY A7", "latitude": 35.6762, "longitude": 139.6503
+        },
+    }  # fmt: skip
+    assert found(out, "taken >= 2024-06") == {"berlin.jpg"}
+    assert found(out, "taken < 2024") == found(out, "taken = 2023-12-31") == {"tokyo.jpg"}
+    assert found(out, "date = 2026") == {"drawn.png"} and found(out, "date < 2025") == {
+        "berlin.jpg",
+        "tokyo.jpg",
+    }
+    assert found(out, "near = 52.5,13.4,20km", "keywords = snow") == {"berlin.jpg"}
+    assert found(out, "near = 52.5,13.4,500m") == set()
+    assert found(out, "near != 52.5,13.4,20km") == {"tokyo.jpg", "drawn.png"}
+    shutil.copy(album / "berlin.jpg", album / "copy.jpg")  # of today, and recognised by its content
+    assert build_index(model, album, out).recognised == 1
+    assert said(out)["copy.jpg"] == said(out)["berlin.jpg"]
+
+
+def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_path: Path):
+    out, lines = tmp_path / "index", [{"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}]
+    lines.append({"file_name": "drawn.png", "taken": 1990, "latitude": "north", "near": "here"})
+    (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    build_index(model, album, out)
+    assert said(out)["berlin.jpg"]["camera"] == "Grandpa's" and said(out)["berlin.jpg"]["latitude"] == 52.52
+    assert found(out, "taken = 1985-07") == {"berlin.jpg"} and found(out, "date < 1991") == {
+        "berlin.jpg",
+        "drawn.png",
+    }
+    assert found(out, "near = 0,0,30000km") == {"berlin.jpg", "tokyo.jpg"}
+    assert found(out, "meta.near = here") == {"drawn.png"} == found(out, "meta.taken = 1990")
+    (album / "berlin.jpg").write_bytes(jpeg("green", exif_of("2020:01:01 00:00:00", "", "Canon", "R5")))
+    build_index(model, album, out)
+    berlin = {"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}
+    assert said(out)["berlin.jpg"] == berlin
+    (album / "metadata.jsonl").unlink()
+    build_index(model, album, out)
+    assert said(out)["berlin.jpg"] == {"taken": "2020-01-01T00:00:00", "camera": "Canon R5"}
+    assert set(said(out)) == {"berlin.jpg", "tokyo.jpg"}
+
+
+def test_an_earlier_index_learns_what_its_files_say(model: ColourModel, album: Path, tmp_path: Path):
+    out = tmp_path / "index"
+    (album / "metadata.jsonl").write_text('{"file_name": "tokyo.jpg", "camera": "mine"}')
+    build_index(model, album, out)
+    now, database = said(out), out / Index.open(out).manifest.items
+    with sqlite3.connect(database) as connection:  # as an earlier openvse wrote it
+        connection.executescript("DROP INDEX items_without_header; ALTER TABLE items DROP COLUMN header;")
+        connection.execute("UPDATE items SET metadata = NULL WHERE id != 'tokyo.jpg'")
+        connection.execute(
+            """UPDATE items SET metadata = '{"file_name": "tokyo.jpg", "camera": "mine"}' WHERE id = 'tokyo.jpg'"""
+        )
+    connection.close()
+    with SearchEngine(model, Index.open(out)) as engine:
+        assert len(engine.search("red")[0]) == 3
+        (doubt,) = engine.catalogue.doubts([parse_condition("taken > 2020")])
+    assert "no item has the key taken" in doubt and "openvse index" in doubt
+    assert found(out, "date = 2026-03-03") == {"berlin.jpg", "drawn.png", "tokyo.jpg"}
+    report = build_index(model, album, out)
+    assert (report.reused, said(out)) == (3, now)
+    (album / "metadata.jsonl").unlink()
+    build_index(model, album, out)
+    assert said(out)["tokyo.jpg"]["camera"] == "SONY A7"
+
+
+def test_metadata_are_read_for_items_of_a_run_that_was_stopped(
+    model: ColourModel, album: Path, tmp_path: Path
+):
+    out, (_, *rest) = tmp_path / "index", sorted(album.glob("*.*"))
+    (album / "metadata.jsonl").write_text(json.dumps({"file_name": rest[0].name, "mark": 1}))
+    aside = [path.rename(tmp_path / path.name) for path in rest]
+    build_index(model, album, out)
+    for path in aside:
+        path.rename(album / path.name)
+    entries = [Entry(Item(path.name, path.stat().st_mtime_ns, path.stat().st_size)) for path in rest]
+    with (
+        pytest.raises(KeyboardInterrupt),
+        IndexWriter(out, model=model.fingerprint, roots=[Root(0, str(album), "")]) as writer,
+    ):
+        writer.append(entries, Index.open(out).gather(np.array([0, 0])))
+        writer.commit()
+        raise KeyboardInterrupt
+    assert build_index(model, album, out).resumed == 2
+    assert said(out)[rest[0].name]["mark"] == 1
+
+
+@pytest.mark.medium
+def test_videos_and_their_segments(tmp_path: Path):
+    pytest.importorskip("av")
+    (tmp_path / "clips").mkdir()
+    write_video(
+        tmp_path / "clips" / "a.mp4", {"com.apple.quicktime.creationdate": "2024-06-01T19:30:00+0900"}
+    )
+    build_index(Posters(), tmp_path / "clips", tmp_path / "index", segment_seconds=0.2)
+    assert len(found(tmp_path / "index", "taken = 2024-06-01T19:30")) >= 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "near = 52.5,13.4",
+        "near = 95,13,2km",
+        "near < 1,1,1km",
+        "near = 1,1,1",
+        "taken ~ 2024*",
+        "taken = soon",
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(text: str):
+    with pytest.raises(DataError, match="give"):
+        parse_condition(text)
+
+
+@pytest.mark.medium
+def test_conditions_are_those_of_a_slow_loop(tmp_path: Path):
+    draw = random.Random(5)
+    items = {}
+    for number in range(200):
+        there: dict[str, object] = {}
+        if draw.random() < 0.6:
+            date = datetime(2024, 1, 1) + timedelta(minutes=draw.randrange(-60, 60 * 24 * 70))
+            there["taken"] = date.isoformat() + draw.choice(["", "+02:00", ".50", "Z"])
+            if draw.random() < 0.2:
+                there["taken"] = draw.choice(
+                    ["2024", "2024-02", "2024-02-01", "2024-02-01 10:00", "soon", 2024]
+                )
+        if draw.random() < 0.7:
+            there |= {"latitude": draw.uniform(-90, 90), "longitude": draw.uniform(-180, 180)}
+        items[f"{number:03}.jpg"] = there
+    changed = datetime(2024, 2, 1, 10)
+    with IndexWriter(tmp_path, model="m", roots=[Root(0, "/nowhere", "")]) as writer:
+        entries = [
+            Entry(
+                Item(name, int(changed.timestamp()) * 10**9, 1), header=json.dumps(there) if there else None
+            )
+            for name, there in items.items()
+        ]
+        writer.append(entries, np.ones((200, 1, 2), np.float32))
+
+    def taken(there: dict[str, object]) -> datetime | None:
+        text = str(there.get("taken", ""))[:19].replace("Z", "").replace(".50", "")
+        for length, form in (
+            (4, "%Y"),
+            (7, "%Y-%m"),
+            (10, "%Y-%m-%d"),
+            (16, "%Y-%m-%d %H:%M"),
+            (19, "%Y-%m-%dT%H:%M:%S"),
+        ):
+            if len(text) == length and text[:4].isdecimal():
+                return datetime.strptime(text, form)
+        return None
+
+    signs = {"<": "__lt__", ">=": "__ge__"}
+    for value, start, end in (
+        ("2024-02", datetime(2024, 2, 1), datetime(2024, 3, 1)),
+        ("2024-02-01", datetime(2024, 2, 1), datetime(2024, 2, 2)),
+        ("2024-02-01T10:00", datetime(2024, 2, 1, 10), datetime(2024, 2, 1, 10, 1)),
+    ):
+        for field in ("taken", "date"):
+            dates = {
+                name: taken(there) or (changed if field == "date" else None) for name, there in items.items()
+            }
+            within = {name for name, date in dates.items() if date and start <= date < end}
+            assert found(tmp_path, f"{field} = {value}") == within
+            assert found(tmp_path, f"{field} != {value}") == set(items) - within
+            for sign, bound in (("<", start), (">=", start), ("<=", end), (">", end)):
+                compare = signs["<" if "<" in sign else ">="]
+                fits = {name for name, date in dates.items() if date and getattr(date, compare)(bound)}
+                assert found(tmp_path, f"{field} {sign} {value}") == fits
+
+    def far(there: dict[str, object], latitude: float, longitude: float) -> float:
+        if "latitude" not in there:
+            return math.inf
+        here = []  # two vectors from the centre of the earth
+        for north, east in ((latitude, longitude), (there["latitude"], there["longitude"])):
+            a, b = math.radians(north), math.radians(east)
+            here.append((math.cos(a) * math.cos(b), math.cos(a) * math.sin(b), math.sin(a)))
+        return 6371.009 * math.acos(max(-1, min(1, sum(x * y for x, y in zip(*here, strict=True)))))
+
+    for latitude, longitude, radius in (
+        (52.5, 13.4, 3000),
+        (0, 179.9, 4000),
+        (-89.9, 0, 5000),
+        (10, 10, 20016),
+    ):
+        near = {name for name, there in items.items() if far(there, latitude, longitude) <= radius}
+        assert found(tmp_path, f"near = {latitude},{longitude},{radius}km") == near and near
+        assert found(tmp_path, f"near != {latitude},{longitude},{radius * 1000} m") == set(items) - near
