@@ -224,3 +224,41 @@ def test_linked_folders_are_counted_and_not_followed(tmp_path):
 def test_a_skipped_link_is_not_counted(tmp_path):
     (tmp_path / "2023").symlink_to("/")
     assert not list_media(tmp_path, ignored=IgnoreRules(["2023/"])).left_out
+
+
+SYSTEM_FOLDERS = (
+    "@eaDir",
+    "#recycle",
+    ".Trashes",
+    ".Trash-1000",
+    ".thumbnails",
+    "$Recycle.bin",
+    "lost+found",
+    ".Spotlight-V100",
+)
+
+
+def test_system_folders_are_left_out_and_counted(tmp_path):
+    touch(tmp_path, "a.jpg", "b/@eaDir/a.jpg/thumb.jpg", ".git/c.jpg", "lost+found.jpg", "x/#snapshot")
+    touch(tmp_path, *(f"{name}/d.jpg" for name in SYSTEM_FOLDERS))
+    listing = list_media(tmp_path)
+    assert listing.names == ["a.jpg", "lost+found.jpg"]
+    assert listing.left_out.counts() == f"{len(SYSTEM_FOLDERS) + 1} system folders"
+    assert "!@eaDir/" in listing.left_out.describe()
+
+
+@pytest.mark.parametrize(
+    ("rules", "entered"),
+    [
+        (["!@eaDir/"], {"@eaDir/a.jpg", "b/@eaDir/a.jpg"}),
+        (["!/@eaDir"], {"@eaDir/a.jpg"}),
+        (["!#recycle/", "!.git/"], {"#recycle/a.jpg", ".git/a.jpg"}),
+        (["!#recycle/", "\\#recycle/"], set()),
+        (["*", "!*/", "!*.jpg"], set()),
+        (["!.*/"], set()),
+        ([], set()),
+    ],
+)
+def test_a_rule_enters_a_system_folder_by_its_name(rules, entered, tmp_path):
+    touch(tmp_path, *(f"{name}/a.jpg" for name in ("@eaDir", "b/@eaDir", "#recycle", ".git", "c")))
+    assert set(list_media(tmp_path, ignored=IgnoreRules(rules)).names) == entered | {"c/a.jpg"}

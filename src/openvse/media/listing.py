@@ -17,13 +17,21 @@ from openvse.media.problems import Problem
 LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
 LINK = "linked folder"
+SYSTEM = "system folder"
 UNNAMED = "without the suffix of an image or video"
 _REMEDIES = {
     LINE_BREAK: "rename files whose names have line breaks",
     VIDEO: "videos need a model of clips",
+    SYSTEM: "system folders are not entered, name one in .openvseignore to enter it, such as !@eaDir/",
     LINK: "links to folders are not followed, give the folder itself",
     UNNAMED: "rename files to the suffix of what they hold, such as .jpg or .mpg",
 }
+_SYSTEM = re.compile(  # thumbnails, bins and snapshots of NAS boxes, desktops and file systems
+    r"@(eaDir|tmp|Recycle|Recently-Snapshot|__thumb)|\.@__thumb|#(recycle|snapshot)|\.snapshots?|\.thumbnails|__MACOSX|"
+    r"\.Trash(es|-\d+)?|\$RECYCLE\.BIN|RECYCLER|System Volume Information|lost\+found|\.Spotlight-V100|\.fseventsd|"
+    r"\.AppleDouble|\.TemporaryItems|\.DocumentRevisions-V100",
+    re.IGNORECASE,
+)
 _TYPESCRIPT = ("ts", "mts")  # suffixes of videos, too: of MPEG transport streams
 _UNCLEAR = (
     "",
@@ -99,16 +107,15 @@ class Listing:
         return (*told, *(f"{escaped(path)}: the folder cannot be listed" for path in self.unreadable))
 
 
-def list_media(
-    folder: str | Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
-) -> Listing:
-    """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
+def list_media(folder: str | Path, *, videos: bool = False, ignored: IgnoreRules | None = None) -> Listing:
+    """List the images below a folder, recursively and sorted.
+
+    Hidden files and folders are skipped, and folders of the system or of a NAS are left out and counted.
 
     Args:
         folder: the folder to search.
         videos: whether to list videos too; otherwise they are left out and counted.
-        ignored: says of a path below the folder, with forward slashes, and of whether it is a folder, that it is
-            skipped as hidden ones are.
+        ignored: rules that say what is skipped, too, and which of these folders are entered all the same.
 
     Raises:
         DataError: there is no such folder.
@@ -120,7 +127,7 @@ def list_media(
     names: list[str] = []
     left_out: dict[str, list[Path]] = {}
     of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
-    for name in _names_below(root, ignored, unreadable, left_out.setdefault(LINK, [])):
+    for name in _names_below(root, ignored, unreadable, left_out):
         base = name[name.rfind("/") + 1 :]
         stem, _, suffix = base.rpartition(".")
         if "\n" in base or not stem or suffix.lower() in _LOOKED_AT:
@@ -140,13 +147,16 @@ def list_media(
 
 def walk_files(root: Path) -> Iterator[Path]:
     """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
-    return (root / name for name in _names_below(root, None, [], []))
+    return (root / name for name in _names_below(root, None, [], {}))
 
 
 def _names_below(
-    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path], linked: list[Path]
+    root: Path, ignored: IgnoreRules | None, unreadable: list[Path], left_out: dict[str, list[Path]]
 ) -> Iterator[str]:
-    """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""
+    """Yield the names of the files below a folder, in the order of their parts, with forward slashes.
+
+    Folders that cannot be listed, links to folders and system folders are added to ``unreadable`` and ``left_out``.
+    """
     waiting = [("", True)]  # names, and whether they are folders; the last one is the next
     while waiting:
         name, is_folder = waiting.pop()
@@ -155,30 +165,35 @@ def _names_below(
             continue
         folder = os.path.join(root, name)  # noqa: PTH118 - a string, for speed
         if name and os.path.islink(folder):  # noqa: PTH114
-            linked.append(root / name)
+            left_out.setdefault(LINK, []).append(root / name)
             continue
         try:
             with os.scandir(folder) as entries:
-                inside = _inside(entries, f"{name}/" if name else "", ignored)
+                inside, system = _inside(entries, f"{name}/" if name else "", ignored)
         except OSError:
             unreadable.append(root / name)
             continue
+        if system:
+            left_out.setdefault(SYSTEM, []).extend(root / each for each in sorted(system))
         inside.sort(reverse=True)
         waiting += inside
 
 
 def _inside(
-    entries: Iterable[os.DirEntry[str]], prefix: str, ignored: Callable[[str, bool], bool] | None
-) -> list[tuple[str, bool]]:
-    """Return the files and folders of a folder that are not skipped."""
-    inside = []
+    entries: Iterable[os.DirEntry[str]], prefix: str, ignored: IgnoreRules | None
+) -> tuple[list[tuple[str, bool]], list[str]]:
+    """Return the files and folders of a folder that are not skipped, and its system folders that are."""
+    inside, system = [], []
     for entry in entries:
-        if entry.name.startswith("."):
-            continue
         name, is_folder = prefix + entry.name, _is_folder(entry)
+        is_system = is_folder and _SYSTEM.fullmatch(entry.name) is not None
+        is_left_out = is_system or entry.name.startswith(".")
+        if is_left_out and not (is_folder and ignored and ignored.enters(name)):
+            system += [name] * is_system
+            continue
         if not (ignored and ignored(name, is_folder)):
             inside.append((name, is_folder))
-    return inside
+    return inside, system
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -235,7 +250,7 @@ def kind_left_out(name: str, *, videos: bool) -> str:
 
 
 def _plural(kind: str, count: int) -> str:
-    return f"{kind}s" if kind in (VIDEO, LINK) and count != 1 else kind
+    return f"{kind}s" if kind in (VIDEO, LINK, SYSTEM) and count != 1 else kind
 
 
 RULES_FILE = ".openvseignore"
@@ -250,7 +265,8 @@ class IgnoreRules:
     A rule is a pattern with ``*``, ``?`` and ``[...]``, none of which matches a slash, and ``**``, which matches any
     number of folders. A pattern with a slash before its end begins at the folder; another one matches at any depth.
     With a slash at its end it matches folders alone. ``!`` before a pattern takes an earlier rule back, but nothing
-    inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules.
+    inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules. A hidden or
+    system folder is only entered if such a rule has its name, without stars: ``!@eaDir/``.
 
     Args:
         lines: the rules, in their order.
@@ -266,7 +282,7 @@ class IgnoreRules:
 
     def __init__(self, lines: Sequence[str] = ()) -> None:
         written = (line for line in lines if line.strip() and not line.startswith("#"))
-        self._rules = [_rule(line) for line in reversed(list(written))]
+        self._rules = [(*_rule(line), line) for line in reversed(list(written))]
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -280,10 +296,12 @@ class IgnoreRules:
         """
         if is_folder:
             path += "/"
-        for fits, skips in self._rules:
-            if fits(path):
-                return skips
-        return False
+        return next((skips for fits, skips, _ in self._rules if fits(path)), False)
+
+    def enters(self, folder: str) -> bool:
+        """Return whether a folder that is left out by default is entered, as its name stands behind a ``!``."""
+        last = next(((skips, line) for fits, skips, line in self._rules if fits(f"{folder}/")), (True, ""))
+        return not last[0] and folder.rpartition("/")[2] in last[1]
 
 
 def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
