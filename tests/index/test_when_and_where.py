@@ -83,6 +83,7 @@ def test_when_and_where_a_photograph_was_taken(model: ColourModel, album: Path, 
         },
     }  # fmt: skip
     assert found(out, "taken >= 2024-06") == {"berlin.jpg"}
+    assert found(out, "taken = 2024-06-01T12:30:00+02:00") == {"berlin.jpg"}  # as it is told
     assert found(out, "taken < 2024") == found(out, "taken = 2023-12-31") == {"tokyo.jpg"}
     assert found(out, "date = 2026") == {"drawn.png"} and found(out, "date < 2025") == {
         "berlin.jpg",

@@ -29,6 +29,7 @@ _CONDITION = re.compile(
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+_OFFSET = re.compile(r"(?<=:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)$")
 _KINDS = ("image", "clip", "sentence")
 _FIELDS = ("path", "date", "taken", "near", "size", "kind")
 _NEAR = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*,\s*([+-]?\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*(km|m)")
@@ -321,9 +322,10 @@ def _shortened(value: str) -> str:
 
 def _period(value: str) -> tuple[datetime, datetime]:
     """Return when a year, month, day, minute or second begins and ends, by the clock of a place."""
+    text = _OFFSET.sub("", value).replace(" ", "T")  # as dates are compared by the clock of a place
     for precision, pattern in enumerate(_DATES):
         try:
-            start = datetime.strptime(value.replace(" ", "T"), pattern)
+            start = datetime.strptime(text, pattern)
         except ValueError:
             continue
         try:

@@ -409,7 +409,7 @@ def metres_between(
 
     Examples:
         >>> round(metres_between(52.52, 13.405, 48.857, 2.352) / 1000)  # Berlin and Paris
-        878
+        877
     """
     if not isinstance(latitude, int | float) or not isinstance(longitude, int | float):
         return None

@@ -20,7 +20,6 @@ from PIL import ExifTags, Image, IptcImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from openvse.files import whole_characters
 from openvse.media.images import opened_image
 from openvse.media.jxl import boxes_of
 from openvse.media.names import is_video_name, suffix_kind
@@ -163,7 +162,7 @@ def _text(value: object) -> str:
             return _text(value.decode("latin-1"))
     if not isinstance(value, str):
         return ""
-    text = whole_characters(value.partition("\0")[0])
+    text = value.partition("\0")[0].encode("utf-8", "replace").decode()
     plain = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(plain.split())[:_LONGEST]
 

@@ -80,8 +80,8 @@ class PageFields(BaseModel):
         list[Sentence],
         Field(
             max_length=16,
-            description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, size, kind or a key of the "
-            f"metadata; a pattern has at most {_WILD} stars.",
+            description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, taken, near, size, kind "
+            f"or a key of the metadata; a pattern has at most {_WILD} stars.",
             examples=[["date >= 2024", "size < 2MB"]],
         ),
     ] = []

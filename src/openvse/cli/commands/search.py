@@ -74,8 +74,8 @@ Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEST",
-        help="A condition on all hits, such as 'date >= 2024-05', 'path ~ holiday/*', 'size > 2MB', 'kind = clip', "
-        "or a key of metadata.jsonl; may be repeated.",
+        help="A condition on all hits, such as 'taken >= 2024-05', 'near = 52.5,13.4,20km', 'path ~ holiday/*', "
+        "'size > 2MB', or a key of the metadata; may be repeated.",
     ),
 ]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, metavar="N", help="How many hits of each query.")]

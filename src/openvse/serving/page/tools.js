@@ -6,6 +6,8 @@ const by = (id) => document.getElementById(id);
 const BUILT_IN = [
   { name: "path", values: [], hint: "holiday/*", operator: "~" },
   { name: "date", values: [], hint: "2024-05", operator: ">=" },
+  { name: "taken", values: [], hint: "2024-05", operator: ">=" },
+  { name: "near", values: [], hint: "52.5,13.4,20km", operator: "=" },
   { name: "size", values: [], hint: "2MB", operator: ">=" },
   { name: "kind", values: ["image", "clip"], hint: "clip", operator: "=" },
 ];
