@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from openvse.files import locked
 from openvse.model import TwoTower
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
-from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
 from openvse.training.collapse import CollapseDetector
 from openvse.training.schedule import Plateau
@@ -144,6 +145,84 @@ def test_a_run_with_a_limit_resumes_and_says_how_many(corpus: Path, tmp_path: Pa
         train(parse_recipe(tree), tmp_path / "parts", resume=True)
 
 
+SHORT = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 1, "warmup_epochs": 2}]
+LONGER = [SHORT[0], {"epochs": 3, "warmup_epochs": 2}]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("phases", "beside"),
+    [
+        (LONGER, {}),
+        (
+            [*SHORT, {"epochs": 2, "learning_rate": 1e-3}],
+            {"plateau": {"patience": 1, "factor": 0.5}, "average": {"decay": 0.9}},
+        ),
+    ],
+)
+def test_a_finished_run_with_more_epochs_equals_one_that_had_them(
+    corpus: Path, tmp_path: Path, phases: list[dict[str, Any]], beside: dict[str, Any]
+) -> None:
+    longer = tiny_recipe(corpus, phases=phases, **beside)
+    train(longer, tmp_path / "whole")
+    train(tiny_recipe(corpus, phases=SHORT, **beside), tmp_path / "parts")
+    with pytest.raises(Stop):
+        train(longer, tmp_path / "parts", resume=True, watcher=Recorder(10))
+    train(longer, tmp_path / "parts", resume=True)
+    for name in ("best/model.safetensors", "recipe.yaml"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
+    whole, parts = (torch.load(tmp_path / run / "last.pt") for run in ("whole", "parts"))
+    torch.testing.assert_close(parts["optimizer"], whole["optimizer"], rtol=0, atol=0)
+
+
+@pytest.mark.medium
+def test_epochs_that_are_done_keep_their_phases(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(tiny_recipe(corpus, phases=SHORT), run)
+    before = (run / "last.pt").read_bytes(), (run / "recipe.yaml").read_bytes()
+    for phases in (SHORT[:1], [{"epochs": 4}], [SHORT[0], {"epochs": 3}], [SHORT[0], *SHORT]):
+        with pytest.raises(TrainingError, match=r"epoch 2.*training\.phases.*--start"):
+            train(tiny_recipe(corpus, phases=phases), run, resume=True)
+    assert ((run / "last.pt").read_bytes(), (run / "recipe.yaml").read_bytes()) == before
+    watcher = Recorder()
+    train(tiny_recipe(corpus, phases=LONGER), run, resume=True, watcher=watcher)
+    assert "epoch 4 (before: 2): epoch 3 is in phase 2 of 2, at the learning rate 0.003125" in " ".join(
+        watcher.notes
+    )
+
+
+@pytest.mark.medium
+def test_a_loss_that_learns_goes_on_in_its_last_phase(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus, phases=[{"epochs": 1}])
+    tree["objective"]["ranking"]["criterion"] = {"name": "info_nce", "learned": True}
+    train(parse_recipe(tree), tmp_path)
+    tree["training"]["phases"] = [{"epochs": 1}, {"epochs": 1}]
+    with pytest.raises(TrainingError, match=r"learns.*training\.phases"):
+        train(parse_recipe(tree), tmp_path, resume=True)
+    tree["training"]["phases"] = [{"epochs": 2}]
+    assert train(parse_recipe(tree), tmp_path, resume=True).progress.epoch == 2
+
+
+@pytest.mark.medium
+def test_a_run_without_its_state_names_the_command_that_goes_on(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "a run"
+    train(tiny_recipe(corpus, phases=SHORT), run)
+    (run / "last.pt").unlink()
+    with pytest.raises(TrainingError, match="--start") as caught:
+        train(tiny_recipe(corpus, phases=LONGER), run, resume=True)
+    command = shlex.split(str(caught.value).partition("from that model: ")[2])
+    assert command[:2] == ["openvse", "train"] and command[-4:] == [
+        "--start",
+        str(run),
+        "--out",
+        f"{run}-more",
+    ]
+    recipe = load_recipe(command[2], [command[3], f"start={run}"])
+    assert [phase.epochs for phase in recipe.training.phases] == [1, 3]
+    assert train(recipe, Path(command[-1])).progress.epoch == 4
+
+
 @pytest.mark.medium
 def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
@@ -182,7 +261,7 @@ def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path) -> No
 KILLED_RUN = """
 import sys, time, yaml
 from pathlib import Path
-from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.records import Silent
 from openvse.tasks.run import train
 
@@ -323,8 +402,8 @@ class TestRefusals:
         before = (tmp_path / "last.pt").read_bytes()
         with pytest.raises(TrainingError):
             train(recipe, tmp_path)
-        with pytest.raises(TrainingError):
-            train(tiny_recipe(corpus, phases=[{"epochs": 2}]), tmp_path, resume=True)
+        with pytest.raises(TrainingError, match="another training"):
+            train(tiny_recipe(corpus, phases=[{"epochs": 1}], clip_norm=1.0), tmp_path, resume=True)
         assert (tmp_path / "last.pt").read_bytes() == before
 
     def test_a_run_that_another_process_writes(self, corpus: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -62,7 +64,8 @@ def train(
         folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``,
             and with a start also ``start/`` and ``before_after.md`` and ``.json``.
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
-            If there is no run yet, this one begins.
+            If there is no run yet, this one begins. ``training.phases`` may differ in epochs that are not done, so a
+            finished run can go on with more.
         overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
         same_data: whether to refuse to resume on other data than the run was trained on; otherwise they are told, and
             the best epoch is chosen among those on the present validation split.
@@ -114,7 +117,10 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
     if start is not None and (line := task.seen_by(start.model.provenance).describe(start.name)):
         inputs.watcher.warn(line)
     if goes_on:
-        trainer.resume(same_data=same_data)
+        before = _started_with(inputs.folder)
+        trainer.resume(None if before is None else before.training.phases, same_data=same_data)
+        if inputs.accelerator.is_main_process:
+            _note_recipe(inputs.folder, recipe)
     elif inputs.accelerator.is_main_process:
         _begin(inputs.folder, recipe, start)
     return RunResult(inputs.folder / BEST, trainer.fit())
@@ -204,28 +210,36 @@ def _claimed(folder: Path, recipe: RunRecipe, *, resume: bool, overwrite: bool) 
     """
     with made(folder), locked(folder, "run", TrainingError):
         if resume and (folder / CHECKPOINT).exists():
-            _check_recipe(folder / RECIPE, recipe)
+            _check_recipe(folder, recipe)
         elif not overwrite:
-            _check_empty(folder)
+            _check_empty(folder, recipe)
         yield
 
 
-def _check_recipe(written: Path, recipe: RunRecipe) -> None:
-    """Raise TrainingError unless the run that is resumed was started with this recipe."""
+def _started_with(folder: Path) -> RunRecipe | None:
+    """Return the recipe of the run in a folder; keys that an older openvse did not know have their defaults."""
+    written = folder / RECIPE
     if not written.is_file():
+        return None
+    return parse_recipe(yaml.safe_load(read_text(written)), copy=folder / START)
+
+
+def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
+    """Raise TrainingError unless the run that is resumed was started with this recipe, but for its phases."""
+    before, tree = _started_with(folder), recipe.to_dict()
+    if before is None:
         return
-    # Keys that an older openvse did not know have their defaults.
-    before = parse_recipe(yaml.safe_load(read_text(written)), copy=written.parent / START).to_dict()
-    tree = recipe.to_dict()
-    changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
+    told = before.to_dict()
+    told["training"]["phases"] = tree["training"]["phases"]  # the trainer knows how far they may differ
+    changed = sorted(key for key in {*told, *tree} if told.get(key) != tree.get(key))
     if changed:
         raise TrainingError(
-            f"run {written.parent} was started with another {', '.join(changed)}: resume with its own "
-            f"{written}, or start a new run in another folder"
+            f"run {folder} was started with another {', '.join(changed)}: resume with its own {folder / RECIPE} (only "
+            f"training.phases may differ, in epochs to come), or start a new run in another folder"
         )
 
 
-def _check_empty(folder: Path) -> None:
+def _check_empty(folder: Path, recipe: RunRecipe) -> None:
     """Raise TrainingError where a new run would replace what an earlier one reached."""
     if (folder / CHECKPOINT).exists():
         raise TrainingError(
@@ -234,9 +248,18 @@ def _check_empty(folder: Path) -> None:
         )
     if (folder / BEST / WEIGHTS).exists():
         raise TrainingError(
-            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, from which it could continue: "
-            f"replace it with --overwrite, or choose another --out"
+            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, from which it could continue: replace it "
+            f"with --overwrite, choose another --out, or train on from that model: {_anew(folder, recipe)}"
         )
+
+
+def _anew(folder: Path, recipe: RunRecipe) -> str:
+    """Return the command that begins a new run from the model of a folder, with the phases that were asked for."""
+    phases = [phase.model_dump(mode="json", exclude_defaults=True) for phase in recipe.training.phases]
+    flow = yaml.safe_dump(phases, default_flow_style=True, width=math.inf).strip()
+    named = str(folder / RECIPE) if (folder / RECIPE).is_file() else recipe.name
+    words = ("openvse", "train", named, f"training.phases={flow}", "--start", str(folder))
+    return shlex.join((*words, "--out", f"{folder}-more"))
 
 
 def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
@@ -247,5 +270,9 @@ def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
         (folder / name).unlink(missing_ok=True)
     for path in (folder / BEST, folder / "tensorboard", *folder.glob(f"{BEST}_epoch_*")):
         shutil.rmtree(path, ignore_errors=True)
+    _note_recipe(folder, recipe)
+
+
+def _note_recipe(folder: Path, recipe: RunRecipe) -> None:
     tree: dict[str, Any] = recipe.to_dict()
     write_whole(folder / RECIPE, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

@@ -70,6 +70,16 @@ class Schedule:
         raise IndexError(f"epoch {epoch} of a schedule of {first}")
 
 
+def same_past(before: Sequence[PhaseSpec], now: Sequence[PhaseSpec], epochs: int) -> bool:
+    """Return whether two schedules treat the first epochs alike, so that a run may go on from the one to the other."""
+
+    def past(phases: Sequence[PhaseSpec]) -> list[tuple[PhaseSpec, int]]:
+        every = [(phase.model_copy(update={"epochs": 1}), n) for phase in phases for n in range(phase.epochs)]
+        return every[:epochs]
+
+    return past(before) == past(now)
+
+
 @dataclass(frozen=True)
 class Plateau:
     """The number of validations without progress, and the factor of the learning rate that follows from them.

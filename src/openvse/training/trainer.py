@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cached_property
@@ -19,7 +19,7 @@ from torch import nn
 from openvse.corpus import also_trained_on
 from openvse.errors import TrainingError, said_by
 from openvse.model import Start
-from openvse.specs import RunRecipe
+from openvse.specs import PhaseSpec, RunRecipe
 from openvse.training.before_after import FromStart
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.collapse import CollapseDetector
@@ -27,7 +27,7 @@ from openvse.training.environment import environment, peak_memory, precision_of
 from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
 from openvse.training.other_data import OtherData, data_state, find_other_data
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
-from openvse.training.schedule import Schedule, announcement, phase_changes
+from openvse.training.schedule import Schedule, announcement, phase_changes, same_past
 from openvse.training.task import AnyTask, Step
 
 
@@ -153,16 +153,20 @@ class Trainer:
         # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
         self._checkpoint()
 
-    def resume(self, *, same_data: bool = False) -> None:
+    def resume(self, planned: Sequence[PhaseSpec] | None = None, *, same_data: bool = False) -> None:
         """Load the state in ``last.pt``.
 
         Args:
+            planned: the phases that the run had so far; None if they are those of the recipe.
             same_data: whether to refuse data that are not those that the run was trained on before.
 
         Raises:
-            TrainingError: the checkpoint does not fit, or the data are others and cannot be gone on with.
+            TrainingError: the checkpoint does not fit, epochs that are done had other phases, or the data are others
+                and cannot be gone on with.
         """
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
+        if planned is not None:
+            self._go_on_under(planned)
         other = find_other_data(state.get("data", {}), self.task, self.folder, same_data=same_data)
         try:
             self.model.load_state_dict(state["model"])
@@ -185,6 +189,30 @@ class Trainer:
             self.model.provenance["data"] = also_trained_on(now, {"data": before})
         if other is not None:
             self._go_on_with(other)
+
+    def _go_on_under(self, planned: Sequence[PhaseSpec]) -> None:
+        """Say how the schedule continues if phases were added or changed, which epochs that are done must not be."""
+        phases, done, now = self.recipe.training.phases, self.progress, self.schedule.num_epochs
+        if "train" in self.task.splits:  # as in ``with_phases_for``
+            images = self.task.splits["train"].images
+            planned = [phase for phase in planned if phase.least_images <= images]
+        reached, wrong = done.epoch + bool(done.step), ""
+        if not same_past(planned, phases, reached):
+            wrong = f"epoch {reached} is reached, and training.phases changes what was before it"
+        elif len(planned) != len(phases) and any(True for _ in self.objectives.parameters()):
+            wrong = "its loss learns parameters, of which each phase has its own, and training.phases has other phases"
+        if wrong:
+            raise TrainingError(
+                f"{self.folder}: {wrong}; give the last phase of its recipe.yaml more epochs, or begin a new run from "
+                f"its best model: --start {self.folder}"
+            )
+        if [*planned] != [*phases] and done.epoch < now:
+            rate = self.schedule.learning_rate(done.epoch, done.step) * done.plateau.rate_factor
+            self.watcher.note(
+                f"the run ends with epoch {now} (before: {sum(phase.epochs for phase in planned)}): epoch "
+                f"{done.epoch + 1} is in phase {self.schedule.phase_index(done.epoch) + 1} of {len(phases)}, at the "
+                f"learning rate {rate:g}"
+            )
 
     def _go_on_with(self, other: OtherData) -> None:
         """Say that the data are others, and begin anew what cannot go on with them."""
