@@ -65,6 +65,8 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
         "title",
         "id",
         "path",
+        "by",
+        "matched",
         "start",
         "end",
     }

@@ -12,7 +12,7 @@ from torch import Tensor
 from colour_model import COLOURS, ColourModel
 from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.search import Answer, Hit, Index, Query, SearchEngine, build_index
+from openvse.search import Answer, Hit, Index, Page, Query, SearchEngine, build_index
 from openvse.types import EmbeddingSet
 from resealing import reseal
 
@@ -42,7 +42,7 @@ def test_a_word_finds_its_image(engine: SearchEngine, photos: Path) -> None:
 def test_hits_are_ranked(engine: SearchEngine, photos: Path) -> None:
     (hits,) = engine.search(["blue"], top_k=3)
     assert [hit.rank for hit in hits] == [1, 2, 3]
-    assert hits[0] == Hit(1, hits[0].score, "blue.png", photos / "blue.png")
+    assert hits[0] == Hit(1, hits[0].score, "blue.png", photos / "blue.png", by="both", matched=("blue",))
     assert hits[0].score == pytest.approx(1.0, abs=1e-3)
     assert hits[0].score > hits[1].score >= hits[2].score
 
@@ -84,9 +84,12 @@ class ContraryModel(ColourModel):
 
 def test_the_model_decides_what_is_near(index: Index, engine: SearchEngine) -> None:
     contrary = SearchEngine(ContraryModel(), index)
-    for found, reverse in zip(engine.search(list(COLOURS)), contrary.search(list(COLOURS)), strict=True):
-        assert [hit.id for hit in found] == [hit.id for hit in reversed(reverse)]
-        assert [hit.score for hit in found] == [-hit.score for hit in reversed(reverse)]
+    looks = Page(only="looks")
+    for found, reverse in zip(
+        engine.answer(list(COLOURS), looks), contrary.answer(list(COLOURS), looks), strict=True
+    ):
+        assert [hit.id for hit in found.hits] == [hit.id for hit in reversed(reverse.hits)]
+        assert [hit.score for hit in found.hits] == [-hit.score for hit in reversed(reverse.hits)]
 
 
 class ForgetfulModel(ColourModel):

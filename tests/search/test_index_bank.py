@@ -67,7 +67,7 @@ def slow_order(index: Index, sentences: Sequence[str], beta: float = BETA) -> li
 
 def found(folder: Path, sentences: Sequence[str] = ASKED, top_k: int = 60) -> list[list[str]]:
     with SearchEngine(HashModel(), Index.open(folder)) as engine:
-        return [[hit.id for hit in hits] for hits in engine.search(sentences, top_k)]
+        return [[hit.id for hit in each.hits] for each in engine.answer(sentences, Page(top_k, only="looks"))]
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_a_search_orders_by_the_dynamic_inverted_softmax(folder: Path) -> None:
     assert found(folder) == slow_order(index, ASKED) != plain
     assert found(folder, top_k=3) == [order[:3] for order in slow_order(index, ASKED)]
     with SearchEngine(HashModel(), index) as engine:
-        (answer,) = engine.answer(ASKED[0], Page(top_k=60))
+        (answer,) = engine.answer(ASKED[0], Page(top_k=60, only="looks"))
         (likes,) = engine.search([Query(like=index.table.ids[3])], 60)
-        (some,) = engine.answer(ASKED[0], Page(top_k=60, where=("kind = clip",)))
+        (some,) = engine.answer(ASKED[0], Page(top_k=60, where=("kind = clip",), only="looks"))
     by_id = dict(
         zip(
             index.table.ids, vectors_of(index) @ HashModel().encode_text(ASKED[:1]).vectors[0, 0], strict=True

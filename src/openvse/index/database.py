@@ -17,6 +17,7 @@ from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
 from openvse.index.manifest import Item, damaged
+from openvse.index.words import FILL, REMOVE, SCHEMA, VERSION, words_of
 from openvse.media.matching import composed
 from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
@@ -283,7 +284,22 @@ class Database:
         sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
         return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
+    def has_words(self) -> bool:
+        """Return whether the words of the items can be searched; an earlier openvse kept none."""
+        return self.setting("words") == VERSION
+
+    def having(self, phrase: str, most: int) -> list[int]:
+        """Return the keys of items with a phrase (``index.words.phrases_of``), at most so many."""
+        sql = "SELECT rowid FROM words WHERE words MATCH ? LIMIT ?"
+        return [int(str(row[0])) for row in self.read(sql, (phrase, most))]
+
     # What follows changes the index, inside a transaction.
+
+    def keep_words(self) -> None:
+        """Keep the words of all items from now on, where an earlier openvse did not."""
+        if not self.has_words():
+            for statement in (*REMOVE, *SCHEMA, FILL):
+                self._connection.execute(statement)
 
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
         """Add items; those whose ids are there are replaced.
@@ -366,7 +382,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
             if is_new:
-                connection.executescript(f"BEGIN; {_SCHEMA} {_HEADERS} COMMIT;")
+                connection.executescript(f"BEGIN; {_SCHEMA} {_HEADERS} {'; '.join(SCHEMA)}; COMMIT;")
             elif write and "header" not in {row[1] for row in connection.execute("PRAGMA table_info(items)")}:
                 connection.executescript(
                     f"BEGIN; ALTER TABLE items ADD COLUMN header TEXT; {_HEADERS} COMMIT;"
@@ -384,7 +400,8 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Give a connection the functions that conditions need."""
+    """Give a connection the functions that conditions and words need."""
+    connection.create_function("words_of", 2, words_of, deterministic=True)
     connection.create_function("plain_text", 3, _plain_text, deterministic=True)
     connection.create_function("values_of", 2, _values_of, deterministic=True)
     connection.create_function("taken_at", 1, taken_at, deterministic=True)

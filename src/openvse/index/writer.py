@@ -305,7 +305,7 @@ class IndexWriter:
             IndexFormatError: the disk refuses.
         """
         waiting = any((self._pending, self._dropped, self._steps, self._notes))
-        changed = waiting or self.first_unfinished or self._is_moved()
+        changed = waiting or self.first_unfinished or self._is_moved() or self._lacks_words()
         with disk_errors(self._folder):
             if changed and (self._pending or self._database is not None):
                 self._commit(finished=True)
@@ -314,6 +314,9 @@ class IndexWriter:
 
     def _is_moved(self) -> bool:
         return self._database is not None and not set(self._roots) <= set(self._database.roots())
+
+    def _lacks_words(self) -> bool:
+        return self._database is not None and not self._database.has_words()
 
     def _go_on(self, found: FoundIndex, dtype: VectorDtype | None) -> None:
         """Go on with an index, if it is one of the same kind."""
@@ -383,6 +386,7 @@ class IndexWriter:
                 for step in self._steps:
                     step(database)
                 database.drop_empty_segments()
+                database.keep_words()
             self.first_unfinished = 0 if finished else self.first_unfinished or self.run
             database.set("unfinished", str(self.first_unfinished or ""))
             database.set("run", str(self.run))

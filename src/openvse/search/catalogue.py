@@ -28,11 +28,13 @@ from openvse.index.conditions import Condition, all_of, allowed_items
 from openvse.index.database import add_functions, encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import Item
+from openvse.index.words import phrases_of
 from openvse.media.segments import file_of
 from openvse.search.bank import IndexBank
 from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
+from openvse.search.words import COMMON, FEW, WordHits
 from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, kind_of, open_store
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
@@ -98,6 +100,14 @@ class Catalogue(ABC):
             ModelError: a query's does.
         """
 
+    def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
+        """Return the items that have words of a sentence and fulfil conditions; None where no words are kept."""
+        return None
+
+    def scores(self, queries: EmbeddedQueries, ids: Sequence[str]) -> Float[np.ndarray, "Q n"]:
+        """Return the scores of some items."""
+        raise NotImplementedError
+
     @abstractmethod
     def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items, in single precision; raise MissingItemError where there is none of an id."""
@@ -157,8 +167,8 @@ class IndexCatalogue(Catalogue):
         engine: str | None = None,
     ) -> None:
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
-        exact = ExactSearch(index.segments, compare, names=index.table.ids)
-        self.searcher = open_searcher(index, exact, engine=engine, model=model)
+        self._exact = ExactSearch(index.segments, compare, names=index.table.ids)
+        self.searcher = open_searcher(index, self._exact, engine=engine, model=model)
         bank = IndexBank.read(index.path) if index.manifest.holds == "images" else None
         self._hubs = None if bank is None else bank.attraction(index, compare)
         self._order = np.argsort(index.table.keys, kind="stable")
@@ -214,6 +224,31 @@ class IndexCatalogue(Catalogue):
             for row in zip(scores.tolist(), positions.tolist(), strict=True)
         ]
 
+    def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
+        """Return the items that have words of a sentence; words that many items have are not looked up."""
+        most, found = max(FEW, int(COMMON * len(self))), dict[str, list[int]]()
+        with self.index.database() as database:
+            if not database.has_words():
+                return None
+            for word, phrase in phrases_of(text).items():
+                keys = database.having(phrase, most + 1)
+                found[word] = keys if len(keys) <= most else []
+        allowed, ids = self._allowed(where), self.index.table.ids
+        places = {word: [self._place(key) for key in keys] for word, keys in found.items()}
+        return WordHits.of(
+            {
+                word: [
+                    ids[place] for place in some if place is not None and (allowed is None or allowed[place])
+                ]
+                for word, some in places.items()
+            },
+            len(self),
+        )
+
+    def scores(self, queries: EmbeddedQueries, ids: Sequence[str]) -> Float[np.ndarray, "Q n"]:
+        """Return the exact scores of some items."""
+        return self._exact.score(queries, self.vectors(ids))
+
     def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items."""
         return self.index.gather(np.array([self._position(each) for each in ids])).astype(np.float32)
@@ -237,11 +272,16 @@ class IndexCatalogue(Catalogue):
 
     def item(self, key: int) -> Item:
         """Return id, time and size of an item; they are in memory."""
-        place = int(np.searchsorted(self._keys, key))
-        if place == len(self._keys) or self._keys[place] != key:
+        position, table = self._place(key), self.index.table
+        if position is None:
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
-        position, table = int(self._order[place]), self.index.table
         return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
+
+    def _place(self, key: int) -> int | None:
+        """Return the position of an item by its key; None where the index does not hold it."""
+        place = int(np.searchsorted(self._keys, key))
+        is_held = place < len(self._keys) and self._keys[place] == key
+        return int(self._order[place]) if is_held else None
 
     def facts(self, key: int) -> ItemFacts:
         """Return what is known of an item, its metadata from the database."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -26,6 +27,7 @@ from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import comparison_of
 from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
+from openvse.search.words import DEPTH, WordHits, joined
 from openvse.stores import Note, StoreAddress
 
 if TYPE_CHECKING:
@@ -219,10 +221,11 @@ class SearchEngine:
         ]
         for query, each in zip(queries, probabilities, strict=True):
             each.check([query])
+        said = [self._said(*each) for each in zip(queries, pages, where, strict=True)]
         embedded = embed_queries(queries, self._texts, self._images, self._items)
         groups: dict[object, list[int]] = {}
         for number, query in enumerate(queries):
-            alike = where[number], pages[number].one_per_file, query.is_sentence
+            alike = where[number], pages[number].one_per_file, query.is_sentence, pages[number].only
             groups.setdefault(alike, []).append(number)
         hits: dict[int, list[Hit]] = {}
         for numbers in groups.values():
@@ -230,17 +233,19 @@ class SearchEngine:
             some = [pages[number] for number in numbers]
             wanted = max(page.skip + page.top_k for page in some) + 1
             wanted += any(queries[number].like is not None for number in numbers)
-            asked, conditions = embedded.some(np.array(numbers)), where[numbers[0]]
-            found = self._nearest(
-                asked, wanted, queries[numbers[0]].is_sentence, conditions, some[0].one_per_file
-            )
+            asked, search = embedded.some(np.array(numbers)), self._by_looks
+            words = [said[number] for number in numbers]
+            if any(each.shares for each in words) or some[0].only == "words":
+                search, wanted = partial(self._by_both, words, some), max(wanted, DEPTH)
+            find = partial(search, asked, queries[numbers[0]].is_sentence, where[numbers[0]])
+            found = self._of_files(find, wanted) if some[0].one_per_file else find(wanted)
             hits |= zip(numbers, found, strict=True)
-        words, doubts = self._unknown_words(queries), self._doubts(where)
+        unknown, doubts = self._unknown_words(queries), self._doubts(where)
         return [
             replace(
                 _answer(query, hits[number], pages[number], probabilities[number]),
                 searched=0 if where[number] and not hits[number] else counts[number],
-                unknown_words=words[number],
+                unknown_words=unknown[number],
                 uncertainty=self._uncertainty(embedded, number),
                 warnings=doubts[where[number]],
             )
@@ -254,24 +259,60 @@ class SearchEngine:
             _logger.warning("%s", doubt)
         return doubts
 
-    def _nearest(
+    def _said(self, query: Query, page: Page, where: tuple[Condition, ...]) -> WordHits:
+        """Return the items that have words of a query; none where these do not count."""
+        if page.only == "words" and not query.is_sentence:
+            raise DataError(
+                "only=words needs queries that are just a sentence: leave it out, or give a sentence"
+            )
+        found = WordHits()
+        if page.only != "looks" and query.is_sentence:
+            kept = self.catalogue.words(query.text, where)
+            if kept is None and page.only == "words":
+                raise DataError(
+                    "no words of the items are kept here: run 'openvse index' again, and search its folder"
+                )
+            found = found if kept is None else kept
+        return found
+
+    def _by_looks(
+        self, queries: EmbeddedQueries, sentences: bool, where: tuple[Condition, ...], count: int
+    ) -> list[list[Hit]]:
+        """Return the best items of each query by their scores."""
+        found = self.catalogue.nearest(queries, count, where, sentences=sentences)
+        return [[self._hit(score, item_id) for score, item_id in row] for row in found]
+
+    def _by_both(
         self,
+        words: Sequence[WordHits],
+        pages: Sequence[Page],
         queries: EmbeddedQueries,
-        wanted: int,
         sentences: bool,
         where: tuple[Condition, ...],
-        one_per_file: bool,
+        count: int,
     ) -> list[list[Hit]]:
-        """Return the best items of each query; with ``one_per_file``, so many of them that enough files are found."""
+        """Return the best items of each query by words and looks; see ``search.words``."""
+        alone = pages[0].only == "words"
+        rows = [[]] * len(words) if alone else self._by_looks(queries, sentences, where, count)
+        found = []
+        for number, (row, said, page) in enumerate(zip(rows, words, pages, strict=True)):
+            looks = [hit.id for hit in row]
+            hits, first = dict(zip(looks, row, strict=True)), set(looks[: page.skip + page.top_k])
+            others = [item_id for item_id in said.shares if item_id not in hits]
+            if others:
+                scores = self.catalogue.scores(queries.some(np.array([number])), others)[0].tolist()
+                hits |= {each: self._hit(score, each) for score, each in zip(scores, others, strict=True)}
+            for each, matched in said.matched.items():
+                hits[each] = replace(hits[each], by="both" if each in first else "words", matched=matched)
+            order = joined(said, looks, {each: hit.score for each, hit in hits.items()})
+            found.append([hits[each] for each in order])
+        return found
+
+    def _of_files(self, find: Callable[[int], list[list[Hit]]], wanted: int) -> list[list[Hit]]:
+        """Return the first hit of each file, of so many hits that enough files are found."""
         count = wanted
         while True:
-            found = [
-                [self._hit(score, item_id) for score, item_id in row]
-                for row in self.catalogue.nearest(queries, count, where, sentences=sentences)
-            ]
-            if not one_per_file:
-                return found
-            best = [best_of_files(hits) for hits in found]
+            best = [best_of_files(hits) for hits in find(count)]
             if count >= len(self.catalogue) or all(len(hits) >= wanted for hits in best):
                 return best
             count *= 4

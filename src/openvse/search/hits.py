@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, ModelError
+from openvse.index.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
 from openvse.model.calibration import Calibration, check_precision
 from openvse.search.query import Query
@@ -21,14 +22,13 @@ FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
 GENERAL = 0.01
 """The share of the images of which the words assume that they fit, as a sentence may be a general one."""
 
-_TITLES = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
 FILE_KEYS = ("file_name", "image", "path", "video", "split")
 """Keys of the users' metadata that say which file a line is about, or where it belongs, and nothing of its content."""
 
 
 def title_of(metadata: Mapping[str, object]) -> str:
     """Return the text of a user's metadata that names an item best: a caption, a title or another text; "" for none."""
-    named = [metadata.get(key) for key in _TITLES]
+    named = [metadata.get(key) for key in TITLE_KEYS]
     named = [value[0] if isinstance(value, list) and value else value for value in named]
     others = [value for key, value in metadata.items() if key not in (*FILE_KEYS, "taken", "camera")]
     for value in (*named, *others):
@@ -54,6 +54,8 @@ class Hit:
         fit: how well the image fits the sentence, in a word (``FITS``): its probability if one in a hundred images
             (``GENERAL``) fits the sentence, or as many as are expected; "" where ``probability`` is None.
         uncertainty: the sum of the variances of the item, if its embedding is a distribution.
+        by: why it was found: ``looks``, ``words``, or ``both`` where looks alone would have shown it by this page, too.
+        matched: the words of the sentence that it has, of those that were looked up.
     """
 
     rank: int
@@ -66,6 +68,8 @@ class Hit:
     title: str = ""
     fit: str = ""
     uncertainty: float | None = None
+    by: Literal["looks", "words", "both"] = "looks"
+    matched: tuple[str, ...] = ()
 
     @property
     def source(self) -> Path | ClipSegment:
@@ -86,6 +90,8 @@ class Hit:
             "path": str(self.path),
             "start": self.start,
             "end": self.end,
+            "by": self.by,
+            "matched": [*self.matched],
             **uncertainty_of(self),
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,6 +17,8 @@ from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
 
 PartT = TypeVar("PartT")
+Only = Literal["words", "looks"]
+"""One of the two rankings of a search."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,10 @@ class Page:
         expected: how many of the items searched are expected to be relevant to a sentence, for the probabilities; by
             default as many as in the data that the model's curve was fitted on (often 1).
         one_per_file: of the segments of a clip, only the best one.
+        only: ``words`` for items that have words of the sentence, ``looks`` for the order by scores; None joins both.
 
     Raises:
-        DataError: ``top_k`` or ``skip`` is outside its range.
+        DataError: ``top_k`` or ``skip`` is outside its range, or ``only`` is another word.
     """
 
     top_k: int = 10
@@ -97,12 +100,15 @@ class Page:
     min_precision: float | None = None
     expected: float | None = None
     one_per_file: bool = False
+    only: Only | None = None
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.skip < 0:
             raise DataError(
                 f"top_k is {self.top_k} and skip {self.skip}: allowed are 1 and more, and 0 and more"
             )
+        if self.only not in (None, *get_args(Only)):
+            raise DataError(f"only is {self.only!r}: give words, looks, or nothing for both")
 
     def of_all(self, count: int) -> Page:
         """Return the page of the first so many hits, at least as many as this one ends with, whatever they score."""

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from openvse.errors import DataError
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query, parse_condition
+from openvse.search.query import Only
 from openvse.serving.served import Served
 
 LARGEST_PAGE = 200
@@ -96,6 +97,12 @@ class PageFields(BaseModel):
         float | None,
         Field(gt=0, le=1e9, description="How many images are expected to be relevant.", examples=[None]),
     ] = None
+    only: Annotated[
+        Only | None,
+        Field(
+            description="words or looks: one of the two rankings that are joined otherwise.", examples=[None]
+        ),
+    ] = None
     rerank: Annotated[bool, Field(description="Let the second model rank the first hits again.")] = False
 
 
@@ -146,7 +153,8 @@ def asked_by(
         served.key(fields.like_id)  # there is such an item
         like = fields.like_id
     query = Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight)
-    return query, Page(page.top_k, page.skip, where, page.min_score, page.min_precision, page.expected)
+    numbers = page.min_score, page.min_precision, page.expected
+    return query, Page(page.top_k, page.skip, where, *numbers, only=page.only)
 
 
 HIT_EXAMPLE: dict[str, Any] = {
@@ -158,6 +166,8 @@ HIT_EXAMPLE: dict[str, Any] = {
     "key": 17,
     "id": "holiday/0001.jpg",
     "title": "A dog runs on a beach.",
+    "by": "both",
+    "matched": ["beach"],
     "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
 }
 FOUND_EXAMPLE: dict[str, Any] = {

@@ -239,6 +239,8 @@ class Served:
             "id": escaped(hit.id),
             "title": self.readable(hit.title) or _spelled(hit.id),
             "thumbnail": f"/api/items/{key}/thumbnail?v={self.version(key)}",
+            "by": hit.by,
+            "matched": [*hit.matched],
             **uncertainty_of(hit),
         }
 

@@ -98,6 +98,14 @@ Expected = Annotated[
         "many as in the data that these were fitted on.",
     ),
 ]
+Only = Annotated[
+    Literal["words", "looks"] | None,
+    typer.Option(
+        metavar="WHICH",
+        help="words: only items with words of the sentence in their names, captions or keywords; looks: the order by "
+        "scores alone. Otherwise both count.",
+    ),
+]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
 ]
@@ -125,6 +133,7 @@ def search(
     min_score: MinScore = None,
     min_precision: MinPrecision = None,
     expected: Expected = None,
+    only: Only = None,
     rerank: Rerank = None,
     engine: Engine = None,
     html: Html = None,
@@ -142,7 +151,7 @@ def search(
     named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)
     again = None if rerank is None else Reranking.read(rerank)
-    page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per_file)
+    page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per_file, only)
     index = Index.open(folder)
     asked = read_queries(sentences, like or [], index.table.ids)
     queries = queries_of(asked, with_image, avoid or [])
@@ -157,6 +166,7 @@ def search(
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
         answers = searcher.answer(queries, page, reranker)
+    tell_of_words(index)
     warn_of_precision(answers, page)
     warn_of_gone(index, answers)
     if form in ("table", "json"):
@@ -289,7 +299,8 @@ def print_answers(
                 likely = f"{percent(hit.probability):>5}  "  # they speak of numbers
             name = escaped(hit.id if sentences else hit.path)
             span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")
+            said = f"  ({', '.join(hit.matched)})" if hit.matched else ""
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}{escaped(said)}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
 
@@ -349,6 +360,15 @@ def show_page(page: Path) -> None:
 
     if not webbrowser.open(page.resolve().as_uri()):
         warn(f"no browser could be started: open {page} yourself")
+
+
+def tell_of_words(index: Index) -> None:
+    """Say with ``--verbose`` that an index of an earlier openvse keeps no words."""
+    from openvse.cli.progress import detail
+
+    with index.database() as database:
+        if not database.has_words():
+            detail("the index keeps no words of its items, so looks alone count: run 'openvse index' again")
 
 
 def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:

@@ -219,7 +219,7 @@ function showChip() {
   if (image) by("chip-image").src = `api/images/${image}`;
   else if (like !== null) by("chip-image").src = api.address(query.likeThumbnail || `api/items/${like}/thumbnail`);
   by("chip-image").alt = image ? "The image that is searched with" : "The image whose likes are searched";
-  by("q").placeholder = by("chip").hidden ? "Describe an image" : "Add words";
+  by("q").placeholder = by("chip").hidden ? "Describe an image, or give a name" : "Add words";
 }
 
 // The address remembers what was asked, so that the browser's buttons work.

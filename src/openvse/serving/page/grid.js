@@ -86,8 +86,9 @@ export class Grid {
   #made(hit, place) {
     const picture = make("img", { alt: "", loading: "lazy", decoding: "async" });
     const likely = hit.fit ? `, ${hit.fit}` : "";
+    const said = hit.matched.length ? `, has the words ${hit.matched.join(", ")}` : "";
     const moved = hit.was === null || hit.was === hit.rank ? "" : `, was ${hit.was}`;
-    const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${moved}` });
+    const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${said}${moved}` });
     card.dataset.place = place;
     picture.addEventListener("load", () => {
       const shape = picture.naturalWidth / picture.naturalHeight;
@@ -98,6 +99,7 @@ export class Grid {
     picture.src = address(hit.thumbnail);
     const shot = make("span", { className: "shot" }, picture);
     if (hit.was !== null) shot.append(move(hit));
+    if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and its looks" : "found by its words" }, hit.matched.join(" ")));
     const name = make("span", { className: "name", title: hit.id }, hit.title);
     card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${hit.fit}` }, hit.fit || score(hit.score))));
     return make("li", {}, card);

@@ -119,6 +119,7 @@ export class Panel {
       entries[0] = ["Rank, was → now", `${hit.was} → ${hit.rank}`, kind];
     }
     entries.push(["Score", score(hit.score)]);
+    if (hit.matched.length) entries.push(["Words", hit.matched.join(", ")]);
     if (hit.fit) entries.push(["Fit", hit.fit], ["Probability", percent(hit.probability)]);
     by("scores").replaceChildren(...entries.map(([name, value, kind = ""]) => make("div", {}, make("dt", {}, name), make("dd", { className: kind }, value))));
   }

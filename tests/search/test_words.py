@@ -1,0 +1,177 @@
+"""Words and looks together: what finds an item by its name or by what is said of it, and how the rankings join."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from colour_model import COLOURS, ColourModel, paint
+from openvse.errors import DataError
+from openvse.index.database import Database
+from openvse.index.words import REMOVE
+from openvse.search import Index, Page, Query, SearchEngine, build_index, remove_items
+from openvse.search.words import DEPTH, WordHits, joined
+from openvse.types import EmbeddingSet
+
+SAID = (
+    {"file_name": "IMG_2041.png", "caption": "Grandma at the café", "keywords": ["Straße", "東京タワー"]},
+    {"file_name": "trip/DSC0007.png", "sentences": [{"raw": "a boat"}], "mood": "unheard"},
+)
+
+
+class Painter(ColourModel):
+    """Embeds a sentence by the first colour in it; red where there is none."""
+
+    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+        words = [[word for word in caption.split() if word in COLOURS] for caption in captions]
+        return super().encode_text([(each or ["red"])[0] for each in words], batch_size)
+
+
+@pytest.fixture
+def model() -> Painter:
+    return Painter()
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of 30 green images, one of which is called IMG_2041, a red one in a folder, and two blue ones."""
+    folder = tmp_path_factory.mktemp("words") / "photos"
+    for number in range(29):
+        paint(folder / f"x{number:02d}.png", "green")
+    paint(folder / "IMG_2041.png", "green")
+    paint(folder / "trip" / "DSC0007.png", "red")
+    for name in ("y1", "y2"):
+        paint(folder / f"{name}.png", "blue")
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, SAID)))
+    build_index(Painter(), folder, folder.parent / "index")
+    return folder.parent / "index"
+
+
+@pytest.fixture
+def own(out: Path, tmp_path: Path) -> Path:
+    """A copy of the index and its images, which may be changed."""
+    shutil.copytree(out.parent, tmp_path / "own")
+    build_index(Painter(), tmp_path / "own" / "photos", tmp_path / "own" / "index", overwrite=True)
+    return tmp_path / "own" / "index"
+
+
+def words(out: Path, query: str, where: tuple[str, ...] = ()) -> list[str]:
+    engine = SearchEngine(Painter(), Index.open(out))
+    return [hit.id for hit in engine.answer(query, Page(only="words", where=where))[0].hits]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "IMG_2041",
+        "2041",
+        "img 2041",
+        "img2041",
+        "IMG-2041.PNG",
+        "grandma",
+        "GRANDMA cafe\u0301",
+        "cafe",
+        "STRASSE",
+        "東京",
+    ],
+)
+def test_names_and_texts_find_an_item(out: Path, query: str) -> None:
+    assert words(out, query)[:1] == ["IMG_2041.png"]
+
+
+@pytest.mark.parametrize(
+    "query", ["unheard", "京東", "png", "204", "metadata", "?! \U0001f600", "q\0b \ud800"]
+)
+def test_what_is_no_word_or_one_of_most_items_finds_nothing(out: Path, query: str) -> None:
+    assert words(out, query) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ['"', "AND", "boat OR", "NOT boat", "boat*", "text:boat", "^boat", "NEAR(boat, 9)", "(boat", "- + boat"],
+)
+def test_no_query_is_a_fault_of_syntax(out: Path, query: str) -> None:
+    assert words(out, query) == (["trip/DSC0007.png"] if "boat" in query and query[4:5] not in ":(" else [])
+
+
+def test_both_rankings_join_and_a_hit_says_why(out: Path) -> None:
+    engine = SearchEngine(Painter(), Index.open(out))
+    (answer,) = engine.answer("blue 2041", Page(top_k=2))
+    found = [(hit.id, hit.by, hit.matched) for hit in answer.hits]
+    assert found == [("IMG_2041.png", "words", ("2041",)), ("y1.png", "looks", ())]
+    (looks,) = engine.answer("blue 2041", Page(top_k=33, only="looks"))
+    scores = {hit.id: hit.score for hit in looks.hits}
+    assert all(hit.score == scores[hit.id] for hit in answer.hits)
+    (other,) = engine.answer("red boat", Page(top_k=1))
+    assert [(hit.by, hit.matched) for hit in other.hits] == [("both", ("boat",))]
+    assert other.hits[0].to_json()["matched"] == ["boat"]
+
+
+def test_without_words_the_order_is_that_of_looks(out: Path) -> None:
+    engine = SearchEngine(Painter(), Index.open(out))
+    for query in ("blue", "green nothing", Query(image=out.parent / "photos" / "y1.png")):
+        (both,), (looks,) = engine.answer(query, Page()), engine.answer(query, Page(only="looks"))
+        assert both.hits == looks.hits
+    with pytest.raises(DataError):
+        engine.answer(Query("2041", like="y1.png"), Page(only="words"))
+
+
+def test_pages_conditions_and_thresholds_hold_for_both(out: Path) -> None:
+    engine = SearchEngine(Painter(), Index.open(out))
+    whole = engine.search("blue grandma boat", top_k=33)[0]
+    pages = [engine.answer("blue grandma boat", Page(4, skip))[0].hits for skip in range(0, 33, 4)]
+    assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
+    assert [hit.rank for page in pages for hit in page] == [*range(1, 34)]
+    assert words(out, "grandma boat", where=("path ~ trip/*",)) == ["trip/DSC0007.png"]
+    (answer,) = engine.answer("blue grandma", Page(33, min_score=0.5))
+    assert [hit.id for hit in answer.hits] == ["y1.png", "y2.png"]
+
+
+def test_the_rarer_its_words_are_the_more_of_a_sentence_an_item_has() -> None:
+    said = WordHits.of({"a": ["x", "y", "z"], "b": ["z"], "c": []}, 10)
+    whole = math.log1p(10 / 3) + math.log1p(10)
+    assert [*said.shares] == ["z", "x", "y"]
+    assert said.shares["x"] == pytest.approx(math.log1p(10 / 3) / whole, abs=1e-6)
+    assert (said.shares["z"], said.matched["z"]) == (1, ("a", "b"))
+
+
+def test_items_with_equal_words_share_a_rank_and_looks_decide() -> None:
+    scores = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.2}
+    said = WordHits({"b": 1.0, "c": 1.0, "d": 0.5})
+    assert said.sums(1.0) == {"b": 1 / 61, "c": 1 / 61, "d": 0.125 / 63}
+    assert joined(said, ["a"], scores) == ["c", "b", "a", "d"]
+    assert joined(said, ["a", "d"], scores) == ["d", "c", "b", "a"]
+    deep = [f"{number:04d}" for number in range(DEPTH)]
+    late = joined(WordHits({"b": 0.5}), [*deep, "b"], {**dict.fromkeys(deep, 0.5), "b": 0.4})
+    assert late[-1] == "b"
+
+
+def test_words_follow_the_items(model: Painter, own: Path) -> None:
+    folder = own.parent / "photos"
+    (folder / "metadata.jsonl").write_text('{"file_name": "y1.png", "title": "Grandpa"}')
+    (folder / "y2.png").rename(folder / "lighthouse.png")
+    build_index(model, folder, own)
+    assert (words(own, "grandpa"), words(own, "lighthouse")) == (["y1.png"], ["lighthouse.png"])
+    assert words(own, "grandma") == words(own, "y2") == []
+    remove_items(own, ["lighthouse.png"])
+    assert words(own, "lighthouse") == []
+    build_index(model, folder, own, overwrite=True)
+    assert words(own, "lighthouse") == ["lighthouse.png"]
+
+
+def test_an_index_of_an_earlier_openvse_gets_words_without_embedding(model: Painter, own: Path) -> None:
+    with Database(own / Index.open(own).manifest.items, write=True) as database, database.transaction():
+        for statement in (*REMOVE, "DELETE FROM settings WHERE name = 'words'"):
+            database._connection.execute(statement)
+    before = SearchEngine(model, Index.open(own))
+    assert before.search("blue 2041", top_k=1)[0][0].id == "y1.png"
+    with pytest.raises(DataError):
+        words(own, "2041")
+    model.batches.clear()
+    build_index(model, own.parent / "photos", own)
+    assert (words(own, "2041"), model.encoded) == (["IMG_2041.png"], [])
