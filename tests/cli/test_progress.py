@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import openvse.cli.progress as module
 from openvse.cli.progress import Bars, Lines, Nothing, TrainingBar, bar, counted, note, voice, warn
+from openvse.errors import OpenVSEError
 from openvse.training.records import EpochReport, StepReport, Watcher
 
 METRICS = {"rsum": 412.34, "i2t_r1": 40.0, "t2i_r1": 31.26}
@@ -164,6 +166,22 @@ def test_a_warning_is_one_line_and_its_brackets_are_text(capsys) -> None:
     assert capsys.readouterr().err == f"warning: {message}\n"
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_the_library_logs_is_a_warning_or_a_detail(
+    verbose: bool, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("openvse.registry")
+
+    def log(*_: object, **__: object) -> None:
+        logger.info("in bf16")
+        logger.warning("a word is unknown")
+        raise OpenVSEError("enough")
+
+    monkeypatch.setattr("openvse.cli.embedders.load_embedder", log)
+    said = invoke("index", tmp_path, tmp_path, "--out", tmp_path / "index", *["--verbose"] * verbose).stderr
+    assert "warning: a word is unknown" in said and ("in bf16" in said) is verbose
+
+
 def test_quiet_keeps_warnings_alone(capsys, quiet: None) -> None:
     with bar() as progress:
         counted(progress, "extracting")(2, 2, 1.0)
@@ -239,6 +257,8 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
         "kept": [],
         "left_out": {"SVG": [str(tmp_path / "mixed" / "logo.svg")]},
         "engine": {"name": "exact", "put": 0, "removed": 0, "recall": None},
+        "query_bank": None,
+        "towers": [],
     }
     skipped, left_out = indexed["warnings"]
     assert skipped == f"skipped {tmp_path / 'mixed' / 'bad.png'}: it is not an image we read"

@@ -66,6 +66,7 @@ class Commands(TyperGroup):
             message, code = (f"error: {told}", 2) if stop is None else describe_stop(stop)
         finally:
             logger.removeHandler(warnings)
+            logger.setLevel(logging.NOTSET)
             warnings.close()
             voice.reset()
         if (
@@ -152,6 +153,7 @@ def options(
     from openvse.media.names import PIXELS_VARIABLE
 
     voice.quiet, voice.verbose = quiet, verbose
+    logging.getLogger("openvse").setLevel(logging.INFO if verbose else logging.NOTSET)
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
     keep_freed_memory()

@@ -67,14 +67,17 @@ def warn(message: str) -> None:
 
 
 class Warnings(logging.Handler):
-    """Prints the warnings that the library logs, a repeated message once; of skipped items the first, and a count."""
+    """Prints the warnings that the library logs, a repeated message once; of skipped items the first, and a count.
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+    What it logs below a warning is a detail.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         message = " ".join(record.getMessage().split())
+        if record.levelno < logging.WARNING:
+            detail(message)
+            return
         if message in voice.warnings:
             return
         voice.skipped += record.msg == SKIPPED
