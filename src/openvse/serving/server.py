@@ -36,9 +36,10 @@ _KEEP_ALIVE_S = 5
 _TALKATIVE = ("openvse.model.two_tower", "openvse.vqa.answerer", "openvse.search.rerank")
 
 
-def require_packages() -> None:
-    """Raise OpenVSEError unless the packages of the extra ``serve`` are installed."""
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+def require_packages(*, watch: bool = False) -> None:
+    """Raise OpenVSEError unless the packages of the extra ``serve`` are installed; one of them watches folders."""
+    needed = _NEEDED | ({"watchfiles": "watchfiles"} if watch else {})
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
     if missing:
         raise OpenVSEError(f"a server needs {', '.join(missing)}: {install('serve')}")
 

@@ -34,6 +34,8 @@ from openvse.serving.layers import Metrics
 from openvse.serving.schemas import LARGEST_PAGE
 from openvse.serving.served import Served, Source
 from openvse.serving.settings import Settings
+from openvse.serving.watching import FolderWatch
+from openvse.stores import StoreAddress
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
     from openvse.model import TwoTower
@@ -70,11 +72,13 @@ class Service:
         reranker: a second model, which ranks the first hits again.
         answerer: a model that answers questions about images.
         names: names of the models for display, by role: ``model``, ``rerank`` and ``answer``.
+        watch: whether to update the index whenever its folders change (``FolderWatch``).
 
     Raises:
         EngineError: the engine cannot be reached.
         IndexFormatError: the index is missing, damaged, or made by another model.
-        ModelError: the second model, or the one that answers, cannot read images.
+        ModelError: the second model, or the one that answers, cannot read images; or an engine, or an index of stored
+            features, is to be watched.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Service:
         reranker: TwoTower | None = None,
         answerer: Answerer | None = None,
         names: Mapping[str, str] | None = None,
+        watch: bool = False,
     ) -> None:
         self.settings, self.limits = settings, settings.limits
         self.model, self.reranker, self.answerer = model, reranker, answerer
@@ -100,6 +105,7 @@ class Service:
         self._remembering = RememberingModel(model, self.limits.sentences)
         self._seen = self._source.state(None)
         self.served = self._source.open(self._remembering)
+        self._watch = self._watching(self._source.place) if watch else None
         self.metrics = Metrics()
         self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
         self._kept: ByteCache[bytes] = ByteCache(self.limits.kept_bytes)
@@ -130,6 +136,8 @@ class Service:
         if len(self.served):
             await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)), timeout_s=600)
         self._following = asyncio.create_task(self._follow())
+        if self._watch is not None:
+            self._watch.start()
         self.is_ready = True
 
     async def stop(self) -> None:
@@ -137,11 +145,28 @@ class Service:
         self.is_ready = False
         if self._following is not None:
             self._following.cancel()
+        if self._watch is not None:
+            await asyncio.to_thread(self._watch.stop, self.limits.stop_s)
         await self._gatherer.drained()
         self._main.submit(self.served.close)
         self._main.shutdown(wait=False)
         for pool in (self._slow, self._decoders):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _watching(self, place: Path | StoreAddress) -> FolderWatch:
+        if not isinstance(place, Path):
+            raise ModelError(
+                "the folders of an engine are not watched: serve the index that fills it with --watch"
+            )
+        model = self.model
+        behind = isinstance(model, IndexTowers) and self.looks  # the model behind the towers also reads clips
+        if not behind and not self.reads_images:
+            raise ModelError("folders are watched for images, and this model reads none: leave out --watch")
+        return FolderWatch(
+            place,
+            lambda: [Path(root.path) for root in self.served.engine.note.roots],
+            lambda: model.whole if isinstance(model, IndexTowers) and behind else model,
+        )
 
     def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[Found]:
         """Answer some queries with one call of the engine, on the thread that searches."""

@@ -48,6 +48,10 @@ ServedImages: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+Watch: TypeAlias = Annotated[
+    bool,
+    typer.Option("--watch", help="Update the index, as 'openvse index' does, whenever its folders change."),
+]
 AnswerModel: TypeAlias = Annotated[
     str | None, typer.Option(help="A model that answers questions about the images.")
 ]
@@ -117,6 +121,7 @@ def serve(
     index: ServedIndex,
     model: ServedModel = None,
     images: ServedImages = None,
+    watch: Watch = False,
     rerank: Rerank = None,
     answer: AnswerModel = None,
     engine: Engine = None,
@@ -137,12 +142,12 @@ def serve(
     """Serve an index or an engine: a web page to search it, and an HTTP interface for programs.
 
     The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM ends the
-    server after the requests in progress. Updates of the index are served without a restart.
+    server after the requests in progress. Updates of the index are served without a restart; --watch makes them.
     """
     from openvse.serving import Limits, Settings
     from openvse.serving.server import listen, require_packages, run
 
-    require_packages()
+    require_packages(watch=watch)
     limits = Limits(
         upload_bytes=round(max_upload * 1e6),
         answer_s=timeout,
@@ -165,7 +170,7 @@ def serve(
     with opened:
         source = source_of(index, model, images, engine)
         compute = Compute(device, threads)
-        service = load_service(source, settings, model, second, answer, compute)
+        service = load_service(source, settings, model, second, answer, compute, watch=watch)
         run(service, opened, on_start=lambda: announce(service))
 
 
@@ -210,6 +215,8 @@ def load_service(
     rerank: Reranking | None,
     answer: str | None,
     compute: Compute,
+    *,
+    watch: bool = False,
 ) -> Service:
     """Load the models, and open the index or the engine.
 
@@ -227,6 +234,7 @@ def load_service(
         reranker=None if rerank is None else load_second(rerank, compute.device),
         answerer=None if answer is None else load_answerer(answer, compute.device),
         names={key: short_name(name) for key, name in names.items()},
+        watch=watch,
     )
 
 

@@ -1,0 +1,120 @@
+"""Updates an index while it is served, whenever something in its folders changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from openvse.errors import said_by
+from openvse.index.build import build_index
+from openvse.media.names import escaped
+from openvse.pipeline import WorkProgress
+from openvse.search.bank import bring_bank
+from openvse.stores.following import bring_engine, plan_engine
+
+_OPTIONS: dict[str, Any] = {
+    "step": 300,  # changes count together until nothing more comes for so many milliseconds
+    "debounce": 3000,
+    "rust_timeout": 1000,  # between two looks at which folders are there
+    "yield_on_timeout": True,
+    "raise_interrupt": False,
+    "ignore_permission_denied": True,
+}
+_RETRY_S, _SCAN_S = 5.0, 60.0
+_NAMED = 3
+
+_logger = logging.getLogger(__name__)
+
+
+class _EndedError(Exception):
+    """The server ends while images are embedded; those that were are kept."""
+
+
+class FolderWatch:
+    """Brings an index up to date on a thread of its own, as ``openvse index`` does, whenever its folders change.
+
+    The index is locked only meanwhile, and an update waits while another process writes it. The items of a folder that
+    is not there stay; the folder is watched again once it is back. The first update is for what changed before.
+
+    Args:
+        index: the folder of the index.
+        folders: returns its roots.
+        model: returns the model that embeds its images; the thread calls it before each update.
+    """
+
+    def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Callable[[], Any]) -> None:
+        self._index, self._folders, self._model = index.resolve(), folders, model
+        self._ending, self._told = Event(), ""
+        self._thread = Thread(target=self._run, name="openvse-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread; what was embedded is kept."""
+        self._ending.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        from watchfiles import watch
+
+        due = True
+        while not self._ending.is_set():
+            there = self._there()
+            try:
+                for changes in watch(*there, watch_filter=self._counts, stop_event=self._ending, **_OPTIONS):
+                    due = (due or bool(changes)) and not self._update()
+                    if self._there() != there:
+                        due = True
+                        break
+            except OSError as error:  # the system may watch no more folders
+                self._tell(
+                    f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: {error}"
+                )
+                due = not self._ending.wait(_SCAN_S)
+
+    def _there(self) -> dict[Path, tuple[int, int]]:
+        """Return the folders that are there, each with what changes when another one takes its place."""
+        found = {}
+        for folder in self._folders():
+            with suppress(OSError):
+                status = folder.stat()
+                found[folder] = (status.st_dev, status.st_ino)
+        return found
+
+    def _counts(self, _: object, path: str) -> bool:
+        """Return whether a changed file is none of the index, which may be inside a folder of images."""
+        return not Path(path).is_relative_to(self._index)
+
+    def _update(self) -> bool:
+        """Do what ``openvse index`` does on the same folders; after a failure, wait, and return False."""
+        try:
+            model = self._model()
+            change = plan_engine(self._index, model=model)
+            report = build_index(model, self._folders(), self._index, progress=self._go_on)
+            bring_bank(self._index, model)
+            bring_engine(self._index, change)
+        except _EndedError:
+            return True
+        except Exception as error:  # whatever it is, the server goes on
+            self._tell(f"the index is not updated yet: {said_by(error)}")
+            return self._ending.wait(_RETRY_S)
+        lines = [f"{escaped(path)}: {reason}" for path, reason in (*report.kept, *report.failed)]
+        more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+        self._tell("; ".join(lines[:_NAMED]) + more)
+        return True
+
+    def _go_on(self, _: WorkProgress) -> None:
+        if self._ending.is_set():
+            raise _EndedError
+
+    def _tell(self, line: str) -> None:
+        """Warn of something once, until it is something else."""
+        if line and line != self._told:
+            _logger.warning("%s", line)
+        self._told = line

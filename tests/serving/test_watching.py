@@ -1,0 +1,151 @@
+"""A server that watches its folders: what is new is found, and embedded once; what cannot be looked at stays."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from openvse.errors import IndexFormatError, ModelError
+from openvse.files import locked
+from openvse.model import TwoTower
+from openvse.search import Index
+from openvse.serving import Settings
+from openvse.serving.service import Service
+from openvse.serving.watching import FolderWatch
+from tests.conftest import draw_photo
+from tests.serving.conftest import Place, client_of
+
+pytest.importorskip("watchfiles")
+pytestmark = pytest.mark.medium
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def embedded(model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of images of each batch that the model embeds from now on."""
+    counts: list[int] = []
+    before = model.encode_pixels
+    monkeypatch.setattr(
+        model, "encode_pixels", lambda images: (counts.append(len(images)), before(images))[1]
+    )
+    return counts
+
+
+@contextmanager
+def watched(place: Place, model: TwoTower) -> Iterator[Callable[[], set[str]]]:
+    """A server that watches; what is yielded returns the names of the images that it finds."""
+    with client_of(Service(place.index, model, Settings(reload_s=0.05), watch=True)) as client:
+
+        def found() -> set[str]:
+            reply = client.get("/api/search", params={"q": "grass", "top_k": 50}).json()
+            return {hit["id"] for hit in reply["hits"]}
+
+        assert len(found()) == 8
+        yield found
+
+
+def test_what_is_new_moved_or_gone_is_found_and_embedded_once(
+    own_place: Place, model: TwoTower, embedded: list[int]
+) -> None:
+    draw_photo(50).save(own_place.photos / "50.jpg")  # while no server ran
+    with watched(own_place, model) as found:
+        wait_for(lambda: "50.jpg" in found())
+        draw_photo(51).save(own_place.photos / "51.jpg")
+        (own_place.photos / "50.jpg").rename(own_place.photos / "trips" / "fifty.jpg")
+        (own_place.photos / "001.jpg").unlink()
+        wait_for(lambda: {"51.jpg", "trips/fifty.jpg"} <= found() and not {"50.jpg", "001.jpg"} & found())
+    assert sum(embedded) == 2
+
+
+def test_a_half_written_file_is_tried_again(own_place: Place, model: TwoTower, embedded: list[int]) -> None:
+    draw_photo(60).save(own_place.photos / "whole.jpg")
+    content = (own_place.photos / "whole.jpg").read_bytes()
+    (own_place.photos / "whole.jpg").unlink()
+    with watched(own_place, model) as found, (own_place.photos / "half.jpg").open("wb") as file:
+        file.write(content[:200])
+        file.flush()
+        draw_photo(61).save(own_place.photos / "61.jpg")
+        wait_for(lambda: "61.jpg" in found())
+        assert "half.jpg" not in found()
+        file.write(content[200:])
+        file.flush()
+        wait_for(lambda: "half.jpg" in found())
+    assert sum(embedded) == 2
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_folder_that_disappears_keeps_its_items(
+    own_place: Place, model: TwoTower, embedded: list[int], empty: bool
+) -> None:
+    away = own_place.photos.with_name("away")
+    with watched(own_place, model) as found:
+        own_place.photos.rename(away)
+        if empty:  # the place of a network mount without its content
+            own_place.photos.mkdir()
+        time.sleep(2.5)
+        assert len(found()) == 8
+        if empty:
+            own_place.photos.rmdir()
+        away.rename(own_place.photos)
+        draw_photo(70).save(own_place.photos / "70.jpg")
+        wait_for(lambda: "70.jpg" in found())
+        assert len(found()) == 9
+    assert sum(embedded) == 1
+
+
+def test_an_update_waits_for_another_writer(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("openvse.serving.watching._RETRY_S", 0.1)
+    with watched(own_place, model) as found:
+        with locked(own_place.index, "index", IndexFormatError):
+            draw_photo(80).save(own_place.photos / "80.jpg")
+            wait_for(lambda: "is being written by process" in caplog.text)
+            assert "80.jpg" not in found()
+        wait_for(lambda: "80.jpg" in found())
+        with locked(own_place.index, "index", IndexFormatError):
+            pass  # between two updates it is free
+
+
+def test_an_index_inside_its_folder_does_not_watch_itself(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = own_place.photos / "index"
+    shutil.copytree(own_place.index, inside)
+    updates: list[float] = []
+    update = FolderWatch._update
+    monkeypatch.setattr(FolderWatch, "_update", lambda self: (updates.append(0), update(self))[1])
+    with watched(Place(own_place.photos, inside), model):
+        wait_for(lambda: bool(updates))
+        time.sleep(2)
+    assert len(updates) == 1
+
+
+def test_the_end_of_the_server_stops_an_update(own_place: Place, model: TwoTower) -> None:
+    for number in range(100, 180):
+        draw_photo(number, (32, 32)).save(own_place.photos / f"{number}.jpg")
+    watch = FolderWatch(own_place.index, lambda: [own_place.photos], lambda: model)
+    watch._ending.set()
+    assert watch._update()
+    assert len(Index.open(own_place.index)) == 8 + 64  # a batch, which is kept
+    watch._ending.clear()
+    assert watch._update()
+    assert len(Index.open(own_place.index)) == 88
+
+
+def test_what_cannot_be_watched_is_refused(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openvse.serving.service._reads_images", lambda model: False)
+    with pytest.raises(ModelError, match="reads none.*--watch"):
+        Service(own_place.index, model, Settings(), watch=True)
