@@ -168,7 +168,7 @@ def test_a_signal_ends_the_command_in_order(
         "0",
     ]
     with started(
-        [*command, "--threads", "1"], number, {"OPENVSE_TOKEN": "a token of enough characters"}
+        [*command, "--threads", "1", "--watch"], number, {"OPENVSE_TOKEN": "a token of enough characters"}
     ) as process:
         assert process.stderr is not None
         line = process.stderr.readline()

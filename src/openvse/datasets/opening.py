@@ -105,7 +105,7 @@ def _open(
 ) -> tuple[str, Corpus | QuestionSet]:
     """Return the name of a data set, as the user gave it or as it is detected, and its content."""
     name, place = parse_source(source)
-    root, columns = parse_columns(place)
+    root, columns = _columns_of(place)
     if not root.exists() and name not in _NEEDS_NO_FOLDER:
         raise DataError(f"{root}: there is no such file or folder; check the path")
     if columns.named:
@@ -121,17 +121,10 @@ def _open(
     return name, opened
 
 
-def parse_columns(place: Path) -> tuple[Path, Columns]:
+def _columns_of(place: Path) -> tuple[Path, Columns]:
     """Split ``ROOT#image=COLUMN,caption=COLUMN,id=COLUMN``; the configuration of a data set of the hub may come first.
 
-    Args:
-        place: what the user typed behind the name of the data set. A path that exists may hold ``#``.
-
-    Returns:
-        The root, with the configuration, and the columns.
-
-    Raises:
-        DataError: a word is none of these, or names a column twice.
+    A path that exists may hold ``#``.
     """
     root, _, words = str(place).rpartition("#")
     if not root or "=" not in words or place.exists():
