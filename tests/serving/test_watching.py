@@ -131,6 +131,21 @@ def test_an_index_inside_its_folder_does_not_watch_itself(
     assert len(updates) == 1
 
 
+def test_folders_that_cannot_be_watched_are_looked_at(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("limit of watches reached")
+
+    monkeypatch.setattr("watchfiles.watch", refuse)
+    monkeypatch.setattr("openvse.serving.watching._SCAN_S", 0.1)
+    with watched(own_place, model) as found:
+        draw_photo(90).save(own_place.photos / "90.jpg")
+        wait_for(lambda: "90.jpg" in found())
+        time.sleep(0.5)
+    assert caplog.text.count("limit of watches reached") == 1
+
+
 def test_the_end_of_the_server_stops_an_update(own_place: Place, model: TwoTower) -> None:
     for number in range(100, 180):
         draw_photo(number, (32, 32)).save(own_place.photos / f"{number}.jpg")

@@ -76,7 +76,8 @@ class FolderWatch:
                 self._tell(
                     f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: {error}"
                 )
-                due = not self._ending.wait(_SCAN_S)
+                due = not self._update()
+                self._ending.wait(_SCAN_S)
 
     def _there(self) -> dict[Path, tuple[int, int]]:
         """Return the folders that are there, each with what changes when another one takes its place."""
@@ -117,4 +118,4 @@ class FolderWatch:
         """Warn of something once, until it is something else."""
         if line and line != self._told:
             _logger.warning("%s", line)
-        self._told = line
+            self._told = line
