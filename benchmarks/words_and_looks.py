@@ -1,0 +1,126 @@
+"""What words add to looks: half of the images of a split are indexed with one of their captions; the others are asked.
+
+python benchmarks/words_and_looks.py MODEL flickr8k:FOLDER [--features STORE] [--split test] [--seeds 0 1 2]
+
+The index holds all images of the split; each seed draws which of them carry a caption, and which one. The queries are
+all other captions. ``--weights`` prints the joined ranking for several weights of the words: choose one on validation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import openvse
+from _measure import environment, table
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
+from openvse.search import Index, SearchEngine, StoredFeatures, build_index, find_stored_features
+from openvse.search.query import Query, embed_queries
+from openvse.search.words import WEIGHT, joined
+
+RECALLS = (1, 5, 10)
+QUERIES = 256  # at once
+
+
+def drawn(corpus: Corpus, seed: int) -> dict[int, int]:
+    """Return the caption of each image that carries one: of half of the images, one each."""
+    draw = np.random.default_rng(seed)
+    pairs: dict[int, list[int]] = {}
+    for image, text in zip(corpus.relevance.images, corpus.relevance.texts, strict=True):
+        pairs.setdefault(int(image), []).append(int(text))
+    chosen = draw.permutation(len(corpus.image_ids))[: len(corpus.image_ids) // 2].tolist()
+    return {image: int(draw.choice(pairs[image])) for image in sorted(chosen)}
+
+
+def indexed(
+    model: openvse.TwoTower,
+    corpus: Corpus,
+    folder: Path,
+    carried: dict[int, int],
+    stored: StoredFeatures | None,
+) -> Index:
+    """Index the images of a corpus, of which some carry a caption."""
+    said = (
+        {"file_name": corpus.image_ids[image], "caption": corpus.captions[text]}
+        for image, text in carried.items()
+    )
+    (folder / "images" / "metadata.jsonl").write_text("\n".join(map(json.dumps, said)))
+    build_index(model, folder / "images", folder / "index", stored=stored)
+    return Index.open(folder / "index")
+
+
+def ranks(
+    engine: SearchEngine, corpus: Corpus, carried: dict[int, int], weights: list[float]
+) -> dict[str, np.ndarray]:
+    """Return the rank of the image of each query (0 where it is not found) by looks, by words, and joined."""
+    catalogue, used = engine.catalogue, set(carried.values())
+    asked = [
+        (corpus.captions[text], corpus.image_ids[image])
+        for image, text in zip(corpus.relevance.images, corpus.relevance.texts, strict=True)
+        if int(text) not in used
+    ]
+    found: dict[str, list[int]] = {
+        name: [] for name in ("looks", "words", *(f"joined {w:g}" for w in weights))
+    }
+    for start in range(0, len(asked), QUERIES):
+        some = asked[start : start + QUERIES]
+        queries = embed_queries(
+            [Query(text) for text, _ in some], engine._texts, engine._images, engine._items
+        )
+        rows = catalogue.nearest(queries, len(catalogue), (), sentences=True)
+        for (text, own), row in zip(some, rows, strict=True):
+            scores = {item_id: score for score, item_id in row}
+            looks, said = [*scores], catalogue.words(text, ())
+            assert said is not None
+            alone = joined(said, [], scores)
+            found["looks"].append(looks.index(own) + 1)
+            found["words"].append(alone.index(own) + 1 if own in said.shares else 0)
+            for weight in weights:
+                found[f"joined {weight:g}"].append(joined(said, looks, scores, weight).index(own) + 1)
+    return {name: np.array(numbers) for name, numbers in found.items()}
+
+
+def main() -> None:
+    """Measure, and print the mean recalls and their spread over the seeds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("data")
+    parser.add_argument("--features", type=Path)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--weights", type=float, nargs="+", default=[WEIGHT])
+    options = parser.parse_args()
+    model, corpus = openvse.load(options.model), open_corpus(options.data).split(options.split)
+    stored = find_stored_features(model, options.model, options.features)
+    recalls: dict[str, list[list[float]]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "images").mkdir()
+        for name, path in zip(corpus.image_ids, corpus.image_paths, strict=True):
+            (Path(place) / "images" / name).symlink_to(Path(str(path)).resolve())
+        for seed in options.seeds:
+            carried = drawn(corpus, seed)
+            with SearchEngine(model, indexed(model, corpus, Path(place), carried, stored)) as engine:
+                for name, numbers in ranks(engine, corpus, carried, options.weights).items():
+                    some = [100 * float(((numbers > 0) & (numbers <= most)).mean()) for most in RECALLS]
+                    recalls.setdefault(name, []).append(some)
+    rows = [
+        (
+            name,
+            *(
+                f"{mean:.1f} ± {spread:.1f}"
+                for mean, spread in zip(np.mean(some, 0), np.std(some, 0), strict=True)
+            ),
+        )
+        for name, some in recalls.items()
+    ]
+    print(f"{options.split}, {len(corpus.image_ids)} images, seeds {options.seeds}; {environment()}")
+    print(table(("ranking", *(f"R@{most}" for most in RECALLS)), rows))
+
+
+if __name__ == "__main__":
+    main()
