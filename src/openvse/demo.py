@@ -20,6 +20,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import (
     Hit,
     Index,
+    Page,
     SearchEngine,
     build_index,
     contact_sheet,
@@ -130,7 +131,8 @@ def run_demo(
     )
     write_towers(trained, out / "index")
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
-    hits = engine.search(QUERIES, top_k=TOP_K)
+    # The names of emoji would be found as words, too, and the answers are to show what the model has learned.
+    hits = [answer.hits for answer in engine.answer(QUERIES, Page(TOP_K, only="looks"))]
     held_out = {
         path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"
     }

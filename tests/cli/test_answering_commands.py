@@ -153,7 +153,7 @@ def test_what_does_not_go_together(
     assert "needs a model that answers questions" in refused("ask", ranks, photo, "what is it")
     assert "for different tasks (vqa, retrieval)" in refused("evaluate", answers, ranks, data)
     assert "for different tasks (retrieval, vqa)" in refused("evaluate", ranks, answers, data)
-    assert "--folds is for retrieval" in refused("evaluate", answers, data, "--folds", 5)
+    assert "--folds and --query-bank are for retrieval" in refused("evaluate", answers, data, "--folds", 5)
     assert "give it once" in refused("evaluate", answers, data, "--features", "a", "--features", "b")
     assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
     assert "it is not an image" in refused("ask", answers, answered / "data" / "14.png", "what is it")

@@ -74,7 +74,7 @@ def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
     assert "03.webp: it is truncated" in said and "07.webp: the file is empty" in said
     page = tmp_path / "hits.html"
     found = invoke("search", best, tmp_path / "index", "red becomes green", "-k", 3, "--html", page)
-    assert len(re.findall(r"\.(?:gif|webp)$", found.stdout, re.MULTILINE)) == 3
+    assert len(re.findall(r"\.(?:gif|webp)  \(red, green\)$", found.stdout, re.MULTILINE)) == 3
     shown = re.findall(r"data:image/webp;base64,([^\"]+)", page.read_text())
     assert [Image.open(io.BytesIO(base64.b64decode(one))).size for one in shown] == [(40, 32)] * 3
 

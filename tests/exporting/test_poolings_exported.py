@@ -37,7 +37,9 @@ class AllPoolings(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        plain = [Part(name=name) for name in AGGREGATORS if name not in ("tokens", "pie_net")]
+        plain = [
+            Part(name=name) for name in AGGREGATORS if name not in ("tokens", "pie_net", "slot_attention")
+        ]
         widths = {"input_dim": WIDTH, "embed_dim": WIDTH}
         parts = [*plain, *map(Part.model_validate, OPTIONS)]
         self.names = [part.name for part in parts]

@@ -68,7 +68,7 @@ class TestResiduals:
     def test_neither_side_has_any(self) -> None:
         message = (
             r"^objective\.extra: diversity acts on residuals, and neither image\.aggregator gpo nor "
-            r"text\.aggregator mean yields any: use pie_net on at least one side, or remove the term$"
+            r"text\.aggregator mean yields any: use pie_net or slot_attention on at least one side, or remove the term$"
         )
         with pytest.raises(RecipeError, match=message):
             build({"name": "diversity"}, text="mean")

@@ -17,7 +17,7 @@ from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.index.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel
-from openvse.search import Index, SearchEngine, build_index, choose_engine, update_engine
+from openvse.search import Index, Page, SearchEngine, build_index, choose_engine, update_engine
 from openvse.search.catalogue import IndexCatalogue, StoreCatalogue
 from openvse.search.proposing import StoreSearch
 from openvse.serving import Settings
@@ -50,7 +50,7 @@ def test_an_engine_is_served_like_its_index(
     with client_of(Service(source, model, Settings())) as client:
         reply = client.get("/api/search", params={"q": "a red dog runs", "top_k": 3}).json()
         assert [hit["id"] for hit in reply["hits"]] == [
-            hit.id for hit in exact.search("a red dog runs", 3)[0]
+            hit.id for hit in exact.answer("a red dog runs", Page(3, only="looks"))[0].hits
         ]
         assert reply["more"] and reply["searched"] == 8
         first = reply["hits"][0]

@@ -121,19 +121,17 @@ class ResidualMLP(Projection):
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(mask) if self.count_padding else mask
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
-            whole = self._projected(local.flatten(0, 1)).view(*mask.shape, self.output_dim)
-            return whole.masked_fill(~counted.unsqueeze(-1), 0.0)
-        projected = self._projected(local[counted])
+            straight: Tensor = self.linear(local)
+            rows = (straight if self.in_series else local).flatten(0, 1)
+            bent: Tensor = self.mlp(rows).unflatten(0, local.shape[:2])
+            return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
+        kept = local[counted]
+        straight = self.linear(kept)
+        projected = self.dropout(straight + self.mlp(straight if self.in_series else kept))
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
             counted.unsqueeze(-1), projected
         )
         return scattered
-
-    def _projected(self, rows: Float[Tensor, "n C"]) -> Float[Tensor, "n L"]:
-        straight: Tensor = self.linear(rows)
-        bent: Tensor = self.mlp(straight if self.in_series else rows)
-        dropped: Tensor = self.dropout(straight + bent)
-        return dropped
 
 
 class BiGRUProjection(Projection):
