@@ -152,6 +152,37 @@ def test_ignore_rules_are_remembered(model: ColourModel, photos: Path, out: Path
     assert build_index(model, photos, out, ignore=[]).count == 3
 
 
+def test_followed_links_are_remembered_and_kept(
+    model: ColourModel, photos: Path, out: Path, usb: Path
+) -> None:
+    (photos / "2023").symlink_to(usb)
+    before = ids(out)
+    assert build_index(model, photos, out).count == 4
+    report = build_index(model, photos, out, follow_links=True)
+    assert ids(out) == sorted([*before, "2023/u_red.png", "2023/u_white.png"]) and not report.left_out
+    assert build_index(model, photos, out).reused == 6
+    away = usb.rename(usb.parent / "away")
+    report = build_index(model, photos, out)
+    assert (report.reused, report.removed, [path for path, _ in report.kept]) == (6, 0, [photos / "2023"])
+    usb.mkdir()
+    assert build_index(model, photos, out).removed == 0
+    (photos / "2024").symlink_to(away)
+    (photos / "2023").unlink()
+    report = build_index(model, photos, out)
+    assert (report.recognised, report.removed) == (2, 2) and "2024/u_red.png" in ids(out)
+    assert build_index(model, photos, out, follow_links=False).removed == 2
+    assert build_index(model, photos, out).count == 4 and ids(out) == before
+
+
+def test_a_link_into_another_root_adds_nothing(
+    model: ColourModel, photos: Path, out: Path, usb: Path
+) -> None:
+    (photos / "usb").symlink_to(usb)
+    build_index(model, usb, out, add=True, follow_links=True)
+    report = build_index(model, photos, out)
+    assert (report.count, report.removed) == (6, 0) and "usb:u_red.png" in ids(out)
+
+
 def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: Path, out: Path) -> None:
     lines = ['{"file_name": "red.png", "year": 2020}', "no json", '{"file_name": "gone.png"}', "[1]"]
     (photos / "metadata.jsonl").write_text("\n".join(lines))

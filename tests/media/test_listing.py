@@ -11,7 +11,7 @@ from PIL import Image
 
 from openvse.errors import DataError
 from openvse.media.images import read_image
-from openvse.media.listing import IgnoreRules, list_media
+from openvse.media.listing import AGAIN, IgnoreRules, list_folders, list_media
 from openvse.media.names import escaped
 
 
@@ -262,3 +262,41 @@ def test_system_folders_are_left_out_and_counted(tmp_path):
 def test_a_rule_enters_a_system_folder_by_its_name(rules, entered, tmp_path):
     touch(tmp_path, *(f"{name}/a.jpg" for name in ("@eaDir", "b/@eaDir", "#recycle", ".git", "c")))
     assert set(list_media(tmp_path, ignored=IgnoreRules(rules)).names) == entered | {"c/a.jpg"}
+
+
+def followed(*folders, rules=None):
+    return list_folders(folders, [rules] * len(folders), videos=False, follow_links=True)
+
+
+def test_links_are_followed_once_and_never_in_circles(tmp_path):
+    touch(tmp_path, "photos/a.jpg", "photos/z/b.jpg", "far/c.jpg", "far/deep/d.jpg", "other/e.jpg")
+    photos = tmp_path / "photos"
+    for name, target in (
+        ("circle", photos),
+        ("y", tmp_path / "far" / "deep"),
+        ("x", tmp_path / "far"),
+        ("again", photos / "z"),
+        ("b.jpg", tmp_path / "other" / "e.jpg"),
+        ("c.jpg", tmp_path / "other" / "e.jpg"),
+        ("d.jpg", photos / "a.jpg"),
+        ("gone.jpg", tmp_path / "nowhere.jpg"),
+        ("drive", tmp_path / "nowhere"),
+    ):
+        (photos / name).symlink_to(target)
+    (tmp_path / "far" / "back").symlink_to(photos / "z")
+    (tmp_path / "far" / "on").symlink_to(tmp_path / "other")
+    (listing,) = followed(photos)
+    assert listing.names == ["a.jpg", "b.jpg", "gone.jpg", "x/c.jpg", "x/deep/d.jpg", "z/b.jpg"]
+    assert listing.unreadable == [photos / "drive"]
+    again = [str(path.relative_to(photos)) for path in listing.left_out.files[AGAIN]]
+    assert again == ["again", "c.jpg", "circle", "d.jpg", "y", "x/back", "x/on/e.jpg"]
+    assert list(listing.left_out.files) == [AGAIN]
+
+
+def test_links_between_folders_and_rules_of_their_names(tmp_path):
+    touch(tmp_path, "a/1.jpg", "b/c/2.jpg", "far/3.jpg", "far/4.jpg")
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "b" / "c")
+    (tmp_path / "a" / "skipped").symlink_to(tmp_path / "far")
+    (tmp_path / "b" / "far").symlink_to(tmp_path / "far")
+    first, second = followed(tmp_path / "a", tmp_path / "b", rules=IgnoreRules(["skipped/", "far/4.*"]))
+    assert (first.names, second.names) == (["1.jpg"], ["c/2.jpg", "far/3.jpg"])

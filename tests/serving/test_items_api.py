@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
 from openvse.model import TwoTower
+from openvse.search import Index, build_index
 from openvse.serving import Settings
 from openvse.serving.looking import look
 from openvse.serving.service import Service, open_file
@@ -132,6 +133,24 @@ def test_only_files_below_the_folder_leave_it(own_place: Place, model: TwoTower,
                 assert reply.status_code == 404 and "secret" not in reply.text, kind
         inside = client.get(f"/api/items/{linked}/file")
         assert inside.content == (own_place.photos / "003.jpg").read_bytes()
+
+
+@pytest.mark.medium
+def test_items_behind_followed_links_are_shown(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
+    draw_photo(9).save(tmp_path / "far.jpg")
+    (own_place.photos / "far.jpg").symlink_to(tmp_path / "far.jpg")
+    for follows, status in ((False, 404), (True, 200)):
+        build_index(model, own_place.photos, own_place.index, follow_links=follows)
+        with client_of(Service(own_place.index, model, Settings())) as client:
+            key = key_of(client, "far.jpg")
+            for kind in ("file", "thumbnail"):
+                assert client.get(f"/api/items/{key}/{kind}").status_code == status
+            assert client.get("/api/items/999999/file").status_code == 404
+    outside = own_place.photos / ".." / "far.jpg"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Index, "image_path", lambda index, position: outside)
+        with client_of(Service(own_place.index, model, Settings())) as client:
+            assert client.get(f"/api/items/{key}/file").status_code == 404
 
 
 @pytest.mark.parametrize(

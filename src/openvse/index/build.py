@@ -16,13 +16,14 @@ from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, Shari
 from openvse.index.maintenance import damaged_items, read_headers, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.index.scanning import (
+    FOLLOW_LINKS,
     SECONDS,
     Candidate,
     Changes,
     RootListing,
     compare,
     count_segments,
-    list_root,
+    list_roots,
     list_sentences,
     new_metadata,
     note_metadata,
@@ -90,6 +91,7 @@ def build_index(
     overwrite: bool = False,
     add: bool = False,
     ignore: Sequence[str] | None = None,
+    follow_links: bool | None = None,
     segment_seconds: float | None = None,
     check: bool = False,
     compact: bool = False,
@@ -114,6 +116,7 @@ def build_index(
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
         ignore: patterns to skip beside ``.openvseignore`` (see ``IgnoreRules``); None takes those it was last given.
+        follow_links: whether to enter links to folders, and list what links lead to once; None: as was last given.
         segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
         check: first compare even a large index with its checksums, and embed anew what is damaged.
         compact: rewrite the files without the rows that no item needs, even if these are few.
@@ -128,7 +131,8 @@ def build_index(
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
     given = [folder] if isinstance(folder, str | Path) else list(folder)
-    asked = _Asked(model, given, dtype, overwrite, add, ignore, segment_seconds, check, compact, model_place)
+    seconds, place = segment_seconds, model_place
+    asked = _Asked(model, given, dtype, overwrite, add, ignore, follow_links, seconds, check, compact, place)
     asked.check_allowed()
     with IndexFolder(Path(out)) as index:
         run = _Run(asked, index, partial(Embedder, model, batch_size, stored), sharing, progress)
@@ -148,6 +152,7 @@ class _Asked:
     overwrite: bool
     add: bool
     ignore: Sequence[str] | None
+    follow_links: bool | None
     seconds: float | None
     check: bool
     compact: bool
@@ -361,7 +366,11 @@ class _Run:
         given = self._asked.ignore
         rules = _remembered(found, _IGNORE).split("\n") if given is None else list(given)
         videos = self._asked.model.reads_videos or bool(seconds)
-        return [list_root(root, videos=videos, ignore=rules) for root in self._roots]
+        follows = self._asked.follow_links
+        follows = follows if follows is not None else bool(_remembered(found, FOLLOW_LINKS))
+        roots = self._planned.roots if follows else self._roots  # a link may lead into another root
+        listings = list_roots(roots, videos=videos, ignore=rules, follow_links=follows)
+        return [listing for listing in listings if listing.root in self._roots]
 
     def _writer(self, *, anew: bool) -> IndexWriter:
         return IndexWriter(
@@ -415,10 +424,13 @@ class _Run:
     def _note_what_is_said(
         self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
     ) -> list[str]:
-        """Note ignore rules and metadata with the last transaction, and return what is wrong with the metadata."""
+        """Note what is listed and metadata with the last transaction, and return what is wrong with the metadata."""
         if self._asked.ignore is not None:
             rules = "\n".join(self._asked.ignore)
             writer.at_the_end(lambda database: database.set(_IGNORE, rules))
+        if self._asked.follow_links is not None:
+            follows = "yes" if self._asked.follow_links else ""
+            writer.at_the_end(lambda database: database.set(FOLLOW_LINKS, follows))
         database = None if writer.written is None else writer.written.database
         problems: list[str] = []
         with_new = {candidate.root for candidate in changes.candidates}

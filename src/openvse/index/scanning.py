@@ -20,7 +20,7 @@ from openvse.files import read_lines, whole_characters
 from openvse.index.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.index.manifest import Held, Item
 from openvse.media.headers import read_header
-from openvse.media.listing import LeftOut, list_media, rules_of
+from openvse.media.listing import LeftOut, Listing, list_folders, rules_of
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
@@ -31,7 +31,9 @@ _ROOT_IS_EMPTY = (
     "it with --forget"
 )
 _FILE_IS_EMPTY = "it holds no sentence: those of the index are kept"
-_UNREADABLE = "it cannot be listed: what the index holds of it is kept"
+_UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of it is kept"
+FOLLOW_LINKS = "follow_links"
+"""The name under which an index notes that links are followed; "" where they are not."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +110,26 @@ class RootListing:
     holds: Held = "images"
 
 
-def list_root(root: Root, *, videos: bool, ignore: Sequence[str] = ()) -> RootListing:
-    """List the images below a root; one that is not there is no error.
+def list_roots(
+    roots: Sequence[Root], *, videos: bool, ignore: Sequence[str] = (), follow_links: bool = False
+) -> list[RootListing]:
+    """List the images below roots; one that is not there is no error.
 
     Raises:
-        DataError: its ignore rules cannot be understood.
+        DataError: ignore rules cannot be understood.
     """
-    folder = Path(root.path)
-    if not folder.is_dir():
+    there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
+    rules = [rules_of(folder, ignore) or None for folder in there.values()]
+    listings = list_folders([*there.values()], rules, videos=videos, follow_links=follow_links)
+    found = dict(zip(there, listings, strict=True))
+    return [_files_below(root, found.get(root)) for root in roots]
+
+
+def _files_below(root: Root, found: Listing | None) -> RootListing:
+    """Return the files of a listing with their times and sizes; None of a root that is not there."""
+    if found is None:
         return RootListing(root, [], _ROOT_IS_GONE)
-    rules = rules_of(folder, ignore)
-    found = list_media(folder, videos=videos, ignored=rules if rules else None)
+    folder = Path(root.path)
     above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
     entries: list[Listed] = []
     failed = []

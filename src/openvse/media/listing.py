@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +20,14 @@ LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
 LINK = "linked folder"
 SYSTEM = "system folder"
+AGAIN = "listed under another name"
 UNNAMED = "without the suffix of an image or video"
 _REMEDIES = {
     LINE_BREAK: "rename files whose names have line breaks",
     VIDEO: "videos need a model of clips",
     SYSTEM: "system folders are not entered, name one in .openvseignore to enter it, such as !@eaDir/",
-    LINK: "links to folders are not followed, give the folder itself",
+    LINK: "links to folders are not followed, give the folder itself, or index with --follow-links",
+    AGAIN: "each folder and file is listed once",
     UNNAMED: "rename files to the suffix of what they hold, such as .jpg or .mpg",
 }
 _SYSTEM = re.compile(  # thumbnails, bins and snapshots of NAS boxes, desktops and file systems
@@ -80,7 +84,7 @@ class Listing:
         root: the folder.
         names: the images and clips: paths below the folder, with forward slashes, in the order of their parts.
         left_out: similar files that are left out.
-        unreadable: folders whose content the system refused to list.
+        unreadable: folders whose content the system refused to list, and links that are followed and lead to nothing.
     """
 
     root: Path
@@ -120,63 +124,94 @@ def list_media(folder: str | Path, *, videos: bool = False, ignored: IgnoreRules
     Raises:
         DataError: there is no such folder.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"{escaped(root)}: there is no such folder; give a folder of images")
-    unreadable: list[Path] = []
-    names: list[str] = []
-    left_out: dict[str, list[Path]] = {}
-    of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
-    for name in _names_below(root, ignored, unreadable, left_out):
-        base = name[name.rfind("/") + 1 :]
-        stem, _, suffix = base.rpartition(".")
-        if "\n" in base or not stem or suffix.lower() in _LOOKED_AT:
-            kind = _kind(base, root / name, videos=videos)
-        else:
-            if suffix not in of_suffix:
-                of_suffix[suffix] = _kind(base, root / name, videos=videos)
-            kind = of_suffix[suffix]
-        if kind == "":
-            names.append(name)
-        elif kind is not None:
-            left_out.setdefault(kind, []).append(root / name)
-    return Listing(
-        root, names, LeftOut({kind: paths for kind, paths in left_out.items() if paths}), unreadable
-    )
+    return list_folders([Path(folder)], [ignored], videos=videos)[0]
+
+
+def list_folders(
+    folders: Sequence[Path], rules: Sequence[IgnoreRules | None], *, videos: bool, follow_links: bool = False
+) -> list[Listing]:
+    """List images as ``list_media`` does; links are followed to what is not there without one, under the first name."""
+    waiting: list[tuple[_Walk, str]] = []  # it grows by the links that are met
+    seen: set[tuple[int, int]] | None = set() if follow_links else None
+    walks = [_Walk(root, each, videos, seen, waiting) for root, each in zip(folders, rules, strict=True)]
+    waiting += [(walk, "") for walk in walks]
+    for walk, start in waiting:
+        walk.list_below(start) if follow_links or not start else walk.left_out[LINK].append(walk.root / start)
+    for walk in walks if follow_links else ():
+        walk.names.sort(key=lambda name: name.split("/"))
+    return [Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable) for walk in walks]
 
 
 def walk_files(root: Path) -> Iterator[Path]:
     """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
-    return (root / name for name in _names_below(root, None, [], {}))
+    return (root / name for name in _Walk(root).names_below(""))
 
 
-def _names_below(
-    root: Path, ignored: IgnoreRules | None, unreadable: list[Path], left_out: dict[str, list[Path]]
-) -> Iterator[str]:
-    """Yield the names of the files below a folder, in the order of their parts, with forward slashes.
+@dataclass
+class _Walk:
+    """What was found below a folder; what was seen (device, inode) in all of them, and names to go on with."""
 
-    Folders that cannot be listed, links to folders and system folders are added to ``unreadable`` and ``left_out``.
-    """
-    waiting = [("", True)]  # names, and whether they are folders; the last one is the next
-    while waiting:
-        name, is_folder = waiting.pop()
-        if not is_folder:
-            yield name
-            continue
-        folder = os.path.join(root, name)  # noqa: PTH118 - a string, for speed
-        if name and os.path.islink(folder):  # noqa: PTH114
-            left_out.setdefault(LINK, []).append(root / name)
-            continue
-        try:
-            with os.scandir(folder) as entries:
-                inside, system = _inside(entries, f"{name}/" if name else "", ignored)
-        except OSError:
-            unreadable.append(root / name)
-            continue
-        if system:
-            left_out.setdefault(SYSTEM, []).extend(root / each for each in sorted(system))
-        inside.sort(reverse=True)
-        waiting += inside
+    root: Path
+    ignored: IgnoreRules | None = None
+    videos: bool = False
+    seen: set[tuple[int, int]] | None = None
+    waiting: list[tuple[_Walk, str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    left_out: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    unreadable: list[Path] = field(default_factory=list)
+
+    def list_below(self, start: str) -> None:
+        """Add the files below a folder, or a file, by its name below the root."""
+        if not start and not self.root.is_dir():
+            raise DataError(f"{escaped(self.root)}: there is no such folder; give a folder of images")
+        of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
+        for name in self.names_below(start):
+            base = name[name.rfind("/") + 1 :]
+            stem, _, suffix = base.rpartition(".")
+            if "\n" in base or not stem or suffix.lower() in _LOOKED_AT:
+                suffix = ""  # each is looked at
+            if not suffix or suffix not in of_suffix:
+                of_suffix[suffix] = _kind(base, self.root / name, videos=self.videos)
+            kind = of_suffix[suffix]
+            if kind is None and name == start and not (self.root / name).exists():
+                self.unreadable.append(self.root / name)
+            elif kind == "" and not self._is_again(name, start):
+                self.names.append(name)
+            elif kind:
+                self.left_out[kind].append(self.root / name)
+
+    def names_below(self, start: str) -> Iterator[str]:
+        """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""
+        waiting = [(start, (self.root / start).is_dir())]  # the last one is the next
+        while waiting:
+            name, is_folder = waiting.pop()
+            path = os.path.join(self.root, name)  # noqa: PTH118 - a string, for speed
+            if name != start and (is_folder or self.seen is not None) and os.path.islink(path):  # noqa: PTH114
+                self.waiting.append((self, name))
+            elif not is_folder:
+                yield name
+            elif not self._is_again(name, start):
+                is_read = False
+                with suppress(OSError), os.scandir(path) as entries:
+                    inside, system = _inside(entries, f"{name}/" if name else "", self.ignored)
+                    waiting += sorted(inside, reverse=True)
+                    for each in sorted(system):
+                        self.left_out[SYSTEM].append(self.root / each)
+                    is_read = bool(inside) or not start or name != start  # an empty link may be a drive
+                if not is_read:
+                    self.unreadable.append(self.root / name)
+
+    def _is_again(self, name: str, start: str) -> bool:
+        """Return whether a link leads again to what was listed, which is left out; what was not listed now is."""
+        if self.seen is not None:
+            with suppress(OSError):
+                status = os.stat(os.path.join(self.root, name))  # noqa: PTH116, PTH118
+                identity = status.st_dev, status.st_ino
+                if start and identity in self.seen:
+                    self.left_out[AGAIN].append(self.root / name)
+                    return True
+                self.seen.add(identity)
+        return False
 
 
 def _inside(

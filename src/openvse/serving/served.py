@@ -158,10 +158,10 @@ class Served:
         return f"{item.modified_ns:x}-{item.size:x}"
 
     def file(self, key: int) -> Path:
-        """Return the file of an item, resolved, if it is below an indexed folder.
+        """Return the file of an item, resolved, if it is below an indexed folder, or a link that is followed is.
 
         Raises:
-            MissingItemError: the file is gone, is no ordinary file, or a link leads to another place.
+            MissingItemError: the file is gone, is no ordinary file, or a link that is not followed leads elsewhere.
         """
         path = self.path_of(key)
         if not self.has_images:
@@ -176,7 +176,8 @@ class Served:
             raise MissingItemError(
                 f"the file of item {key} is no longer there: index the folder again"
             ) from error
-        if not is_file or not any(real.is_relative_to(root) for root in self._roots):
+        place = path if self.engine.note.follows_links and ".." not in path.parts else real
+        if not is_file or not any(place.is_relative_to(root) for root in self._roots):
             raise MissingItemError(
                 f"the file of item {key} is outside of the indexed folders, so it is not shown"
             )

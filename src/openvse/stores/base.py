@@ -17,6 +17,7 @@ from openvse.errors import EngineError
 from openvse.index.conditions import Condition
 from openvse.index.database import Root, taken_at
 from openvse.index.index import Index
+from openvse.index.scanning import FOLLOW_LINKS
 from openvse.media.segments import file_of
 
 Payload = dict[str, object]
@@ -223,6 +224,7 @@ class Note:
         dim: D.
         created: when the index was made; UTC, ISO 8601.
         roots: the indexed folders.
+        follows_links: whether links in them are followed.
     """
 
     model: str
@@ -231,13 +233,16 @@ class Note:
     dim: int
     created: str
     roots: tuple[Root, ...]
+    follows_links: bool = False
 
     @classmethod
     def of(cls, index: Index) -> Note:
         """Return the note of an index."""
         manifest = index.manifest
         shape = manifest.num_embeddings, manifest.dim
-        return cls(manifest.model, manifest.holds, *shape, manifest.created, index.roots)
+        with index.database() as database:
+            follows = bool(database.setting(FOLLOW_LINKS))
+        return cls(manifest.model, manifest.holds, *shape, manifest.created, index.roots, follows)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -256,6 +261,7 @@ class Note:
                 }
                 for root in self.roots
             ],
+            **({"follows_links": True} if self.follows_links else {}),
         }
 
     @classmethod
@@ -279,7 +285,7 @@ class Note:
             raise EngineError(
                 f"the note of {place} cannot be understood: run 'openvse index' again with its index"
             ) from error
-        return cls(model, holds, embeddings, dim, created, roots)
+        return cls(model, holds, embeddings, dim, created, roots, written.get("follows_links") is True)
 
     def moved(self, images: Path | None) -> Note:
         """Return it with another place for the first of the folders; None leaves that where it is."""

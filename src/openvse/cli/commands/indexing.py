@@ -53,6 +53,7 @@ Ignore = Annotated[
         "So is a file .openvseignore in a folder."
     ),
 ]
+FollowLinks = Annotated[bool | None, typer.Option(help="Enter links to folders too; it is remembered.")]
 SegmentSeconds = Annotated[
     float | None,
     typer.Option(
@@ -119,6 +120,7 @@ def index(
     add: Add = False,
     forget: Forget = None,
     ignore: Ignore = None,
+    follow_links: FollowLinks = None,
     segment_seconds: SegmentSeconds = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
     dtype: NumberFormat = None,
@@ -157,6 +159,7 @@ def index(
             overwrite=overwrite,
             add=add,
             ignore=ignore,
+            follow_links=follow_links,
             segment_seconds=segment_seconds,
             check=check,
             compact=compact,
@@ -168,10 +171,8 @@ def index(
     warn_of(report)
     if check:
         Index.open(out, loaded.fingerprint, check=True)
-    hubs = bring_hubs(out, loaded, *asked)
-    searched = follow(out, change, loaded, check=check)
-    beside = bring_towers(out, loaded, towers)
-    print_report(out, report, searched, beside, hubs, as_json=as_json)
+    hubs, searched = bring_hubs(out, loaded, *asked), follow(out, change, loaded, check=check)
+    print_report(out, report, searched, bring_towers(out, loaded, towers), hubs, as_json=as_json)
 
 
 def bank_sentences(value: str) -> tuple[list[str] | None, float]:
