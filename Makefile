@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 # These need data that one has to name, or take long.
-BENCHMARKS = $(filter-out benchmarks/own_folder.py benchmarks/photo_clips.py benchmarks/clip_order.py benchmarks/start_study.py benchmarks/fair_rows.py benchmarks/caption_questions.py benchmarks/answers_study.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
+BENCHMARKS = $(filter-out benchmarks/own_folder.py benchmarks/photo_clips.py benchmarks/clip_order.py benchmarks/start_study.py benchmarks/fair_rows.py benchmarks/caption_questions.py benchmarks/answers_study.py benchmarks/words_and_looks.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: demo check test test-fast lint docs wheel wheel-check runtime-check bench clean
