@@ -95,5 +95,6 @@ def test_make_bench_runs_what_needs_no_arguments() -> None:
             "fair_rows.py",
             "caption_questions.py",
             "answers_study.py",
+            "words_and_looks.py",
         }
     )
