@@ -118,7 +118,7 @@ class SlotAttention(Aggregator):
         # The blocks share their weights, so keys and values are the same in all of them.
         placed = local + _sines(local, mask) if self.order_aware else local
         keys, values = self._heads(self.key(placed)), self._heads(self.value(local))
-        slots = self.slots.expand(len(local), -1, -1)
+        slots = self.slots.expand(local.shape[0], -1, -1)  # len() of a tensor is a constant in an export
         for _ in range(self.depth):
             query = self._heads(self.query(self.norm_slots(slots)))
             shares = (query @ keys.mT * query.shape[3] ** -0.5).softmax(dim=2)
