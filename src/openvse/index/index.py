@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import RLock
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError
 from openvse.index.database import Database, ItemTable, Root, SegmentFile, encode_id
@@ -222,6 +222,16 @@ class Index:
             used[finite_rows(segment.vectors)] = -1
             found.update(used[used >= 0].tolist())
         return sorted(found)
+
+
+def places_among(
+    rising: Int[np.ndarray, "n"], keys: Int[np.ndarray, "m"]
+) -> tuple[Int[np.ndarray, "m"], Bool[np.ndarray, "m"]]:
+    """Return the places of keys among rising ones, and whether each is there; the place of another has no meaning."""
+    places = np.searchsorted(rising, keys)
+    held = places < len(rising)
+    held[held] = rising[places[held]] == keys[held]
+    return places, held
 
 
 def _map_segments(

@@ -21,12 +21,12 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.lib.npyio import NpzFile
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import locked, replacing
-from openvse.index.index import Index
+from openvse.index.index import Index, places_among
 from openvse.model.hubs import BETA, Attraction, BankScores
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ItemComparison, comparison_of
@@ -127,13 +127,13 @@ class IndexBank:
         """
         order = np.argsort(index.table.keys)
         keys, checksums = index.table.keys[order], index.table.checksums[order]
-        places, known = _found(self.keys, keys)
+        places, known = places_among(self.keys, keys)
         known &= checksums == np.append(self.checksums, -1)[places]
         if known.all() and len(keys) == len(self.keys):
             return self
         scores = BankScores(len(keys), len(self.queries), [self.beta])
         if len(self.best):
-            best, still = _found(keys, self.best_keys)
+            best, still = places_among(keys, self.best_keys)
             still &= np.append(known, False)[best]
             scores.best[still], scores.best_item[still] = self.best[still], best[still]
         lost = np.flatnonzero(scores.best_item < 0)
@@ -164,14 +164,6 @@ class IndexBank:
             return None
         now, keys = self.followed(index, compare), index.table.keys
         return Attraction(now.amounts[np.searchsorted(now.keys, keys)], np.isin(keys, now.best_keys))
-
-
-def _found(
-    among: Int[np.ndarray, "n"], keys: Int[np.ndarray, "m"]
-) -> tuple[Int[np.ndarray, "m"], Bool[np.ndarray, "m"]]:
-    """Return the places of keys among rising ones, at most the number of these, and whether each is there."""
-    places = np.searchsorted(among, keys)
-    return places, np.append(among, -1)[places] == keys
 
 
 def _cut(rows: Int[np.ndarray, "n"], size: int) -> list[Int[np.ndarray, "_"]]:

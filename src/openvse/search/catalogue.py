@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import EngineBusyError, EngineError, IndexFormatError, MissingItemError
 from openvse.index.conditions import Condition, all_of, allowed_items
 from openvse.index.database import add_functions, encode_id
-from openvse.index.index import Index
+from openvse.index.index import Index, places_among
 from openvse.index.manifest import Item
 from openvse.index.words import phrases_of
 from openvse.media.segments import file_of
@@ -104,10 +104,6 @@ class Catalogue(ABC):
         """Return the items that have words of a sentence and fulfil conditions; None where no words are kept."""
         return None
 
-    def scores(self, queries: EmbeddedQueries, ids: Sequence[str]) -> Float[np.ndarray, "Q n"]:
-        """Return the scores of some items."""
-        raise NotImplementedError
-
     @abstractmethod
     def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items, in single precision; raise MissingItemError where there is none of an id."""
@@ -167,8 +163,8 @@ class IndexCatalogue(Catalogue):
         engine: str | None = None,
     ) -> None:
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
-        self._exact = ExactSearch(index.segments, compare, names=index.table.ids)
-        self.searcher = open_searcher(index, self._exact, engine=engine, model=model)
+        exact = ExactSearch(index.segments, compare, names=index.table.ids)
+        self.searcher = open_searcher(index, exact, engine=engine, model=model)
         bank = IndexBank.read(index.path) if index.manifest.holds == "images" else None
         self._hubs = None if bank is None else bank.attraction(index, compare)
         self._order = np.argsort(index.table.keys, kind="stable")
@@ -226,28 +222,17 @@ class IndexCatalogue(Catalogue):
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
         """Return the items that have words of a sentence; words that many items have are not looked up."""
-        most, found = max(FEW, int(COMMON * len(self))), dict[str, list[int]]()
+        most, found = max(FEW, int(COMMON * len(self))), dict[str, Int[np.ndarray, "_"]]()
         with self.index.database() as database:
             if not database.has_words():
                 return None
             for word, phrase in phrases_of(text).items():
                 keys = database.having(phrase, most + 1)
-                found[word] = keys if len(keys) <= most else []
+                found[word] = self._positions(keys if len(keys) <= most else [])
         allowed, ids = self._allowed(where), self.index.table.ids
-        places = {word: [self._place(key) for key in keys] for word, keys in found.items()}
-        return WordHits.of(
-            {
-                word: [
-                    ids[place] for place in some if place is not None and (allowed is None or allowed[place])
-                ]
-                for word, some in places.items()
-            },
-            len(self),
-        )
-
-    def scores(self, queries: EmbeddedQueries, ids: Sequence[str]) -> Float[np.ndarray, "Q n"]:
-        """Return the exact scores of some items."""
-        return self._exact.score(queries, self.vectors(ids))
+        if allowed is not None:
+            found = {word: places[allowed[places]] for word, places in found.items()}
+        return WordHits.of({word: [ids[place] for place in some] for word, some in found.items()}, len(self))
 
     def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items."""
@@ -272,16 +257,17 @@ class IndexCatalogue(Catalogue):
 
     def item(self, key: int) -> Item:
         """Return id, time and size of an item; they are in memory."""
-        position, table = self._place(key), self.index.table
-        if position is None:
+        held, table = self._positions([key]), self.index.table
+        if not len(held):
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
+        position = int(held[0])
         return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
 
-    def _place(self, key: int) -> int | None:
-        """Return the position of an item by its key; None where the index does not hold it."""
-        place = int(np.searchsorted(self._keys, key))
-        is_held = place < len(self._keys) and self._keys[place] == key
-        return int(self._order[place]) if is_held else None
+    def _positions(self, keys: Sequence[int]) -> Int[np.ndarray, "_"]:
+        """Return the positions of those items of some keys that the index holds."""
+        places, held = places_among(self._keys, np.asarray(keys, np.int64))
+        positions: np.ndarray = self._order[places[held]]
+        return positions
 
     def facts(self, key: int) -> ItemFacts:
         """Return what is known of an item, its metadata from the database."""

@@ -24,7 +24,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.calibration import Calibration
 from openvse.runtime.arrays import ArraySet, turned, uncertainties
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
-from openvse.search.exact import comparison_of
+from openvse.search.exact import ExactSearch, comparison_of
 from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
 from openvse.search.words import DEPTH, WordHits, joined
@@ -102,7 +102,7 @@ class SearchEngine:
             compare = comparison_of(model, "images")
             self.catalogue = StoreCatalogue(source, compare, model.fingerprint, images=images)
         self._are_texts = self.note.holds == "sentences"
-        self._of_gaussians = compare.is_of_gaussians
+        self._compare, self._of_gaussians = compare, compare.is_of_gaussians
         self.calibration: Calibration | None = (
             None if self._are_texts else getattr(model, "calibration", None)
         )
@@ -300,7 +300,9 @@ class SearchEngine:
             hits, first = dict(zip(looks, row, strict=True)), set(looks[: page.skip + page.top_k])
             others = [item_id for item_id in said.shares if item_id not in hits]
             if others:
-                scores = self.catalogue.scores(queries.some(np.array([number])), others)[0].tolist()
+                vectors = self.catalogue.vectors(others)
+                exact = ExactSearch(vectors, self._compare, names=others)
+                scores = exact.score(queries.some(np.array([number])), vectors)[0].tolist()
                 hits |= {each: self._hit(score, each) for score, each in zip(scores, others, strict=True)}
             for each, matched in said.matched.items():
                 hits[each] = replace(hits[each], by="both" if each in first else "words", matched=matched)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.errors import ModelError
 from openvse.index.conditions import Condition
-from openvse.index.index import Index
+from openvse.index.index import Index, places_among
 from openvse.search.exact import ExactSearch, Searcher
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import Store, Within
@@ -172,8 +172,8 @@ class StoreSearch(Searcher):
 
     def _places(self, keys: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
         """Return the positions of the items with these keys; the store may know some that are gone."""
-        places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        known: np.ndarray = self._order[places[self._sorted[places] == keys]]
+        places, held = places_among(self._sorted, keys)
+        known: np.ndarray = self._order[places[held]]
         return known
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 
 from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
-from openvse.index.index import Index
+from openvse.index.index import Index, places_among
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, kind_of, open_store
 from openvse.stores.base import read_metadata
@@ -87,10 +87,9 @@ class EngineState:
 
     def stamps_of(self, keys: Int[np.ndarray, "m"]) -> Int[np.ndarray, "m"]:
         """Return the stamps of some items; -1 for those that are not held."""
-        if not len(self.keys):
-            return np.full(len(keys), _UNKNOWN, np.int64)
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        found: np.ndarray = np.where(self.keys[places] == keys, self.stamps[places], _UNKNOWN)
+        places, held = places_among(self.keys, keys)
+        found = np.full(len(keys), _UNKNOWN, np.int64)
+        found[held] = self.stamps[places[held]]
         return found
 
     def holds(self, keys: Int[np.ndarray, "m"], checksums: Int[np.ndarray, "m"]) -> Bool[np.ndarray, "m"]:
