@@ -268,6 +268,12 @@ def counted(
     return show
 
 
+def timed(progress: Display, description: str, unit: str = "images") -> Callable[[int, int], None]:
+    """Return a function that shows (items done, items in all), and how many a second since now."""
+    show, started = counted(progress, description, unit), time.perf_counter()
+    return lambda done, total: show(done, total, done / (time.perf_counter() - started))
+
+
 class TrainingBar:
     """A Watcher that shows the progress of the whole run and prints a line for every epoch."""
 

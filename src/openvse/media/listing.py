@@ -136,7 +136,10 @@ def list_folders(
     walks = [_Walk(root, each, videos, seen, waiting) for root, each in zip(folders, rules, strict=True)]
     waiting += [(walk, "") for walk in walks]
     for walk, start in waiting:
-        walk.list_below(start) if follow_links or not start else walk.left_out[LINK].append(walk.root / start)
+        if follow_links or not start:
+            walk.list_below(start)
+        else:
+            walk.left_out[LINK].append(walk.root / start)
     for walk in walks if follow_links else ():
         walk.names.sort(key=lambda name: name.split("/"))
     return [Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable) for walk in walks]

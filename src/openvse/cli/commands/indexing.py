@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -198,19 +197,12 @@ def bank_sentences(value: str) -> tuple[list[str] | None, float]:
 
 def bring_hubs(out: Path, model: Embedder, sentences: Sequence[str] | None, beta: float) -> Hubs:
     """Give an index a query bank, or bring its own up to date, and return its numbers; None where it has none."""
-    from openvse.cli.progress import bar, counted
+    from openvse.cli.progress import bar, timed
     from openvse.search.bank import bring_bank
 
-    started = time.perf_counter()
     with bar() as progress:
-        show = counted(progress, "embedding the query bank")
-        bank = bring_bank(
-            out,
-            model,
-            sentences,
-            beta,
-            progress=lambda done, total: show(done, total, done / (time.perf_counter() - started)),
-        )
+        shown = timed(progress, "embedding the query bank", "sentences")
+        bank = bring_bank(out, model, sentences, beta, progress=shown)
     return None if bank is None else {"sentences": len(bank.best), "beta": bank.beta}
 
 
@@ -233,19 +225,16 @@ class Searched:
 
 def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> Searched:
     """Bring the planned engine of an index up to date in place of the one before, and measure its recall if asked."""
-    from openvse.cli.progress import bar, counted, warn
+    from openvse.cli.progress import bar, timed, warn
     from openvse.errors import EngineBusyError
     from openvse.search import ExactSearch, Index, measured_recall
     from openvse.search.catalogue import open_searcher
     from openvse.stores.following import bring_engine
 
-    name, started = change.wanted.name, time.perf_counter()
+    name = change.wanted.name
     try:
         with bar(shown=name != "exact") as progress:
-            show = counted(progress, f"engine {name}")
-            report = bring_engine(
-                out, change, lambda done, total: show(done, total, done / (time.perf_counter() - started))
-            )
+            report = bring_engine(out, change, timed(progress, f"engine {name}"))
     except EngineBusyError as error:
         warn(f"{error}; the index is up to date, and what the engine lacks is searched exactly")
         return Searched(name)
