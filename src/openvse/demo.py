@@ -74,7 +74,6 @@ class DemoResult:
         answers: the best images for each of ``QUERIES``.
         report: the path of the full report on the test split.
         contact_sheet: the path of the page with the answers.
-        model: the folder of the model.
         index: the folder of the index of all images.
     """
 

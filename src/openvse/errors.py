@@ -98,7 +98,6 @@ def decoded(content: bytes, where: object, *, first_line: int = 1, offset: int =
     """Return bytes of UTF-8 as text, without a byte-order mark at their start.
 
     Args:
-        content: the bytes.
         where: what they are, for the message.
         first_line: the number of their first line.
         offset: the number of bytes before them.

@@ -319,7 +319,6 @@ def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int =
     """Return the CRC-32 of a part of a file, which is cheap and changes with any single byte.
 
     Args:
-        path: the file.
         skip: the number of bytes before the part.
         size: the number of bytes of the part; None means all up to the end.
         start: the checksum of earlier parts, which is continued.

@@ -76,7 +76,6 @@ class Features:
     """The output of an encoder: local features, and one global vector if the aggregator needs it (PIE-Net).
 
     Attributes:
-        local: the local features.
         mask: which local features are real.
         pooled: the global vector.
         boxes: the box of each local feature (left, top, right, bottom) as fractions of the image's width and height,

@@ -20,7 +20,6 @@ class Conv1d(SingleVector):
 
     Args:
         input_dim: L.
-        embed_dim: D.
         length: the number of elements that the kernel spans; its weights are length x L x D.
 
     Raises:

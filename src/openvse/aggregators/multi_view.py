@@ -24,7 +24,6 @@ class MultiView(Aggregator):
     Args:
         input_dim: L.
         embed_dim: D.
-        aggregator: the aggregator of a view.
         num_views: K.
         share_projection: whether all views read the same features (the paper); otherwise each has its own
             Linear(L, D) before it, and the encoder does not need a projection.

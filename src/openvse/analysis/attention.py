@@ -54,7 +54,6 @@ class ImageMap:
     Attributes:
         model: the name of the model.
         image_id: the identifier of the image.
-        path: its file.
         view: what the map is of: "view 1", "head 2", "reduction 1".
         kind: "attention" for weights that sum to 1, "cosine" for the cosine of a part and the embedding.
         weights: one number for each part of the image.
@@ -83,7 +82,6 @@ class Gallery:
     """The captions among which the best match is looked for.
 
     Attributes:
-        captions: the captions.
         own: for each image, the positions of its own captions; empty if that is not known.
     """
 
@@ -117,7 +115,6 @@ def map_images(
 
     Args:
         name: the name of the model.
-        model: the model.
         images: identifiers and files; the files are read unless there are features.
         gallery: the captions, of which ``own`` is in the order of the images.
         features: stored local features.
@@ -216,9 +213,7 @@ def map_answers(
 
     Args:
         name: the name of the model.
-        model: the model.
         image: the identifier and the file of the image.
-        questions: the questions.
         truths: the right answers to each question, the most frequent one first; none if they are not known.
 
     Raises:

@@ -37,7 +37,6 @@ def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
 
     Args:
         model: a folder, a hub id, or ``package:NAME``, as for ``transformers_text``.
-        captions: the captions.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -96,7 +95,6 @@ def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
     """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2).
 
     Args:
-        corpus: the corpus.
         texts: its captions as each text model embeds them.
         seed: the seed of the pairs of different images, of which there are as many.
     """

@@ -133,7 +133,6 @@ def mteb_task(corpus: Corpus, direction: Direction, name: str = "") -> AbsTaskRe
     """Return a task of MTEB made from a corpus of openvse, whose images are decoded when MTEB reads them.
 
     Args:
-        corpus: the corpus.
         direction: ``t2i`` for texts asking for images, ``i2t`` for images asking for texts.
         name: the name of the task; by default made from that of the corpus.
     """

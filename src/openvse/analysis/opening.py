@@ -29,7 +29,6 @@ class Embedded:
 
     Attributes:
         name: the name of the model.
-        model: the model.
         corpus: the images that could be read, with their texts.
         images: the embeddings of its images.
         texts: the embeddings of its texts.
@@ -55,7 +54,6 @@ def open_models(words: Sequence[str], device: str) -> dict[str, Model]:
     """Load runs or models, by their names in tables and figures.
 
     Args:
-        words: see ``named_sources``.
         device: where to load them.
 
     Raises:

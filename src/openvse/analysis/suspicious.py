@@ -91,7 +91,6 @@ def swap_captions(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Bool
     Captions are exchanged in a circle, so that none stays with its image; all captions keep their numbers.
 
     Args:
-        corpus: the corpus.
         share: the share of the pairs to exchange.
         seed: the seed of the draw.
 

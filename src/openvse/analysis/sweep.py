@@ -93,7 +93,6 @@ class Swept:
     """What the runs of one setting reached.
 
     Attributes:
-        setting: the setting.
         metrics: the metrics of the best model of each seed on the measured split.
     """
 
@@ -368,7 +367,6 @@ def analyze_sweep(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) 
     """Draw metrics over what was varied: a line over numbers, a heat map over two axes, or a point for each setting.
 
     Args:
-        sweep: the sweep.
         found: what each setting reached, in the order of ``sweep.settings()``.
         metrics: the metrics to draw; the first one says which setting is best.
 

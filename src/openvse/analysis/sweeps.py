@@ -85,7 +85,6 @@ def analyze_sweeps(sweeps: Mapping[str, KeptSweep], over: Sequence[str], metrics
     Args:
         sweeps: the sweeps by their names.
         over: keys that all sweeps vary; empty draws a point for each sweep (PVSE, Fig. 6).
-        metrics: the metrics.
 
     Raises:
         OpenVSEError: a sweep does not vary a key, or has no such metric.

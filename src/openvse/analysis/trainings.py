@@ -110,7 +110,6 @@ class Trainings:
         """Train a recipe, or go on with it, and return its best model.
 
         Args:
-            recipe: the recipe.
             folder: the folder of the run; one that is finished is not trained again.
             message: says which training this is, and is passed on in any case.
 

@@ -188,7 +188,6 @@ class NestedBackbone(Backbone):
 
     Args:
         inner: the inner backbone, which decides whether this one trains.
-        fingerprint: see ``Backbone``.
     """
 
     def __init__(self, inner: Backbone, *, fingerprint: str) -> None:

@@ -41,7 +41,6 @@ class EfficientNetLite(Backbone):
         image_size: the side of the square in pixels; None takes the size at which the network was trained.
         scales: several sizes instead of one, such as (224, 448): the cells of all maps form one set, each with its box.
             An image smaller than a scale is enlarged to it.
-        exact_decode: see ``Backbone``.
 
     Attributes:
         number: the number of the network in its family.

@@ -139,7 +139,6 @@ class TrainedBlocks:
         """Freeze the parameters that affect the output only through the blocks below, and keep their modules still.
 
         Args:
-            network: the network.
             run: computes some output of it.
         """
         with _entering(self._first, Tensor.detach):

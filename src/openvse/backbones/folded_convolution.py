@@ -29,7 +29,6 @@ class FoldedConvolution(NamedTuple):
         bias: the bias, with the graph to the parameters.
         cast_weight: the weight in the type of the convolution, without a graph.
         cast_bias: the bias in the type of the convolution, without a graph.
-        stride: the stride of the convolution.
         clipped: whether ReLU6 follows.
     """
 

@@ -288,7 +288,6 @@ class CheckpointBackbone(Backbone):
     Attributes:
         checkpoint: the name of the checkpoint.
         processor: the preprocessing of the checkpoint.
-        image_size: see ``pixels_of``.
         round_crop: likewise.
     """
 

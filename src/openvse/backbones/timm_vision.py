@@ -32,7 +32,6 @@ class TimmVision(Backbone):
         fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
         gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
         image_size: the side of the square in pixels; None takes that of the model.
-        exact_decode: see ``Backbone``.
 
     Raises:
         ModelError: timm is missing, cannot be imported, or does not know the model.

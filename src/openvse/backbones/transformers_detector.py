@@ -36,7 +36,6 @@ class TransformersDetector(CheckpointBackbone):
         num_regions: N, the largest number of regions per image.
         min_score: the score, in [0, 1], below which regions are left out; the best region of an image is always kept.
         image_size: the side in pixels of the square to which the whole image is resized.
-        exact_decode: see ``Backbone``.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, or is not such a detector.

@@ -48,7 +48,6 @@ class TransformersVision(CheckpointBackbone):
             ``first_token`` finds it; a global vector is then made from it instead of the mean.
         round_crop: where the checkpoint's preprocessing cuts the middle out of an image, cut where torchvision does
             (OpenCLIP): one pixel further to the right or the bottom for some sizes.
-        exact_decode: see ``Backbone``.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, does not yield local features from pixels only, or lacks the class

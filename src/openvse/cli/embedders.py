@@ -55,11 +55,9 @@ def load_for_index(
     """Load what embeds the queries of an index: the towers beside it, or else a model; ``--verbose`` says which.
 
     Args:
-        folder: the index.
         manifest: what it says of itself.
         named: the model that the user names; None takes that of the index.
         device: see ``load_embedder``; towers compute on the CPU.
-        threads: see ``load_embedder``.
 
     Raises:
         IndexFormatError: there are no towers, and the model of the index is gone.

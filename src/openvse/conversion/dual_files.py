@@ -178,7 +178,6 @@ def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
     """Read weights; they are memory-mapped, so that each takes memory only when it is used.
 
     Args:
-        place: the place of the files.
         names: the names of files; all parts of the first that exists are read.
 
     Raises:

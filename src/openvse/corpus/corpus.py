@@ -306,7 +306,6 @@ def merge_identical(corpus: Corpus, key: Callable[[str], str] = str.casefold) ->
     The first spelling of the text is kept. White space does not matter either, since ``build_corpus`` tidies it.
 
     Args:
-        corpus: the corpus.
         key: a function of a caption; captions for which it returns the same are merged.
     """
     numbers: dict[str, int] = {}

@@ -34,7 +34,6 @@ class Question:
         question_id: unique in a set.
         image_id: the identifier of the image in feature stores and reports.
         path: the expected path of the image file.
-        text: the question.
         answers: the answers of all annotators, in their order: ten in VQA 2.0, one or the members of a set in DAQUAR;
             none if they are not published.
         split: a name or synonym of a split, or "" if the data set has none.
@@ -58,7 +57,6 @@ class QuestionSet:
 
     Attributes:
         name: the name of the data set in messages and reports.
-        questions: the questions.
         problems: one line for each kind of thing that was skipped when the set was opened.
     """
 

@@ -175,7 +175,6 @@ def shared_files(
         files: its file; missing ones are skipped.
         splits: its split, or "".
         about: only pairs with an image of this split count; "" for all.
-        progress: see ``equal_files``.
     """
     pairs = [
         (one, other)

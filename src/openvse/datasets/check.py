@@ -66,7 +66,6 @@ def check_data(
         quick: whether to skip what reads whole files: of published data, the search for equal files in two splits and
             for features that are not finite; of your own, decoding the images. Files of your own that are in two splits
             are still found.
-        allow_outside: see ``open_corpus``.
         progress: a function that is called while files are read.
 
     Raises:

@@ -36,7 +36,6 @@ def clip_corpus(
         captions: the captions of each clip, in the order of the corpus.
         splits: the splits of each clip in a split; if there are several, the last is kept and leakage is reported.
         folders: the possible folders of clips under the root, as in the facts; all that exist are searched.
-        require_images: see ``build_corpus``.
         notes: further lines for ``problems``.
 
     Raises:

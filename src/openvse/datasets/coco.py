@@ -72,7 +72,6 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     Args:
         root: the folder with ``dataset_coco.json`` or ``annotations/``, and with ``train2014/`` and ``val2014/``
             (each of which may be below ``images/``).
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: captions or images are not found, a file has another format, or see ``build_corpus``.

@@ -66,7 +66,6 @@ class FlickrLayout:
 
         Args:
             root: the folder with the files of the data set.
-            require_images: see ``build_corpus``.
 
         Raises:
             DataError: captions or images are not found, or see ``build_corpus``.

@@ -35,7 +35,6 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
 
     Args:
         root: the folder; image identifiers are paths relative to it.
-        require_images: see ``build_corpus``.
         columns: the columns or keys of images, captions and identifiers.
 
     Raises:

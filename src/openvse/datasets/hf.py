@@ -34,7 +34,6 @@ def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL
 
     Args:
         root: the folder, or the name.
-        require_images: see ``build_corpus``.
         columns: the columns of images, captions and identifiers.
 
     Raises:

@@ -51,7 +51,6 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
     """Parse a published JSON file, and turn what goes wrong while its content is read into one line.
 
     Args:
-        path: the file.
         what: its format in messages, such as "COCO's format".
         hook: a function that makes something else of each object, as for ``json.loads``.
 
@@ -94,7 +93,6 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
     2015); only COCO has ``filepath``, the folder of the image.
 
     Args:
-        path: the file.
         folder_of: a function that returns the folder of the image files for a ``filepath`` or "".
 
     Raises:

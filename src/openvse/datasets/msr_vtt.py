@@ -81,7 +81,6 @@ def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder with these files and the clips.
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: captions or clips are not found, a file has another format, or see ``build_corpus``.
@@ -99,7 +98,6 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder, as for ``open_msr_vtt``, with the two tables.
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: see ``open_msr_vtt``; or the test table is missing or names a clip without captions.

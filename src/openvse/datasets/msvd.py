@@ -52,7 +52,6 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder with these files and ``YouTubeClips/``.
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.

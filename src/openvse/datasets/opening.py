@@ -88,7 +88,6 @@ def open_questions(
         source: ``NAME:ROOT``, for instance ``vqa2:/data/vqa``, or a path whose kind is detected: a folder with the
             files of VQA 2.0 or DAQUAR, a folder with ``metadata.jsonl`` or ``metadata.csv``, or such a file.
         require_images: False if stored features replace the image files.
-        allow_outside: see ``open_corpus``.
 
     Raises:
         DataError: the source is missing, its kind cannot be detected, the data hold captions, or they cannot be used.

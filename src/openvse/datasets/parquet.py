@@ -43,7 +43,6 @@ def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = 
 
     Args:
         root: the folder, or the file.
-        require_images: see ``build_corpus``.
         columns: the columns of images, captions and identifiers.
 
     Raises:
@@ -111,7 +110,6 @@ def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
     a structure of ``bytes`` and ``path``. Captions are strings or lists of strings.
 
     Args:
-        path: the file.
         columns: the columns of images, captions and identifiers.
 
     Raises:

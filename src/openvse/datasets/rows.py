@@ -219,7 +219,6 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
     """Yield the two columns of each line, a key and a sentence, which a tab separates; blank lines are skipped.
 
     Args:
-        path: the file.
         key: what is in the first column, for messages.
         counts: what the whole number in a third column counts, which is not read; "" if there is no such column.
 

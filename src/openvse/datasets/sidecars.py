@@ -30,7 +30,6 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder; image identifiers are paths relative to it.
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: no image has a text file, one is not UTF-8 or not a caption, or see ``build_corpus``.

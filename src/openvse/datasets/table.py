@@ -37,8 +37,6 @@ def open_table(root: Path, *, require_images: bool = True, columns: Columns = US
     the file: ``pets.csv#image=picture,caption=alt,caption=title,id=number``.
 
     Args:
-        root: the file.
-        require_images: see ``build_corpus``.
         columns: the columns of images, captions and identifiers.
 
     Raises:

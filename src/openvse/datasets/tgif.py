@@ -84,7 +84,6 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder with ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.
@@ -101,7 +100,6 @@ def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder with these files.
-        require_images: see ``build_corpus``.
 
     Raises:
         DataError: see ``open_tgif``.

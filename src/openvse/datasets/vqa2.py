@@ -109,7 +109,6 @@ def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
     Args:
         root: the folder with the JSON files (or with ``annotations/`` and ``questions/``), and with ``train2014/``,
             ``val2014/`` and ``test2015/`` (each of which may be below ``images/``).
-        require_images: see ``build_questions``.
 
     Raises:
         DataError: no questions, no annotations of train2014 or val2014, or no images are found; a file has another

@@ -210,7 +210,6 @@ def write_shard(
     Args:
         folder: the folder of the files.
         form: NumPy or Parquet.
-        number: the number of the shard.
         ids: the ids of the records.
         vectors: their embeddings.
         texts: their sentences, which Parquet keeps in a column.

@@ -89,8 +89,6 @@ class EncodedShard:
     """A shard that has been encoded.
 
     Attributes:
-        digest: the digest of the shard.
-        files: its files.
         failed: id and reason of the records that cannot be used.
     """
 
@@ -179,7 +177,6 @@ class _ShardEncoder:
     """Encodes shards in one process.
 
     Attributes:
-        model: the model.
         settings: how it encodes.
         target: where the files go.
         after_batch: called after each batch with the number of records of the shard that are finished.
@@ -308,7 +305,6 @@ class _Run:
         """Encode the shards that an earlier run has not, and write the output.
 
         Args:
-            model: the model.
             named: what the caller gave as the model.
             workers: the processes that encode; None encodes in this one.
             progress: called with the progress.

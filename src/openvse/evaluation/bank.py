@@ -49,8 +49,6 @@ class Normalized:
 
     Attributes:
         bank: the data set and split of the bank.
-        num_images: the images in it.
-        num_texts: the texts in it.
         beta_i2t: beta of the images as queries.
         beta_t2i: beta of the texts as queries.
         is_chosen: whether these were chosen on validation data.

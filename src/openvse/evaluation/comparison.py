@@ -27,7 +27,6 @@ class MeasuredRun:
     Attributes:
         source: the run, as it was named.
         model: the fingerprint of its model.
-        metrics: its metrics.
         replicates: its metrics on every resample; the resamples are the same for all runs.
         queries: how well it answers each query of each direction; more is better (for retrieval, minus the rank).
         warnings: what a reader should know before reading its figures, such as leakage.
@@ -45,12 +44,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in their seed, or a single run.
-
-    Attributes:
-        name: the name of the row.
-        runs: the runs.
-    """
+    """Runs that differ only in their seed, or a single run."""
 
     name: str
     runs: tuple[MeasuredRun, ...]
@@ -116,7 +110,6 @@ class Comparison:
         size: the number of items of each kind, such as ``{"images": 1000, "texts": 5000}``.
         seed: the seed of the bootstrap.
         resamples: the number of resamples.
-        rows: the rows.
         contrasts: one for each row but the first.
         problems: what was skipped, one line each.
         folds: the number of parts that were evaluated separately and averaged.

@@ -30,7 +30,6 @@ def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[Answ
     """Return an HTML page with all tables, and with the queries on which rows differ most.
 
     Args:
-        comparison: the comparison.
         examples: the gains and losses of each row against the first, by the name of the row.
     """
     small: Small = cache(thumbnail)

@@ -52,7 +52,6 @@ def embed_corpus(
 
     Args:
         model: the model, which is used in evaluation mode and then put back into its previous mode.
-        corpus: the corpus.
         features: stored local features; without them, those of the corpus are read, or the images are decoded.
         text_features: stored token states of the captions; without them, the text model reads the captions.
         batch_size: the number of items at a time.
@@ -153,7 +152,6 @@ def embed_ensemble(
 
     Args:
         models: the models to average.
-        corpus: the corpus.
         features: the stored local features for each model, or None for the images.
         text_features: the stored token states for each model, or None for the captions; None: all read the captions.
         batch_size: the number of items at a time.

@@ -110,7 +110,6 @@ def rank_fold(
     """Rank one part, holding a block of scores at a time.
 
     Args:
-        part: the part.
         block_size: the side of a block of scores.
         device: the device of the scores.
         processes: those that share the work.
@@ -184,7 +183,6 @@ def _normalized(part: Fold, plain: RankedFold, again: RankedFold, hubs: Attracti
     """Return the ranks by normalised scores of those queries whose best item is the best one of a bank's query.
 
     Args:
-        part: the part.
         plain: its ranks, with the first candidate of each query.
         again: the same by normalised scores.
         hubs: what its items attract.

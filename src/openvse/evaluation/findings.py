@@ -26,7 +26,6 @@ class AnsweredQuery:
     """One query, and what one model has found for it, or each of two models.
 
     Attributes:
-        query: the query.
         found: the first results of the model, best first; or the first result of each model.
         hits: whether each of them is right.
         results: how good the answer of each model is, such as "right at 12".

@@ -163,7 +163,6 @@ def recalls(ranked: QueryRanks, images: Int[np.ndarray, "Q"], *, resamples: int 
     """Return R@1, R@5 and R@10 of one direction, with intervals.
 
     Args:
-        ranked: the ranks.
         images: the image that each of its queries is or belongs to; they are drawn together.
         resamples: the number of resamples for the intervals; 0 leaves them out.
     """
@@ -182,8 +181,6 @@ def precisions(
     Args:
         ranked: the ranks, with places.
         missing: the query of each positive item that is not in the gallery; R counts these items, too.
-        images: see ``recalls``.
-        resamples: see ``recalls``.
     """
     assert ranked.places is not None
     every = ranked.places.with_missing(missing).columns()

@@ -50,7 +50,6 @@ class PrecisionReached:
     """What a wanted precision leaves of the hits.
 
     Attributes:
-        wanted: the precision.
         score: the threshold, from which on every image is at least so probable; None if no score is.
         hits: how many hits score at least as much.
         reached: the share of them that is relevant; None if there are none.

@@ -122,7 +122,6 @@ class Report(Document):
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
     Attributes:
-        metrics: see ``Metrics``.
         protocol: how the evaluation was done.
         remarks: ties and queries left out.
         intervals: the lower and upper bound of each metric that has an interval.

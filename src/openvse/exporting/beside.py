@@ -55,7 +55,6 @@ def write_towers(
 
     Args:
         model: the model that made the index.
-        index: the folder of the index.
         wanted: which towers; None is what the index has, and ``text`` for a new one.
         on_write: called before something is exported, which takes some seconds.
 

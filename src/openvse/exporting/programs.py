@@ -35,7 +35,6 @@ class TabledGPO(RankedPooling):
     Its generator reads packed sequences, whose sizes decide the shapes of a program; a table is read by one look-up.
 
     Args:
-        pooling: the GPO.
         longest: the largest size.
     """
 
@@ -101,7 +100,6 @@ def program_of(tower: Tower[Any], longest: int) -> Program:
     """Return a copy of a tower on the CPU, in evaluation mode, in which every part can be exported.
 
     Args:
-        tower: the tower.
         longest: the largest number of local features.
     """
     made = Program(copy.deepcopy(tower).cpu().eval())
@@ -122,7 +120,6 @@ def longest_text(encoder: object, longest: int) -> int:
     """Return the largest number of tokens that a text encoder makes of a sentence.
 
     Args:
-        encoder: the encoder.
         longest: the number for an encoder that has no limit of its own.
     """
     if isinstance(encoder, TransformersText):
@@ -166,7 +163,6 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
     Args:
         traced_program: what ``traced`` returned.
         names: the names of the inputs.
-        path: the file.
         side: image or text, for messages.
 
     Raises:

@@ -62,8 +62,6 @@ class Exported:
     """What an export wrote, and how near it is to the model.
 
     Attributes:
-        folder: the folder.
-        format: its format.
         bytes: the size of its files.
         differences: what was compared before the export was put into its place.
         effect: what the rounding to int8 changes in a search; None without int8, or without data.

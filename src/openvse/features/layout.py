@@ -220,7 +220,6 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
 
     Args:
         folder: the folder of the store.
-        manifest: the manifest of the store.
         all_files: whether to compare large files too.
 
     Raises:

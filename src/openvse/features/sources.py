@@ -41,7 +41,6 @@ class SourceLog:
     """A context manager that notes the source files of items while they are added to a store.
 
     Args:
-        store: the folder of the store.
         anew: whether the store is empty, so that existing lines belong to an earlier store.
 
     Raises:

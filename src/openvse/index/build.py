@@ -302,10 +302,7 @@ class _Run:
 
     Args:
         asked: what the caller wants.
-        index: the folder of the index.
         embedder: makes what embeds, for embeddings of content that the index holds.
-        sharing: see ``build_index``.
-        progress: see ``build_index``.
     """
 
     def __init__(

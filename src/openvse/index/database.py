@@ -158,7 +158,6 @@ class Database:
     """The database of an index, open for reading or writing; a context manager.
 
     Args:
-        path: the file.
         write: make the database where there is none, and allow changes.
 
     Raises:
@@ -440,7 +439,6 @@ def plain_text(text: str, *, folded: bool) -> bytes:
     """Return the bytes of a text for comparisons, in Unicode's NFC: accents are the same in one character or two.
 
     Args:
-        text: the text.
         folded: whether upper and lower case, and other forms of a letter, are the same (Unicode's case folding).
     """
     return encode_id(case_folded(text) if folded else composed(text))

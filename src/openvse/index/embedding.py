@@ -153,7 +153,6 @@ class KnownContent:
     """Finds the embeddings of files whose content the index holds already, wherever it was.
 
     Args:
-        index: the index.
         damaged: ids of items whose embeddings must not be used.
     """
 
@@ -197,7 +196,6 @@ class _Looked:
     """A candidate that was looked for in the index and among the stored features.
 
     Attributes:
-        candidate: the candidate.
         rows: its items with their embeddings, if the index holds its content.
         place: its place among the stored features, if it has one.
     """
@@ -211,7 +209,6 @@ class Embedder:
     """Embeds candidates batch by batch, and decodes the next ones meanwhile.
 
     Args:
-        model: the model.
         batch_size: the number of candidates that are embedded at once.
         stored: features that may stand for images.
         known: embeddings of content that the index holds; None where it holds nothing.
@@ -378,7 +375,6 @@ def content_hash(path: Path, size: int) -> bytes | None:
     """Return a hash of a file's content, 16 bytes; None where the file cannot be read.
 
     Args:
-        path: the file.
         size: its bytes, as they were when it was looked at.
     """
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)

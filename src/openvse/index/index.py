@@ -34,7 +34,6 @@ class Index:
     It is what the index was when it was opened, whatever is written to it later.
 
     Attributes:
-        path: folder of the index.
         manifest: what made it, and its shape.
         roots: the indexed folders, or the file of the sentences.
         table: the items and their facts, in the order of their ids.
@@ -71,7 +70,6 @@ class Index:
         """Open an index for reading, also while another process writes to it.
 
         Args:
-            path: its folder.
             model_fingerprint: the model that must have made it; None takes any.
             check: call ``check``, whatever the size; small ones are always compared with their checksums.
 

@@ -194,7 +194,6 @@ def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
     """Return the ids of items whose embeddings are missing, or do not fit their checksums.
 
     Args:
-        index: the index.
         check: compare all checksums; otherwise those of a small index, and the files' sizes of a large one.
 
     Raises:

@@ -166,7 +166,6 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> FoundModel
     The path from the index is tried first, so that both can be moved together, and then the whole path.
 
     Args:
-        index: its folder.
         manifest: what it says of itself, if that has been read.
 
     Raises:

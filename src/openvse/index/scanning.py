@@ -92,7 +92,6 @@ class RootListing:
     """The files below a root, or the sentences of a file, as they are now.
 
     Attributes:
-        root: the root.
         entries: the files or sentences, in the order of the ids.
         missing: why its items must be kept although nothing was listed; "" if something was.
         unreadable: folders that could not be listed.

@@ -80,7 +80,6 @@ class SegmentWriter:
         rows: the number of its valid rows; what comes after them is overwritten.
 
     Attributes:
-        path: the file.
         rows: the number of its rows by now.
     """
 

@@ -34,10 +34,7 @@ class FoundIndex:
     """An index that is there.
 
     Attributes:
-        folder: its folder.
-        manifest: its manifest.
         database: its database, which is open for writing.
-        roots: its roots.
     """
 
     folder: Path

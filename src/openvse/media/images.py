@@ -108,7 +108,6 @@ def read_image(
     if it has more pixels than the limit, and at most four times as many.
 
     Args:
-        source: see ``ImageLike``.
         max_pixels: the largest width x height of the result; a larger image is refused before decoding. None takes
             ``pixel_limit()``. Beyond 178,956,970 pixels Pillow's own limit also refuses files that are no JPEG.
         shorter_side: the length in pixels to which the caller shrinks the shorter side: both sides of a JPEG that is

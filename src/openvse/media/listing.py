@@ -81,7 +81,6 @@ class Listing:
     """The images and clips below a folder.
 
     Attributes:
-        root: the folder.
         names: the images and clips: paths below the folder, with forward slashes, in the order of their parts.
         left_out: similar files that are left out.
         unreadable: folders whose content the system refused to list, and links that are followed and lead to nothing.

@@ -37,6 +37,5 @@ def skipped(cases: Sequence[str], what: str, *, fault: bool = False) -> list[Pro
     Args:
         cases: what was skipped.
         what: what it is, after the number, such as "image(s) without a caption".
-        fault: see ``Problem``.
     """
     return [Problem(f"skipped {len(cases)} {what}", cases, fault=fault)] if cases else []

@@ -15,7 +15,6 @@ class ClipSegment:
     """A part of a video.
 
     Attributes:
-        path: the file.
         start: in seconds from the first frame.
         end: in seconds; what appears then belongs to the next segment.
     """

@@ -121,9 +121,7 @@ def frames_of(
     are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
 
     Args:
-        source: see ``ClipSource``.
         sampling: how frames are chosen; by default as in PVSE.
-        place: see ``FrameSampling.choose``.
         max_pixels: the largest width x height of a frame; a larger clip is refused before decoding. None takes
             ``pixel_limit()``.
         shorter_side: see ``read_image``, which reads clips of one frame.
@@ -193,10 +191,6 @@ def clip_seconds(path: Path) -> float:
 
 def read_poster(source: ClipSource, *, shorter_side: int | None = None) -> Image.Image:
     """Return an image that represents a clip: its middle frame, or the image itself.
-
-    Args:
-        source: see ``ClipSource``.
-        shorter_side: see ``read_image``.
 
     Raises:
         BadVideoError: the clip cannot be used; the message has the path and the reason.

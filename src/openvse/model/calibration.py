@@ -130,8 +130,6 @@ class Calibration:
 
         Args:
             precision: the wanted share of relevant images, above 0 and at most 1.
-            gallery: see ``probabilities``.
-            expected: see ``probabilities``.
 
         Raises:
             DataError: an argument is outside its range.

@@ -111,7 +111,6 @@ def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:
 
     Args:
         title: the title of the page, which is also its heading; plain text.
-        body: the HTML of the body.
         note: a sentence under the heading; plain text.
         style: CSS for this page only, which follows the shared CSS.
     """

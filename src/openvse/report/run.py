@@ -34,7 +34,6 @@ class ReportedRun:
 
     Attributes:
         named: the run, as it was named.
-        model: the folder of its model.
         config: the description of its model.
         recipe: its recipe; None for a model without its run.
         records: its records; None for a model without its run.
@@ -156,7 +155,6 @@ class MeasuredReport:
     """A run and what was measured for its report.
 
     Attributes:
-        run: the run.
         parameters: the number of weights of its model.
         trained: the number of those that the run may have changed.
         fingerprint: the fingerprint of its model.
@@ -186,7 +184,6 @@ def measure_run(
     """Load the best model of a run and evaluate it.
 
     Args:
-        run: the run.
         request: what to evaluate on; None leaves out the figures on a test set.
         examples: the number of best and of worst queries of each kind.
         device: the device to compute on.

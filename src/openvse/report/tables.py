@@ -87,7 +87,6 @@ def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
     """Return a table for a paper or a README, with what a reader needs to know.
 
     Args:
-        table: the table.
         notes: how its figures were measured, one line each.
         form: "markdown", with the notes as a list below the table; or "latex", with the notes as comments above it.
     """

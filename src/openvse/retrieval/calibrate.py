@@ -45,7 +45,6 @@ def calibrate_towers(model: TwoTower, request: Request) -> tuple[Calibration, tu
     """Fit the curve of a model to one split of a data set; the model keeps it, and its folder does when it is saved.
 
     Args:
-        model: the model.
         request: data, split, feature store and batch size; the rest of it is not used.
 
     Returns:

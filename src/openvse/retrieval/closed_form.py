@@ -39,7 +39,6 @@ class Ridge:
     """A ridge regression whose ridge has the smallest leave-one-out error.
 
     Attributes:
-        weight: ``[C, S]``.
         image_mean: ``[C]``, which is subtracted before.
         target_mean: ``[S]``, the prediction for the mean image.
         ridge: the ridge in units of the mean squared length of the centred images.

@@ -133,7 +133,6 @@ def stores_for(
     """Return the store of each model: the named one; or that of its run, if it holds all images as they are now.
 
     Args:
-        models: the models.
         corpus: the images that they embed.
         request: the named stores, and the places of the models.
         first: the number of the first model among those of the request.

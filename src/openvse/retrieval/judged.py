@@ -48,8 +48,6 @@ class NumberedItems:
 
     Attributes:
         corpus: their corpus.
-        images: the embedded images.
-        texts: the embedded texts.
         image_numbers: COCO's number of each image.
         text_numbers: COCO's number of each text.
         text_images: the image of each text.
@@ -79,8 +77,6 @@ def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: Embedd
     Args:
         root: the folder of the data set coco.
         corpus: the corpus that was embedded.
-        images: its embedded images.
-        texts: its embedded texts.
 
     Raises:
         DataError: the numbers are not there, or texts belong to several images.

@@ -129,7 +129,6 @@ class VocabularyTokenizer:
     """Splits a sentence into words and looks them up.
 
     Args:
-        folder: the folder of the vocabulary.
         file: its name.
         splitter: a name in ``WORD_SPLITTERS``.
         boundaries: whether a start and an end token are added.
@@ -169,7 +168,6 @@ class PieceTokenizer:
     """Cuts a sentence into word pieces, as the tokenizer of a pretrained text model does.
 
     Args:
-        folder: the folder of the tokenizer.
         file: the name of its file, in the format of the ``tokenizers`` library.
         max_length: the number of tokens that are read, special ones included.
         unknown: the id of a piece that the tokenizer lacks; None if it has none.

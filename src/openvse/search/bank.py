@@ -46,10 +46,8 @@ class IndexBank:
     """What the items of an index attract of its query bank, as it was measured last.
 
     Attributes:
-        folder: of the index.
         model: the fingerprint of the model that embedded the sentences.
         digest: of the model and the sentences.
-        beta: see ``model.hubs``.
         keys: of the items that were measured, rising.
         checksums: of their embeddings.
         amounts: what they attract.
@@ -122,7 +120,6 @@ class IndexBank:
         """Return the same for the items of an index as they are now; only what is new is compared.
 
         Args:
-            index: the index.
             compare: how the model compares items with queries.
         """
         order = np.argsort(index.table.keys)

@@ -141,13 +141,11 @@ class IndexCatalogue(Catalogue):
     """An index that was opened; it never changes.
 
     Args:
-        index: the index.
         compare: how the model compares items with queries.
         model: the model that is served.
         engine: the engine that is wanted; see ``open_searcher``.
 
     Attributes:
-        index: the index.
         searcher: what finds the best items.
 
     Raises:
@@ -359,7 +357,6 @@ class StoreCatalogue(Catalogue):
     that the store keeps of each item. Several threads may use it: the store is asked one thing at a time.
 
     Args:
-        address: of the store.
         compare: how the model compares items with queries.
         fingerprint: of the model.
         images: where the first of the indexed folders is now; None leaves it where it was.

@@ -27,9 +27,6 @@ class StoredFeatures:
     Args:
         model: the model whose encoder made the features.
         store: a store that ``extract_features`` made, which notes the file of each item.
-
-    Attributes:
-        store: the store.
     """
 
     def __init__(self, model: TwoTower, store: FeatureStore) -> None:
@@ -74,7 +71,6 @@ def find_stored_features(
     """Return the stored features that can replace images when a model indexes them.
 
     Args:
-        model: the model.
         folder: the folder from which the model was loaded; the store of a run is next to its ``best/``, or its recipe
             names it.
         features: the folder of a store; None looks for the store of the model's run.

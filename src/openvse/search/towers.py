@@ -26,7 +26,6 @@ class IndexTowers(OnnxModel):
     """The exported towers beside an index, and its model for what these cannot do: images, and very long sentences.
 
     Args:
-        folder: the folder of the towers.
         load: loads the model that made the index; it is called when it is first needed.
         threads: the number of CPU threads; None leaves it to ONNX Runtime.
 
@@ -73,10 +72,8 @@ def open_towers(
     """Open the towers beside an index, if they are those of its model.
 
     Args:
-        index: the folder of the index.
         manifest: what the index says of itself.
         load: loads the model that made the index.
-        threads: see ``IndexTowers``.
 
     Returns:
         The towers, or None and the reason.

@@ -33,7 +33,6 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
     ``trust_remote_code=True``, because the library imports this class by its name.
 
     Args:
-        tower: the text tower.
         spec: its parts.
         embed_dim: D, the width of an embedding.
 

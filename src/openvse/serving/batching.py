@@ -140,7 +140,6 @@ class RememberingModel:
     Embeddings and scores are tensors, or arrays where the model is an exported one.
 
     Args:
-        model: the model.
         sentences: how many embedded sentences are kept.
     """
 

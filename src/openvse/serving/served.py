@@ -88,7 +88,6 @@ class Served:
         folders: further folders, of which clients are not told where they are.
 
     Attributes:
-        engine: the same.
         fields: the keys of the users' metadata, each with some of its values, the most frequent first.
         titles: titles of some items, if their metadata have any.
 

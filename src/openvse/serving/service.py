@@ -428,7 +428,6 @@ def small_image(path: Path, *, large: bool = False) -> bytes:
     """Return an image, or a frame from the middle of a clip, as a small WebP.
 
     Args:
-        path: the file.
         large: whether it is for the panel of the page, and not for the grid.
 
     Raises:

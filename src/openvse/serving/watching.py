@@ -41,7 +41,6 @@ class FolderWatch:
     is not there stay; the folder is watched again once it is back. The first update is for what changed before.
 
     Args:
-        index: the folder of the index.
         folders: returns its roots.
         model: returns the model that embeds its images; the thread calls it before each update.
     """

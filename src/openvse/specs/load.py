@@ -113,7 +113,6 @@ def describe(
     """Return the first problem of a validation in one line: where, what was given, what is allowed.
 
     Args:
-        error: the error of the validation.
         model: the schema.
         prefix: the path of what was validated.
         listed_by: the command that lists the keys.

@@ -159,13 +159,11 @@ class RunRecipe(ModelSpec):
 
     Attributes:
         task: a name in the registry of tasks.
-        name: the name of the recipe.
         description: what the recipe does, in words.
         start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id. It
             decides what the recipe leaves open about the model, and parts that agree take its weights; see
             ``docs/start.md``. ``closed_form`` is the best linear map, solved from the data of the run.
         seed: the seed of the initial weights, the order of the data and everything else that is random.
-        data: the data of the run.
         optimizer: the optimiser.
         training: batches, phases, precision.
     """

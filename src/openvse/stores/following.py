@@ -110,7 +110,6 @@ class EngineReport:
     """What bringing an engine up to date did.
 
     Attributes:
-        choice: the engine.
         put: items that were new to it, or had changed.
         removed: items that were gone.
     """
@@ -195,7 +194,6 @@ def bring_engine(
     Args:
         path: folder of the index.
         change: what ``plan_engine`` decided.
-        progress: see ``update_engine``.
 
     Raises:
         EngineError: the engine cannot be reached or refuses.

@@ -60,7 +60,6 @@ def train(
     """Train as a recipe defines; the test split is never read.
 
     Args:
-        recipe: the recipe.
         folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``,
             and with a start also ``start/`` and ``before_after.md`` and ``.json``.
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.

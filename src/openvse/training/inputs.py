@@ -40,7 +40,6 @@ class RunInputs:
     """The inputs of a run in addition to its recipe.
 
     Attributes:
-        folder: the folder of the run.
         accelerator: the device, precision and processes.
         watcher: the watcher that receives warnings of skipped items.
         on_extraction: a function that receives the progress of an extraction of features.
@@ -141,7 +140,6 @@ def open_text_features(
         recipe: the recipe, whose ``data.text_features`` names the store, ``auto``, or nothing.
         encoder: the encoder whose text model makes the states.
         texts: all texts that the run reads.
-        inputs: the inputs of the run.
 
     Returns:
         The store; None if the encoder reads token ids, because the recipe names no store, or because with ``auto`` the

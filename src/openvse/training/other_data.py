@@ -63,7 +63,6 @@ def find_other_data(
     Args:
         kept: what ``data_state`` returned before; empty for a checkpoint of an earlier version, of which nothing is
             known.
-        task: the task.
         where: the folder of the run, for messages.
         same_data: whether to refuse other data.
 

@@ -156,7 +156,6 @@ class _Board:
     thread waiting for two minutes, and with it the end of the run. So this one writes in the thread that trains.
 
     Args:
-        folder: the folder of the file.
         first_step: TensorBoard leaves out the records of earlier files from this step on.
     """
 

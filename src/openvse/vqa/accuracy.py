@@ -35,7 +35,6 @@ def answer_accuracy(
     Args:
         predictions: an answer to each of Q questions.
         answers: the answers of all annotators to each question, at least one.
-        votes: see ``openvse.vqa.answers.are_votes``.
 
     Raises:
         DataError: the numbers of the two differ, or a question has no answer.

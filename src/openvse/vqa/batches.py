@@ -28,9 +28,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
     Targets are made one batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
 
     Args:
-        questions: the question set.
         images: the loader of the images of ``questions.image_ids``; None for a model that reads only questions.
-        texts: the loader of the questions.
         answers: the answers to choose from.
 
     Raises:
@@ -109,7 +107,6 @@ def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[Plac
     """Yield all questions once, ordered by image; questions whose image cannot be used are left out.
 
     Args:
-        dataset: the questions.
         batch_size: the number of questions per batch.
     """
     order = dataset.by_image()

@@ -33,7 +33,6 @@ class AnswersEvaluation(Evaluation):
     Attributes:
         report: the report; None if no question has an answer.
         questions: the questions that the model could answer.
-        answers: its answers.
         probabilities: the probability of each answer.
     """
 

@@ -89,7 +89,6 @@ class ScoredAnswers:
     """Each score of each question that has an answer; NaN where a question does not count.
 
     Attributes:
-        questions: the questions.
         columns: the scores, from 0 to 1, by the names of ``Scores``.
         predictions: the predicted answers.
     """

@@ -114,7 +114,6 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     weights are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
 
     Args:
-        image: the file of the image.
         answered: the result of ``explain``.
 
     Raises:

@@ -47,7 +47,6 @@ def question_dataset(
 
     Args:
         model: the model, for its tokens and answers.
-        questions: the question set.
         features: stored local features of its images; without them the images are decoded.
         text_features: stored token states of the questions; without them the text model reads the questions.
         augment: whether to decode random views, for training.
@@ -78,7 +77,6 @@ def predict_batches(
 
     Args:
         model: the model that answers.
-        dataset: the questions.
         batch_size: the number of questions at a time.
     """
     with evaluating(model):
@@ -102,7 +100,6 @@ def predict(
 
     Args:
         model: the model that answers.
-        questions: the question set.
         features: stored local features of its images; without them the images are decoded.
         text_features: stored token states of the questions; without them the text model reads the questions.
         batch_size: the number of questions at a time.

@@ -61,7 +61,6 @@ class AnswerReport(Document):
     """Scores with their protocol, intervals, baselines and limits.
 
     Attributes:
-        scores: see ``Scores``.
         protocol: how the evaluation was done.
         intervals: the lower and upper bound of each score, except for kinds so rare that they were never drawn.
         baselines: the scores of answers that are given without the image, by label.
