@@ -94,7 +94,6 @@ def run_demo(
 
     Args:
         out: the folder for all files.
-        seed: the seed of the training.
         watcher: the object that is notified about the training.
         on_images: a function that is called with the number of images that are done, their total, and the rate.
         overrides: changes to the recipe, as on the command line of ``openvse train``.

@@ -53,9 +53,7 @@ class WorkProgress:
 
     Attributes:
         done: the number of items that are finished, now or by an earlier run, or that cannot be used.
-        total: the number of all items.
         per_s: the number of items per second in this run.
-        unit: the name of the items.
     """
 
     done: int
@@ -73,10 +71,8 @@ class Pace:
     """Counts the items of a run, tells its progress, and says when to keep what was made.
 
     Args:
-        total: the number of all items.
         tell: a function that is called with the progress; None tells nobody.
         before: the number of items that are done already.
-        unit: the name of the items.
     """
 
     def __init__(
@@ -259,7 +255,6 @@ def results_of(
     """Yield shards with their results, in their order.
 
     Args:
-        shards: all shards.
         prepare: called once in each process that makes shards; it is sent to workers, and returns what makes one.
         workers: the processes that make shards; None makes them in this one.
         kept: the results that an earlier run has made, by the numbers of their shards.
@@ -327,7 +322,6 @@ def share_work(
     Args:
         prepare: called once in each worker; returns what does a task there. It is pickled, as tasks and results are.
         tasks: the arguments of what ``prepare`` returned.
-        workers: the processes.
 
     Raises:
         OpenVSEError: Ray is not installed, no cluster is at the address, or what a task raised.

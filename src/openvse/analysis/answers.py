@@ -102,7 +102,6 @@ def analyze_answers(
         rows: the answers of each model.
         count: how many questions to show.
         pick: how they are chosen; see ``pick_questions``.
-        seed: the seed of the draw.
     """
     chosen = pick_questions(rows, count, pick, seed)
     header: tuple[str, ...] = ("question_id", "image", "question", "truth")

@@ -52,8 +52,6 @@ class ImageMap:
     """What one embedding, head or reduction sees in one image.
 
     Attributes:
-        model: the name of the model.
-        image_id: the identifier of the image.
         view: what the map is of: "view 1", "head 2", "reduction 1".
         kind: "attention" for weights that sum to 1, "cosine" for the cosine of a part and the embedding.
         weights: one number for each part of the image.
@@ -114,7 +112,6 @@ def map_images(
     cosine of each local feature and the embedding (MV-VSE, section 4.4), one map for each view.
 
     Args:
-        name: the name of the model.
         images: identifiers and files; the files are read unless there are features.
         gallery: the captions, of which ``own`` is in the order of the images.
         features: stored local features.
@@ -212,7 +209,6 @@ def map_answers(
     """Return the maps behind the answers to questions about an image, with the weights of their words.
 
     Args:
-        name: the name of the model.
         image: the identifier and the file of the image.
         truths: the right answers to each question, the most frequent one first; none if they are not known.
 
@@ -461,7 +457,6 @@ class Subjects:
         captions: captions to match or questions to ask; empty takes those of the data.
         count: how many images of the data to take.
         limit: how many images of the split give their captions to match; None takes all.
-        seed: the seed of the draw.
     """
 
     images: tuple[Path, ...] = ()

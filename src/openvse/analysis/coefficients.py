@@ -31,7 +31,6 @@ class Curve:
     """The coefficients of one pooling for one size, largest element first.
 
     Attributes:
-        model: the name of the model.
         side: image or text.
         pool: the place of the pooling in its aggregator; "" if it is the aggregator.
         size: N, the size of the set.
@@ -65,7 +64,6 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
     """Return the coefficients that the poolings of some models have learned (VSE-infinity, Fig. 5).
 
     Args:
-        towers: the models by their names.
         sizes: sizes of sets, each at least 1.
 
     Raises:
@@ -93,7 +91,6 @@ def analyze_coefficients(
     """Compare learned coefficients with those of mean, max and k-max pooling.
 
     Args:
-        towers: the models by their names.
         sizes: sizes of sets.
         k: the k of k-max pooling.
     """

@@ -42,7 +42,6 @@ def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
     """Draw validation, loss, and where runs have it the number of negatives (VSE+2AD, Fig. C-2) of several runs.
 
     Args:
-        words: the folders of the runs.
         metric: the metric of the validation; by default rsum or accuracy.
 
     Raises:

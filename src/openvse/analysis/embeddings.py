@@ -62,7 +62,6 @@ def measure_space(embedded: Embedded, occurrence: Occurrence, seed: int = 0) -> 
     Args:
         embedded: the corpus as the model embeds it.
         occurrence: how often each candidate is found.
-        seed: the seed of the draw.
     """
     images, texts = _single(embedded.images), _single(embedded.texts)
     relevance = embedded.corpus.relevance

@@ -44,9 +44,7 @@ class QueryHits:
     """A query with its first hits.
 
     Attributes:
-        model: the name of the model.
         side: "t2i" for a text asking for images, "i2t" for an image asking for texts.
-        query: the position of the query.
         rank: the rank of the best relevant candidate.
         hits: the first hits, best first.
     """
@@ -95,7 +93,6 @@ def pick_queries(
         found: the hits of all queries.
         count: how many queries of each direction to choose.
         pick: ``random`` draws them, ``first`` takes the first ones, ``missed`` draws among those without a right hit.
-        seed: the seed of the draw.
     """
     chosen = {}
     for side in ("t2i", "i2t"):
@@ -125,7 +122,6 @@ def analyze_hits(
         embedded: the same corpus as each model embeds it.
         count: how many queries of each direction to show.
         pick: how they are chosen; see ``pick_queries``.
-        seed: the seed of a draw.
         top: how many hits to show.
     """
     by_model = [find_hits(each, top) for each in embedded]

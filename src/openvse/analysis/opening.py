@@ -28,7 +28,6 @@ class Embedded:
     """A corpus as a model embeds it.
 
     Attributes:
-        name: the name of the model.
         corpus: the images that could be read, with their texts.
         images: the embeddings of its images.
         texts: the embeddings of its texts.
@@ -52,9 +51,6 @@ class Embedded:
 
 def open_models(words: Sequence[str], device: str) -> dict[str, Model]:
     """Load runs or models, by their names in tables and figures.
-
-    Args:
-        device: where to load them.
 
     Raises:
         OpenVSEError: a model cannot be loaded, or see ``named_sources``.
@@ -140,7 +136,6 @@ def embed_all(
     """Embed the same images and texts with each model; with a query bank, each model comes without it and with it.
 
     Args:
-        towers: the models by their names.
         request: the data, split and stores.
         limit: how many images to take, spread evenly over the split; None takes all.
 

@@ -92,7 +92,6 @@ def swap_captions(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Bool
 
     Args:
         share: the share of the pairs to exchange.
-        seed: the seed of the draw.
 
     Returns:
         The corpus with exchanged pairs, and which of its pairs were exchanged.
@@ -121,8 +120,6 @@ def score_folds(
     A run that was interrupted goes on, and one that is finished is not trained again.
 
     Args:
-        plan: what to train on what.
-        watcher: is notified about the training.
         progress: a function that is called while features are extracted.
 
     Raises:
@@ -242,7 +239,6 @@ def analyze_suspicious(
     """List all pairs, the most suspicious first, and show the first ones on a page.
 
     Args:
-        corpus: the pairs.
         scores: how each of them compares with the others of its fold.
         count: how many pairs the page shows.
         exchanged: which pairs were exchanged on purpose, to measure the precision of the list.

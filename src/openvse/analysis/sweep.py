@@ -119,7 +119,6 @@ class Sweep:
         overrides: overrides that all settings share.
         axes: what is varied; every combination of their values is trained.
         seeds: the seeds of each setting.
-        folder: the folder of the runs.
         split: the split on which the best models are measured.
     """
 
@@ -252,8 +251,6 @@ def run_sweep(
     What is finished is read from its folder, and what was interrupted goes on.
 
     Args:
-        sweep: what to train.
-        watcher: is notified about the trainings.
         progress: a function that is called after every training, and while features are extracted.
 
     Raises:

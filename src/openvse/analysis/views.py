@@ -30,7 +30,6 @@ class Views:
     """The views of one side of one model.
 
     Attributes:
-        model: the name of the model.
         side: image or text.
         shares: the share of the relevant pairs whose score is that of each view.
         similarity: the mean cosine of each two views of an item.

@@ -23,7 +23,6 @@ def describe_part(registry: Registry[Any], made: Configured) -> Part:
     """Return the name of a part and the options with which it was made.
 
     Args:
-        registry: the parts of its kind.
         made: the part that was made.
 
     Raises:
@@ -56,8 +55,6 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
 
     Args:
         side: image or text.
-        encoder: the encoder of this side.
-        aggregator: the aggregator of this side.
 
     Raises:
         ModelError: see ``describe_part``; or the two were made for widths, or a side, that a build would not give them.

@@ -60,7 +60,6 @@ class PartMaker(Generic[PartT]):
     """Makes a part inside a part; the outer part calls it, once or more, with arguments that only it knows.
 
     Attributes:
-        registry: the parts of its kind.
         part: the name and options, as in the recipe.
         where: the path of the part in the recipe, for messages.
 
@@ -93,7 +92,6 @@ def build_part(
     """Construct a part.
 
     Args:
-        registry: the parts of its kind.
         part: name and options, as in the recipe.
         where: the part's path in the recipe, for messages.
         context: arguments that the build decides (widths, a vocabulary), passed to parts that take them.

@@ -156,11 +156,7 @@ class TrainedBlocks:
         return names
 
     def states(self, run: Callable[[], Any]) -> Float[Tensor, "B N C"]:
-        """Return the states that enter the first block that trains; the others are not computed.
-
-        Args:
-            run: the forward pass.
-        """
+        """Return the states that enter the first block that trains; the others are not computed."""
 
         def leave(states: Tensor) -> Tensor:
             raise _ReachedError(states)

@@ -111,7 +111,6 @@ def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what:
     """Call a loader of ``transformers`` with a source as it reads it, and turn a failure into an error of one line.
 
     Args:
-        load: the loader.
         source: a hub id, a folder, or ``package:NAME`` of an installed package.
         what: the name of what is loaded, for messages.
 
@@ -242,7 +241,6 @@ def pixels_of(
     """Turn an image into pixels.
 
     Args:
-        processor: the checkpoint's preprocessing.
         image: an image of any size.
         image_size: the side of the square to which the whole image is resized, instead of the checkpoint's
             resizing and cropping; None leaves both to the checkpoint.
@@ -262,7 +260,6 @@ def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Im
     """Resize an image as a processor does, and return what the processor has to leave out then.
 
     Args:
-        processor: the checkpoint's preprocessing.
         image: an image; one that another kind of processor would resize is only cut, if it is long.
         rounds: whether the middle begins at ``round(rest / 2)``; transformers rounds down.
     """
@@ -286,8 +283,6 @@ class CheckpointBackbone(Backbone):
     """A backbone whose network and preprocessing come from a checkpoint.
 
     Attributes:
-        checkpoint: the name of the checkpoint.
-        processor: the preprocessing of the checkpoint.
         round_crop: likewise.
     """
 

@@ -35,7 +35,6 @@ def image_batches(
         batch_size: the number of images per batch.
         start: the position of the first image, if earlier ones are already done.
         num_workers: the number of processes that load ahead; 0 loads in this process.
-        rank: the number of this process.
         num_processes: the number of processes that take turns with the batches.
     """
     loader = DataLoader(
@@ -55,7 +54,6 @@ def text_batches(
     Args:
         texts: token ids or stored states of each text.
         batch_size: the number of texts per batch.
-        rank: the number of this process.
         num_processes: the number of processes that take turns with the batches.
     """
     order = np.argsort(texts.lengths.numpy(), kind="stable")

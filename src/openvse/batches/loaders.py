@@ -45,7 +45,6 @@ class FeatureImages:
     An image whose features are not all finite is logged, once in each process, and left out.
 
     Args:
-        source: the store.
         image_ids: the images of the corpus, in order.
 
     Raises:
@@ -67,7 +66,6 @@ class FeatureImages:
         """Gather the features of the images that can be used.
 
         Args:
-            positions: the positions of the images.
             view: not read, as encoders augment features themselves.
 
         Returns:

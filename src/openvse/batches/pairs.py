@@ -77,11 +77,7 @@ class EpochBatches(Sampler[BatchKey]):
         pairs: the number of pairs in the corpus; or the pairs of each image, for batches of images.
         batch_size: the number of pairs or images in a batch, over all processes. The remainder at the end is left out;
             fewer than that make a single batch.
-        seed: the recipe's seed.
-        epoch: the number of the epoch.
         start: the number of batches that are already done, if a run is resumed.
-        rank: the number of this process.
-        num_processes: the number of processes.
 
     Raises:
         DataError: there are no pairs or images, or a batch has fewer of them than there are processes.

@@ -37,7 +37,6 @@ def together(processes: int, device: str) -> Iterator[Processes]:
 
     Args:
         processes: how many; a launcher such as ``torchrun`` decides instead, if it started this process.
-        device: where each computes.
     """
     launch(processes)
     from openvse.evaluation.processes import ALONE, Processes

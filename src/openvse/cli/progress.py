@@ -113,7 +113,6 @@ class Display(ABC):
         """Show how far a piece of work has come.
 
         Args:
-            work: the name of the work.
             done: the number of items that are done.
             total: the number of all items; None if it is not known.
             note: a remark such as the rate.

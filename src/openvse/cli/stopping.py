@@ -15,11 +15,7 @@ SIGNALS = STOPS - {signal.SIGINT}  # Python itself raises KeyboardInterrupt for 
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the process to end. Code that handles a Ctrl-C handles this too.
-
-    Args:
-        number: the number of the signal.
-    """
+    """A signal asked the process to end. Code that handles a Ctrl-C handles this too."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -66,7 +66,6 @@ def open_clip_files(
         config: the content of ``open_clip_config.json``.
         weights: the weights by OpenCLIP's names.
         source: the folder of the checkpoint, whose tokenizer is used if it has one.
-        folder: the folder to write.
         tokenizer: the folder or hub id of the tokenizer; None uses the one in ``source``, or CLIP's.
 
     Raises:

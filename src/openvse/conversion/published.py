@@ -12,11 +12,9 @@ class PublishedModel:
 
     Attributes:
         source: the hub id.
-        what: the name of the model.
         side: the side of its images, in pixels.
         millions: the number of parameters, in millions.
         width: D, the width of its embeddings.
-        languages: the languages that it reads.
         licence: the licence of the weights, if their authors state it.
     """
 

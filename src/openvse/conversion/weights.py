@@ -159,8 +159,6 @@ def shape(weights: Weights, name: str, axes: int) -> tuple[int, ...]:
     """Return the shape of a weight that every checkpoint of the kind has.
 
     Args:
-        weights: the weights by name.
-        name: the name of the weight.
         axes: the number of axes that it must have.
 
     Raises:
@@ -218,7 +216,6 @@ def expect_memory(needed: int, what: str, error: type[OpenVSEError] = Checkpoint
     Args:
         needed: the bytes that are needed.
         what: the name of what needs them, which begins the message.
-        error: the class of the error.
     """
     there = memory_of_machine()
     if there is not None and needed > there:

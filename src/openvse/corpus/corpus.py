@@ -33,7 +33,6 @@ class Record:
     Attributes:
         image_id: the identifier of the image in feature stores and reports.
         path: the expected path of the image file, or its place in a larger file.
-        captions: the sentences of the image.
         split: a name or synonym of a split, or "" if the data set has none.
     """
 

@@ -67,7 +67,6 @@ class Facts:
         pieces: the pieces to download.
         forms: the counts that a complete copy can have; none for a layout of many data sets.
         licence: the terms, in one line.
-        items: the name of its items.
         texts: the name of its sentences.
         captions_each: the number of captions per item, or None if they differ.
         shrinks: whether items disappear from their source (videos of the web), so that fewer than published are a note

@@ -31,8 +31,6 @@ class SplitData:
 
     Attributes:
         unit: the name of the examples: "pairs" or "questions".
-        images: the number of images.
-        examples: the number of examples.
         digest: a hash of the examples: names of images, captions; for questions, also the answers.
         content: a few numbers that tell the content of each image of a sample, by the name of the image: of its stored
             features, or of the beginning of its file.
@@ -79,7 +77,6 @@ class SplitData:
         """Return the identity of the pairs of a split.
 
         Args:
-            corpus: the split.
             features: the stored features of its images; None if the files are read.
             ordered: whether the order of the pairs matters, as it does for the batches of training.
         """
@@ -94,7 +91,6 @@ class SplitData:
         """Return the identity of the questions and answers of a split; see ``of_pairs``.
 
         Args:
-            questions: the split.
             features: the stored features of its images; None if the files are read.
             ordered: whether the order of the questions matters.
             sees: whether the model looks at the images; otherwise their content does not matter.

@@ -126,9 +126,6 @@ class QuestionSet:
         The images are put in a random order, and the questions about each image go to the next one of that order, so
         no question keeps its image, and questions about one image stay together.
 
-        Args:
-            seed: the seed of the order.
-
         Raises:
             DataError: there is only one image.
         """

@@ -84,7 +84,6 @@ def hashed_splits(
     are equal stay together, in the split of the first of them in this order.
 
     Args:
-        ids: the identifier of each item.
         proportions: shares of train, validation and test, which sum to 1.
         files: the file of each item; those that are missing are not compared.
 
@@ -113,7 +112,6 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
     without one, are not changed.
 
     Args:
-        ids: an identifier for each entry.
         splits: "train", "validation", "test" or "" for each entry.
 
     Returns:
@@ -171,7 +169,6 @@ def shared_files(
     """Return a line about images of different splits whose files are equal, with what to do; none if there are none.
 
     Args:
-        ids: the identifier of each image.
         files: its file; missing ones are skipped.
         splits: its split, or "".
         about: only pairs with an image of this split count; "" for all.

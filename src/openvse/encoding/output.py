@@ -208,7 +208,6 @@ def write_shard(
     """Write the files of a shard, each of which is complete at every moment.
 
     Args:
-        folder: the folder of the files.
         form: NumPy or Parquet.
         ids: the ids of the records.
         vectors: their embeddings.

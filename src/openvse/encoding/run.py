@@ -72,7 +72,6 @@ class EncodingSettings:
         form: the form of the shards.
         batch_size: the number of records that are embedded at once.
         threads: the CPU threads of each process, on which the last bits of a result depend.
-        device: the device of the model.
     """
 
     model: str

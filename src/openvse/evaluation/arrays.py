@@ -52,7 +52,6 @@ def evaluate(
         folds: the number of runs of consecutive images, each with its texts, to evaluate separately and average
             (COCO: 5).
         resamples: the number of bootstrap resamples for the intervals; 0 leaves the intervals out.
-        seed: the seed of the bootstrap.
         every: whether to rank all relevant candidates and not only the best one, for mAP@R, R-Precision, nDCG@10 and
             MRR.
 

@@ -33,7 +33,6 @@ class ScoreCounts:
     Args:
         member: the embeddings and the similarity.
         relevance: the relevant pairs, at least one.
-        device: the device of the scores.
 
     Attributes:
         relevance: the relevant pairs.

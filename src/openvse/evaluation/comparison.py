@@ -108,7 +108,6 @@ class Comparison:
     Attributes:
         name: the data set and split.
         size: the number of items of each kind, such as ``{"images": 1000, "texts": 5000}``.
-        seed: the seed of the bootstrap.
         resamples: the number of resamples.
         contrasts: one for each row but the first.
         problems: what was skipped, one line each.

@@ -64,7 +64,6 @@ class Member:
         Args:
             images: the image of each pair.
             texts: the text of each pair.
-            device: the device of the scores.
             told: a function that is called with the number of pairs that were scored last.
 
         Raises:

@@ -111,7 +111,6 @@ def rank_fold(
 
     Args:
         block_size: the side of a block of scores.
-        device: the device of the scores.
         processes: those that share the work.
         every: whether to place all relevant candidates; see ``rank_by_counting``.
         keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
@@ -220,7 +219,6 @@ def choose_betas(
         members: the embeddings of the validation data by each model.
         relevance: their relevant pairs.
         bank: images and texts of other data.
-        device: the device of the scores.
     """
     (part,) = cut_into_folds(members, relevance, None, 1)
     rank = partial(rank_fold, part, _block_size(members), device, keep=1)
@@ -283,7 +281,6 @@ def evaluate(
         model: the fingerprint of the model, for the report.
         folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
         resamples: the number of bootstrap resamples; 0 leaves the intervals out.
-        seed: the seed of the bootstrap.
         block_size: the side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
         device: the device of the scores; None is that of the images' embeddings.
         see: a function that is called once with every block of scores, of each fold for itself.

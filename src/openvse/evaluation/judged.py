@@ -217,7 +217,6 @@ def bootstrap_correlation(
         ratings: the rating of each pair.
         scores: the model's score of each pair.
         samples: the number of samples.
-        seed: the seed of the draws.
 
     Raises:
         DataError: there are fewer than four queries.

@@ -112,7 +112,6 @@ def bootstrap_replicates(
         ranks: the ranks of ``relevance``.
         relevance: which texts belong to which image.
         resamples: the number of resampled data sets.
-        seed: the seed of the draws.
 
     Returns:
         The value of each metric on every resample.
@@ -219,7 +218,6 @@ def grouped_intervals(
         names: the name of each column.
         groups: the group of each query: the image that it is, or belongs to.
         resamples: the number of resamples; 0 returns nothing.
-        seed: the seed of the draws.
 
     Returns:
         The lower and upper bound by name, times 100.

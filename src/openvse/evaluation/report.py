@@ -41,7 +41,6 @@ class Protocol:
         num_texts: the number of sentences, each of which is a query and a candidate.
         folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
         block_size: the side of the blocks of scores.
-        seed: the seed of the bootstrap.
         resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
         ties: how ties are counted.
         num_models: the number of models whose scores are averaged.

@@ -42,7 +42,6 @@ class Proposals:
         num_images: I.
         num_texts: T.
         top: the number of candidates per query.
-        device: the device of the scores.
     """
 
     def __init__(self, num_images: int, num_texts: int, top: int, device: torch.device | str) -> None:
@@ -69,7 +68,6 @@ class Best:
     Args:
         num_queries: Q.
         top: the number of candidates per query.
-        device: the device of the scores.
     """
 
     def __init__(self, num_queries: int, top: int, device: torch.device | str) -> None:
@@ -115,7 +113,6 @@ def rerank(
         proposals: the best candidates of the proposing model.
         reranker: the model that reranks them.
         relevance: the relevant pairs.
-        device: the device of the scores.
         progress: a function that is called after every block of pairs.
 
     Returns:

@@ -136,7 +136,6 @@ class ArrayPart:
     Attributes:
         split: "train", "validation" or "test".
         rows: the file.
-        ids: an identifier for each image.
         repeats: the number of equal rows per image, of which the first is read.
     """
 

@@ -194,7 +194,6 @@ def add_checksums(folder: Path, before: StoreManifest, after: StoreManifest) -> 
     """Add the checksums of a commit; its data are read again, which the system still has in memory.
 
     Args:
-        folder: the folder of the store.
         before: the manifest before the commit.
         after: the manifest after the commit.
 
@@ -219,7 +218,6 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
     """Compare the files of a store with their checksums, for those parts that have one.
 
     Args:
-        folder: the folder of the store.
         all_files: whether to compare large files too.
 
     Raises:

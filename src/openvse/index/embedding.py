@@ -113,7 +113,6 @@ class Sharing:
     """Processes that embed what is new.
 
     Attributes:
-        workers: the processes.
         load: loads the model in each of them; it is sent there.
     """
 

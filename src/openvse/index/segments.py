@@ -72,7 +72,6 @@ class SegmentWriter:
     """Appends embeddings to a segment.
 
     Args:
-        folder: the folder of the index.
         num_embeddings: K.
         dim: D.
         dtype: the type of a stored number.

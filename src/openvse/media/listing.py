@@ -116,7 +116,6 @@ def list_media(folder: str | Path, *, videos: bool = False, ignored: IgnoreRules
     Hidden files and folders are skipped, and folders of the system or of a NAS are left out and counted.
 
     Args:
-        folder: the folder to search.
         videos: whether to list videos too; otherwise they are left out and counted.
         ignored: rules that say what is skipped, too, and which of these folders are entered all the same.
 

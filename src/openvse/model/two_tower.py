@@ -292,7 +292,6 @@ def embed(
     Args:
         tower: either side of a model; afterwards it is in its previous mode, also after an error.
         batches: positions and inputs; over all batches, each position occurs once.
-        device: the device of the computation.
 
     Returns:
         The embeddings on the CPU, sorted by position.

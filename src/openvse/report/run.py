@@ -186,7 +186,6 @@ def measure_run(
     Args:
         request: what to evaluate on; None leaves out the figures on a test set.
         examples: the number of best and of worst queries of each kind.
-        device: the device to compute on.
         untrained: whether the model before training is measured, too.
 
     Raises:

@@ -177,7 +177,6 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
     A column that would be empty in every row is left out.
 
     Args:
-        comparison: the comparison, with its contrasts.
         facts: what the runs of a row say about their training, by the name of the row.
     """
     main, names = _metrics(comparison)

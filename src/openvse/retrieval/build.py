@@ -101,7 +101,6 @@ def build_objective(
     """Build the objective of a recipe with the overrides of a phase.
 
     Args:
-        recipe: the recipe with the terms.
         phase: the phase with the overrides.
         model: the model of the same recipe; if given, a term that cannot act on its embeddings is refused.
 

@@ -78,7 +78,6 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
 
     Args:
         models: the models; with ``request.rerank`` the last one reranks the proposals of the others.
-        request: what to evaluate, and how.
 
     Raises:
         OpenVSEError: there are more stores than models, the data or stores cannot be used, or the data are not those

@@ -47,7 +47,6 @@ class NumberedItems:
     """Embedded images and texts with COCO's numbers.
 
     Attributes:
-        corpus: their corpus.
         image_numbers: COCO's number of each image.
         text_numbers: COCO's number of each text.
         text_images: the image of each text.
@@ -76,7 +75,6 @@ def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: Embedd
 
     Args:
         root: the folder of the data set coco.
-        corpus: the corpus that was embedded.
 
     Raises:
         DataError: the numbers are not there, or texts belong to several images.
@@ -108,7 +106,6 @@ def judge_cxc(
 
     Args:
         items: the embedded images and texts.
-        similarity: the similarity of the model.
         rated: the ratings; see ``read_cxc``.
         strict: the other reading of Parekh et al. (EACL 2021): 3 for all pairs, and captions of one image that were
             rated lower are not positive.
@@ -176,7 +173,6 @@ def judge_eccv_caption(
 
     Args:
         items: the embedded images and texts.
-        similarity: the similarity of the model.
         judged: the positives; see ``read_eccv_caption``.
         model: the fingerprint of the model, for the report.
 

@@ -52,7 +52,6 @@ def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
     """Return why a side was not written, by its name; "" for one that the user does not want.
 
     Args:
-        folder: the folder of the towers.
         version: of openvse; what another version could not write is not counted.
     """
     try:

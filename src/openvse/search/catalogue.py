@@ -142,7 +142,6 @@ class IndexCatalogue(Catalogue):
 
     Args:
         compare: how the model compares items with queries.
-        model: the model that is served.
         engine: the engine that is wanted; see ``open_searcher``.
 
     Attributes:
@@ -317,11 +316,9 @@ def open_searcher(
     """Open the engine of an index.
 
     Args:
-        index: what to search.
         exact: the exact search of this index and the model that is served.
         engine: the engine that is wanted: ``exact``, or that of the index, by its name or by the URL of its server,
             with its secrets. None takes that of the index, and its URL from the index and the environment.
-        model: the model that is served.
 
     Raises:
         EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.

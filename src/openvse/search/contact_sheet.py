@@ -35,7 +35,6 @@ def contact_sheet(
 
     Args:
         results: the hits of each query, best first.
-        title: the heading of the page.
         note: a sentence under the heading, for instance on what was searched.
         badges: short labels on the images, such as "held out", by ``Hit.id``.
         correct: the ids of the right answers, which are marked, by query.

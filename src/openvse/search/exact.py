@@ -157,7 +157,6 @@ class Searcher(ABC):
         """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
 
         Args:
-            queries: what to look for.
             top_k: how many items of each query; fewer are found where there are fewer.
             allowed: which items may be found; None for all.
             where: the conditions that ``allowed`` stands for, for a store that understands them itself.
@@ -389,8 +388,6 @@ def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_
     several images, and is harder to answer than an item's own embedding.
 
     Args:
-        searcher: the search to check.
-        index: what it searches.
         sample: how many queries.
         top_k: how many items of each.
     """

@@ -48,7 +48,6 @@ class StoreSearch(Searcher):
     otherwise all items are compared.
 
     Args:
-        index: what to search.
         store: holds its points.
         state: which items the store holds.
         exact: the exact search of the same index and model.

@@ -184,8 +184,6 @@ def embed_queries(
 
     Args:
         queries: at least one.
-        texts: embeds sentences.
-        images: embeds images.
         items: returns the embeddings of items by their ids.
     """
     used: tuple[

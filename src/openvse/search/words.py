@@ -73,7 +73,6 @@ def joined(
     Of equal sums, items with words come first, and then those with the better score by looks.
 
     Args:
-        words: the items with words.
         looks: the ids of the items by their looks, the best first; at least ``DEPTH`` where there are so many.
         scores: the score by looks of each of these items.
         weight: of the ranking by words.

@@ -73,11 +73,7 @@ def create_app(service: Service) -> ASGIApp:
 
 
 class Zipped:
-    """Compresses replies, except images and clips: they are compressed already, and ranges count their own bytes.
-
-    Args:
-        app: the application.
-    """
+    """Compresses replies, except images and clips: they are compressed already, and ranges count their own bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._plain, self._zipped = app, GZipMiddleware(app, minimum_size=1000, compresslevel=5)

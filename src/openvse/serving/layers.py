@@ -123,9 +123,7 @@ class Guard:
     """Refuses requests without the token, from other web sites, and to a name that is not this server's.
 
     Args:
-        app: answers the requests that pass.
         settings: the token, and the names of this machine.
-        metrics: counts the refusals.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
@@ -205,9 +203,7 @@ class Bounds:
     """Refuses bodies that are too large or too slow, one by one and in sum.
 
     Args:
-        app: answers the requests.
         limits: sizes and times.
-        metrics: counts the refusals.
 
     Attributes:
         held: bytes of the bodies of all requests in progress.

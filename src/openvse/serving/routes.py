@@ -93,7 +93,6 @@ class OpenedFile(FileResponse):
 
     Args:
         file: the file, open for reading.
-        headers: further headers.
     """
 
     def __init__(self, file: IO[bytes], headers: Mapping[str, str], media_type: str) -> None:

@@ -99,7 +99,6 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
     """Serve until a signal asks to stop; requests in progress are answered first.
 
     Args:
-        service: what is served.
         opened: a socket that is bound to an address.
         on_start: is called when the socket listens.
     """

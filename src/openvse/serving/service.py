@@ -68,7 +68,6 @@ class Service:
     Args:
         source: the folder of an index, or another ``Source``.
         model: the model that made its embeddings; an exported one has no map of what it looked at.
-        settings: how the server behaves.
         reranker: a second model, which ranks the first hits again.
         answerer: a model that answers questions about images.
         names: names of the models for display, by role: ``model``, ``rerank`` and ``answer``.
@@ -250,7 +249,6 @@ class Service:
         """Look something up in what is served: directly in an index, which is in memory, and on a thread in an engine.
 
         Args:
-            work: what to do.
             needed: whether the work may ask the engine.
         """
         return await self.decoding(work) if needed and self.served.place else work()

@@ -57,12 +57,10 @@ class Settings:
     """Where a server listens, and what it is called.
 
     Attributes:
-        host: the address to listen on.
         port: the port; 0 takes a free one.
         token: the secret that every request has to show; "" lets everybody ask.
         allow_public: whether an address that other machines reach is accepted without a token.
         names: further names of this machine by which clients may address the server; "*" accepts any.
-        title: the heading of the page.
         examples: sentences that the page suggests.
         rerank_top: hits of each query that the second model ranks again.
         reload_s: seconds between two looks at the index.

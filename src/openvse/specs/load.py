@@ -136,7 +136,6 @@ def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
     """Return whether a recipe describes its whole model, so that the spec of a start is not needed.
 
     Args:
-        tree: the recipe.
         fields: the fields of the spec of its task.
     """
     for field in fields:
@@ -158,7 +157,6 @@ def inherited(
     part in the same sense.
 
     Args:
-        tree: the recipe.
         spec: the spec of the start.
         fields: the fields of the spec of the recipe's task; those that the task of the start lacks keep their default.
         start: the name of the start, for messages.

@@ -69,7 +69,6 @@ class PhaseSpec(Strict):
     """Some epochs under the same conditions.
 
     Attributes:
-        epochs: the number of epochs.
         least_images: with fewer images for training, the phase is left out, and the run says so.
         learning_rate: the learning rate of these epochs, instead of the optimiser's.
         warmup_epochs: the number of epochs over which the learning rate rises linearly from 0.
@@ -164,7 +163,6 @@ class RunRecipe(ModelSpec):
             decides what the recipe leaves open about the model, and parts that agree take its weights; see
             ``docs/start.md``. ``closed_form`` is the best linear map, solved from the data of the run.
         seed: the seed of the initial weights, the order of the data and everything else that is random.
-        optimizer: the optimiser.
         training: batches, phases, precision.
     """
 

@@ -192,7 +192,6 @@ def bring_engine(
     """Give an index the engine that was planned, in place of the one before, and bring it up to date.
 
     Args:
-        path: folder of the index.
         change: what ``plan_engine`` decided.
 
     Raises:
@@ -238,7 +237,6 @@ def update_engine(
     """Bring the engine of an index up to date; it costs what has changed since the last time.
 
     Args:
-        path: folder of the index.
         url: of the server, with its secrets; None takes what the index and the environment say.
         progress: called with how many items are done, and how many there are to do.
 

@@ -27,7 +27,6 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     Args:
         source: a folder; the short name of a published dual encoder, such as ``clip-b32``, which is converted the first
             time; or a hub id of a model that openvse saved, such as ``someone/flickr30k-vse-infinity``.
-        device: the device of the weights.
         revision: a branch, tag or commit on the hub.
 
     Returns:

@@ -35,7 +35,6 @@ class Measured:
 
     Attributes:
         epoch: the epoch after which the model was measured; 0 is the start.
-        metrics: the metrics by name.
         replicates: the metrics on every resample of the bootstrap; all models of a run share the resamples.
     """
 
@@ -50,8 +49,6 @@ class FromStart:
     Args:
         start: the model from which the run begins.
         task: the task, which measures models.
-        folder: the folder of the run.
-        watcher: the object that is notified.
 
     Attributes:
         before: the start; None if it was not or could not be measured.

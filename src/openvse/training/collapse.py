@@ -54,7 +54,6 @@ class CollapseDetector:
 
         Args:
             step: the number of steps of the run that are done.
-            loss: the loss of the step.
             at_collapse: a function that computes the loss of the same batch at collapse; it is called every ``every``
                 steps.
         """

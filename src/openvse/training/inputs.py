@@ -75,9 +75,7 @@ def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
     """Return a recipe without the phases that need more images for training, and say which those are.
 
     Args:
-        recipe: the recipe of a run.
         count: the number of images for training.
-        watcher: the object that is notified.
 
     Raises:
         RecipeError: no phase is left, and there is no start to keep.

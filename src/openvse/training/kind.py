@@ -49,7 +49,6 @@ class Request:
         protocol: the name of the published protocol to follow, or "".
         annotations: the files that the protocol needs besides the data set.
         resamples: the number of resamples of the bootstrap.
-        seed: the seed of the bootstrap.
         keep: the number of first results of each query to keep, for a report that shows them.
         processes: those that share a ranking; answers to questions are computed by each of them.
         query_bank: the split whose images and captions are a query bank ("" for none), and its beta (None chooses it on
@@ -169,7 +168,6 @@ class TaskKind(ABC):
 
     Attributes:
         recipe: the schema of its recipes.
-        spec: the schema of its models.
         has_closed_form: whether its runs can have ``start: closed_form``.
     """
 

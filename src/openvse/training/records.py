@@ -57,7 +57,6 @@ class EpochReport:
     Attributes:
         epoch: the number of the epoch, from 1.
         loss: the mean loss of the epoch.
-        metrics: the metrics of the validation.
         best: whether this validation is the best so far.
         seconds: the training time so far, in seconds.
         summary: the validation in a few words.
@@ -106,7 +105,6 @@ class MetricsLog:
     A resumed run repeats the steps after its checkpoint, so their old records are dropped.
 
     Args:
-        folder: the folder of the run.
         last_step: the number of steps in the checkpoint; records of later steps are dropped.
         epochs: the number of epochs whose validation the checkpoint includes; None means all epochs that are over at
             ``last_step``. A checkpoint can be written between the last step of an epoch and its validation.

@@ -115,7 +115,6 @@ def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
     """Return the changes of a phase from the one before: the old and the new value of each changed key.
 
     Args:
-        recipe: the recipe with the phases.
         index: the position of the phase; 1 is the second phase.
     """
     before, after = (_settings(recipe, each) for each in (index - 1, index))

@@ -69,7 +69,6 @@ class Trainer:
     Args:
         recipe: the recipe, with the phases and the optimiser.
         task: the task, with the model, objectives, batches and validation.
-        folder: the folder of the run.
         accelerator: the device, precision and processes.
         watcher: the watcher that receives a report of every step.
         start: the model that the run starts from, if there is one.

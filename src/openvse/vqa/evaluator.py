@@ -47,7 +47,6 @@ def evaluate_answers(
         vocabulary: the answers of the model; they add the share of questions without a known answer, and the ceiling.
         wordnet: WordNet, which adds WUPS if the answers are sets.
         resamples: the number of resampled data sets for the intervals; 0 for none.
-        seed: the seed of the draws.
         model: the fingerprint of the model.
         published: published results to show for comparison, under the names of ``Scores``.
         exchanged: the answer to each question about another image, which are a baseline, too.
@@ -273,7 +272,6 @@ def score_replicates(
         columns: each score of each question; NaN if a question does not count.
         images: the image of each question, numbered from 0.
         resamples: the number of resampled data sets; 0 returns nothing.
-        seed: the seed of the draws.
     """
     if not resamples:
         return {}

@@ -77,7 +77,6 @@ def explain(
     """Answer questions about an image, and return the attention weights behind each answer.
 
     Args:
-        model: the model that answers.
         image: the image, as for ``Answerer.ask``.
         questions: one or more questions; a single one is a sequence of one.
         top_k: the number of answers to each question.

@@ -76,7 +76,6 @@ def predict_batches(
     """Yield positions, batches and logits, with the model in evaluation mode.
 
     Args:
-        model: the model that answers.
         batch_size: the number of questions at a time.
     """
     with evaluating(model):
@@ -99,7 +98,6 @@ def predict(
     """Answer every question of a set, in order, except those about images that cannot be used.
 
     Args:
-        model: the model that answers.
         features: stored local features of its images; without them the images are decoded.
         text_features: stored token states of the questions; without them the text model reads the questions.
         batch_size: the number of questions at a time.

@@ -28,7 +28,6 @@ class AnswerProtocol:
         num_images: the number of images that they are about.
         unanswered: the number of questions left out because no answer to them is known.
         votes: whether the accuracy is VQA's; otherwise an answer counts if it is one of those given.
-        seed: the seed of the bootstrap.
         resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
         wordnet: the source of the nouns of WUPS, or "".
     """

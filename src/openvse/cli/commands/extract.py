@@ -41,7 +41,6 @@ class _Extraction:
         run: extracts them to a store, with the options that images and texts share.
         batch_size: the number of items in a batch if the user does not say it.
         problems: what is wrong with the data.
-        unit: the name of the items.
     """
 
     fingerprint: str | None

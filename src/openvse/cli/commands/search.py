@@ -184,7 +184,6 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
     """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``.
 
     Args:
-        words: the arguments of the command.
         model: the model that an option names.
 
     Raises:
