@@ -58,11 +58,7 @@ def embed_by_towers(towers: Mapping[str, TwoTower], captions: Sequence[str]) -> 
 
 
 def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
-    """Return every two captions of the same image.
-
-    Raises:
-        OpenVSEError: no image has two captions.
-    """
+    """Return every two captions of the same image; raise OpenVSEError if no image has two captions."""
     first: list[int] = []
     second: list[int] = []
     for image in range(len(corpus)):

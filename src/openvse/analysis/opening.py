@@ -70,11 +70,7 @@ def open_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
 
 
 def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
-    """Return models that all are of a kind.
-
-    Raises:
-        OpenVSEError: one is of another kind.
-    """
+    """Return models that all are of a kind; raise OpenVSEError if one is of another kind."""
     found: dict[str, Kind] = {}
     for name, model in models.items():
         if not isinstance(model, kind):

@@ -347,11 +347,7 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics to draw, RSUM if none is given.
-
-    Raises:
-        OpenVSEError: a metric is not known.
-    """
+    """Return the metrics to draw, RSUM if none is given; raise OpenVSEError if a metric is not known."""
     for metric in metrics:
         if metric not in METRICS:
             raise OpenVSEError(

@@ -49,11 +49,7 @@ class KeptSweep:
 
 
 def read_sweep(folder: Path) -> KeptSweep:
-    """Read ``sweep.csv`` in the folder that ``openvse sweep`` wrote to.
-
-    Raises:
-        DataError: there is no such table.
-    """
+    """Read ``sweep.csv`` in the folder that ``openvse sweep`` wrote to; raise DataError if there is no such table."""
     path = folder / f"{SWEEP}.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:

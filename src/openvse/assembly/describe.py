@@ -76,11 +76,7 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
 
 
 def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
-    """Return D, the joint width for which an encoder was made.
-
-    Raises:
-        ModelError: the encoder was made without a joint width.
-    """
+    """Return D, the joint width of an encoder; raise ModelError if it was made without one."""
     width = encoder.arguments().get("embed_dim")
     if not isinstance(width, int):
         raise ModelError(

@@ -212,11 +212,7 @@ def identify(source: str, config: Any) -> str:
 
 
 def load_processor(source: str) -> Any:
-    """Return the preprocessing of a checkpoint.
-
-    Raises:
-        ModelError: the preprocessing cannot be loaded.
-    """
+    """Return the preprocessing of a checkpoint; raise ModelError if the preprocessing cannot be loaded."""
     from transformers import AutoImageProcessor
 
     # The Pillow backend is used on every machine, since torchvision's resizing gives other numbers.
@@ -225,11 +221,7 @@ def load_processor(source: str) -> Any:
 
 
 def load_tokenizer(source: str) -> Any:
-    """Return the tokenizer of a checkpoint.
-
-    Raises:
-        ModelError: the tokenizer cannot be loaded.
-    """
+    """Return the tokenizer of a checkpoint; raise ModelError if the tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
     return load_or_explain(AutoTokenizer.from_pretrained, source, what="the tokenizer")
@@ -314,11 +306,7 @@ class CheckpointBackbone(Backbone):
 
 
 def saved_name(assets: Path) -> str:
-    """Return the name that ``CheckpointBackbone.save_assets`` wrote.
-
-    Raises:
-        ModelError: the name is missing.
-    """
+    """Return the name that ``CheckpointBackbone.save_assets`` wrote; raise ModelError if the name is missing."""
     try:
         return read_text(assets / FINGERPRINT_FILE).strip()
     except OSError as error:

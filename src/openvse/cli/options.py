@@ -89,11 +89,7 @@ class Reranking:
 
 
 def read_query_bank(value: str) -> tuple[str, float | None]:
-    """Return what the value of ``--query-bank`` says: the bank, and its beta if that is given.
-
-    Raises:
-        OpenVSEError: beta is no finite number above 0.
-    """
+    """Return bank and beta of ``--query-bank``; raise OpenVSEError if beta is no finite number above 0."""
     bank, settings = split_settings(value, ("beta",))
     beta = settings.number("beta", 20) if settings.given else None
     if beta is not None and not 0 < beta < math.inf:
@@ -102,11 +98,7 @@ def read_query_bank(value: str) -> tuple[str, float | None]:
 
 
 def usable_device(name: str | None) -> str | None:
-    """Return the name of a device on which this machine can compute; ``auto`` becomes the fastest one.
-
-    Raises:
-        OpenVSEError: this machine has no device of this name, or cannot use it.
-    """
+    """Return a device of this machine; raise OpenVSEError if it cannot be used. ``auto`` is the fastest one."""
     if name is None or name == "cpu":
         return name
     import torch
@@ -133,11 +125,7 @@ def use_threads(count: int | None) -> int | None:
 
 
 def chosen_workers(processes: int, cluster: str | None, threads: int | None, device: str) -> Workers | None:
-    """Return who shares the work; None if this process does it alone, with so many threads.
-
-    Raises:
-        OpenVSEError: a cluster is given, and no number of processes.
-    """
+    """Return the processes that share the work, or None; raise OpenVSEError if a cluster has no number of processes."""
     if processes:
         from openvse.pipeline import Workers
 

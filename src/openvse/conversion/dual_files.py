@@ -138,11 +138,7 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the mapping in a JSON file.
-
-    Raises:
-        CheckpointError: the file cannot be read, or is not a mapping.
-    """
+    """Return the mapping in a JSON file; raise CheckpointError if the file cannot be read, or is not a mapping."""
     try:
         tree = json.loads(read_text(path))
     except (OSError, ValueError) as error:

@@ -268,11 +268,7 @@ def is_vse_2ad(checkpoint: ReleasedCheckpoint) -> bool:
 
 
 def plan_vse_2ad(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint.
-
-    Raises:
-        CheckpointError: openvse cannot represent the model.
-    """
+    """Return the plan for a checkpoint; raise CheckpointError if openvse cannot represent the model."""
     options = checkpoint.options
     refuse_options(options, UNNORMALISED)
     if any(name.startswith("vit_model.") for name in checkpoint.image):
@@ -366,11 +362,7 @@ def is_pvse(checkpoint: ReleasedCheckpoint) -> bool:
 
 
 def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint.
-
-    Raises:
-        CheckpointError: openvse cannot represent the model.
-    """
+    """Return the plan for a checkpoint; raise CheckpointError if openvse cannot represent the model."""
     options, image, text = checkpoint.options, checkpoint.image, checkpoint.text
     refuse_options(options, {"order": "openvse has no PIE-Nets whose embeddings are absolute values"})
     heads = [n for side in (image, text) for n in side if n.endswith("attention.w_2.weight")]

@@ -280,11 +280,7 @@ def _arrow(
 
 
 def import_parquet() -> tuple[ModuleType, ModuleType]:
-    """Return pyarrow and its Parquet module.
-
-    Raises:
-        OpenVSEError: pyarrow is not installed.
-    """
+    """Return pyarrow and its Parquet module; raise OpenVSEError if pyarrow is not installed."""
     try:
         import pyarrow
         from pyarrow import parquet

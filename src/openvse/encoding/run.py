@@ -391,11 +391,7 @@ class _Run:
 
 
 def _all(shards: Sequence[ShardFiles]) -> ShardFiles:
-    """Return the counts of all shards together.
-
-    Raises:
-        ModelError: their embeddings differ in shape.
-    """
+    """Return the counts of all shards together; raise ModelError if their embeddings differ in shape."""
     shapes = {(shard.num_embeddings, shard.dim) for shard in shards if shard.rows}
     if len(shapes) > 1:
         raise ModelError(f"the embeddings have different shapes, {sorted(shapes)}: take another model")

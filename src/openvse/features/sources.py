@@ -65,11 +65,7 @@ class SourceLog:
         self._write(Path(os.path.realpath(path)), SourceFile(item, status.st_mtime_ns, status.st_size))
 
     def copy(self, store: Path) -> None:
-        """Note the source files of all items of another store.
-
-        Raises:
-            StoreError: its list cannot be read.
-        """
+        """Note the source files of all items of another store; raise StoreError if its list cannot be read."""
         for path, source in read_sources(store).items():
             self._write(path, source)
 

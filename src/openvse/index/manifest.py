@@ -88,11 +88,7 @@ class IndexManifest:
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:
-    """Read a manifest.
-
-    Raises:
-        IndexFormatError: it is missing, damaged, or of another format version.
-    """
+    """Read a manifest; raise IndexFormatError if it is missing, damaged, or of another format version."""
     path = folder / name
     if not path.is_file():
         raise IndexFormatError(f"{folder} is not an index (it has no {name}): make one with 'openvse index'")

@@ -296,11 +296,7 @@ class IndexWriter:
                 self._commit(finished=False)
 
     def finish(self) -> None:
-        """Commit, and note that the indexing is complete.
-
-        Raises:
-            IndexFormatError: the disk refuses.
-        """
+        """Commit, and note that the indexing is complete; raise IndexFormatError if the disk refuses."""
         waiting = any((self._pending, self._dropped, self._steps, self._notes))
         changed = waiting or self.first_unfinished or self._is_moved() or self._lacks_words()
         with disk_errors(self._folder):

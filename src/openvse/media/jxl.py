@@ -31,11 +31,7 @@ def boxes_of(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def size_of(content: bytes) -> tuple[int, int]:
-    """Return width and height of a file, before any turn.
-
-    Raises:
-        BadImageError: it has no codestream.
-    """
+    """Return width and height of a file, before any turn; raise BadImageError if it has no codestream."""
     parts = (data[4 * (kind == b"jxlp") :] for kind, data in boxes_of(content) if kind in (b"jxlc", b"jxlp"))
     stream = content if content.startswith(_CODESTREAM) else b"".join(part[:12] for part in parts)
     if len(stream) < 12:

@@ -49,11 +49,7 @@ class Model(nn.Module, ABC):
 
     @property
     def spec(self) -> ModelSpec:
-        """The parts of the model.
-
-        Raises:
-            ModelError: the model has parts that a recipe cannot name.
-        """
+        """The parts of the model; raise ModelError if the model has parts that a recipe cannot name."""
         if self._spec is None:
             self._spec = self.describe()
         return self._spec

@@ -177,11 +177,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """Return the curve of ``to_json``.
-
-        Raises:
-            ModelError: a newer openvse wrote it, or it is damaged.
-        """
+        """Return the curve of ``to_json``; raise ModelError if a newer openvse wrote it, or it is damaged."""
         try:
             fields: dict[str, Any] = json.loads(text)
             kind = fields.pop("format"), fields.pop("version")

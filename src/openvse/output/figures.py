@@ -86,11 +86,7 @@ def _cycle() -> object:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, whose size is given in inches.
-
-    Raises:
-        OpenVSEError: matplotlib is not installed.
-    """
+    """Return an empty figure, whose size is given in inches; raise OpenVSEError if matplotlib is not installed."""
     return import_figure()(figsize=(width, height), layout="constrained")
 
 

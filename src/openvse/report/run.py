@@ -58,11 +58,7 @@ class ReportedRun:
         return epoch if isinstance(epoch, int) else None
 
     def data(self) -> str:
-        """Return the source of the data that it was trained on.
-
-        Raises:
-            OpenVSEError: it does not say.
-        """
+        """Return the source of the data that it was trained on; raise OpenVSEError if it does not say."""
         source = _at(self.recipe, "data", "source")
         if not isinstance(source, str):
             raise OpenVSEError(

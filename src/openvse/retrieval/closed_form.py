@@ -165,11 +165,7 @@ def _adapt(image: PooledLinear, images: Float[np.ndarray, "n C"], targets: Float
 
 
 def linear_of(side: str, aggregator: Aggregator) -> PooledLinear:
-    """Return the linear map that an aggregator is, or that is its ``base``.
-
-    Raises:
-        RecipeError: it has none.
-    """
+    """Return the linear map that an aggregator is, or that is its ``base``; raise RecipeError if it has none."""
     inner = aggregator.base if isinstance(aggregator, Gated | Beside) else aggregator
     if not isinstance(inner, PooledLinear):
         raise RecipeError(

@@ -58,11 +58,7 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing that an export describes.
-
-        Raises:
-            ModelError: the description is damaged.
-        """
+        """Return the preprocessing that an export describes; raise ModelError if the description is damaged."""
         try:
             return cls(**{key: _tuples(value) for key, value in fields.items()})
         except TypeError as error:

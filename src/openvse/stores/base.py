@@ -178,11 +178,7 @@ class CatalogueStore(Store):
     @classmethod
     @abstractmethod
     def places(cls, url: str) -> list[str]:
-        """Return the places on a server that openvse has made.
-
-        Raises:
-            EngineError: the server cannot be reached.
-        """
+        """Return the places on a server that openvse has made; raise EngineError if the server cannot be reached."""
 
     @abstractmethod
     def write_note(self, note: dict[str, Any]) -> None:
@@ -266,11 +262,7 @@ class Note:
 
     @classmethod
     def read(cls, written: Mapping[str, Any] | None, place: object) -> Note:
-        """Return the note that a place keeps.
-
-        Raises:
-            EngineError: it keeps none, or something else.
-        """
+        """Return the note that a place keeps; raise EngineError if it keeps none, or something else."""
         if written is None:
             raise EngineError(
                 f"{place} does not say which model made it: run 'openvse index' again with its index, which notes that"

@@ -198,11 +198,7 @@ class AnswerVocabulary:
 
     @classmethod
     def load(cls, path: Path) -> AnswerVocabulary:
-        """Read the file that ``save`` wrote.
-
-        Raises:
-            ModelError: the file is missing or damaged.
-        """
+        """Read the file that ``save`` wrote; raise ModelError if the file is missing or damaged."""
         try:
             content = json.loads(read_text(path))
             return cls([str(answer) for answer in content["answers"]], votes=bool(content["votes"]))

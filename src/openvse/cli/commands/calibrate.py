@@ -66,11 +66,7 @@ def calibrate(
 
 
 def folder_of(model: str) -> Path:
-    """Return the folder of a model, in which its curve is kept.
-
-    Raises:
-        ModelError: the model is not in a folder of this machine.
-    """
+    """Return the folder that keeps the curve of a model; raise ModelError if the model has none on this machine."""
     from openvse.conversion.convert import published_folder
     from openvse.tasks.load import find_model
 

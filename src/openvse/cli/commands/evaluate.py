@@ -121,11 +121,7 @@ def evaluate(
 
 
 def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
-    """Return models of one task, and the task.
-
-    Raises:
-        OpenVSEError: they are for different tasks, or one cannot be loaded.
-    """
+    """Return models of one task, and the task; raise OpenVSEError if one cannot be loaded, or is for another task."""
     from openvse.tasks.load import load
 
     loaded = [load(name, device=device) for name in names]

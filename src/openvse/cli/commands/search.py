@@ -211,11 +211,7 @@ def is_index(word: str) -> bool:
 
 
 def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:
-    """Return the queries of what was asked, each with the image beside it and what it should not show.
-
-    Raises:
-        OpenVSEError: there is no such image, or a weight is not understood.
-    """
+    """Return the queries; raise OpenVSEError if there is no such image, or a weight cannot be read."""
     from openvse.cli.queries import asked_image
     from openvse.search import Query
 

@@ -218,11 +218,7 @@ def load_service(
     *,
     watch: bool = False,
 ) -> Service:
-    """Load the models, and open the index or the engine.
-
-    Raises:
-        OpenVSEError: one of them cannot be used.
-    """
+    """Load the models, and open the index or the engine; raise OpenVSEError if one of them cannot be used."""
     from openvse.serving.service import Service
 
     loaded, named = load_served(source, model, compute)
