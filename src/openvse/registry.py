@@ -85,11 +85,7 @@ class Registry(Generic[PartT]):
         self._parts[name] = part
 
     def resolve(self, name: str) -> tuple[Maker[PartT], Options]:
-        """Return the class behind a name and the options that the name implies (only an alias has any).
-
-        Raises:
-            RecipeError: the name is unknown; the message gives the nearest names and the command that lists all.
-        """
+        """Return the class behind a name, and the options of an alias; raise RecipeError if the name is unknown."""
         own, options = self._aliases.get(name, (name, {}))
         if own not in self._parts:
             names = self.names()
@@ -123,11 +119,7 @@ _plugins: list[Path] = []
 
 
 def load_plugin(path: Path) -> None:
-    """Run a Python file of the user, which registers parts.
-
-    Raises:
-        OpenVSEError: the file does not exist, is not a Python file, or raises an error.
-    """
+    """Run a Python file that registers parts; raise OpenVSEError if it is missing, no Python, or fails."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(path.stem, path) if path.is_file() else None

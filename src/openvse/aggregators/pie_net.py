@@ -73,11 +73,7 @@ class PIENet(Aggregator):
         nn.init.zeros_(self.residual.bias)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Make K embeddings of each item: ``vectors`` and ``residual`` are ``[B, K, D]``.
-
-        Raises:
-            ModelError: the encoder does not yield a global vector.
-        """
+        """Make ``vectors`` and ``residual``, ``[B, K, D]``; raise ModelError if there is no global vector."""
         if self.needs_pooled and features.pooled is None:
             raise ModelError(
                 "pie_net needs Features.pooled: build the encoder with pooled=True or output='words'"

@@ -266,11 +266,7 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
 
 
 def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
-    """Draw some images of a corpus at random, in its order; those that cannot be read are told and left out.
-
-    Raises:
-        DataError: none of them can be read.
-    """
+    """Draw images at random, without unreadable ones; raise DataError if none can be read."""
     drawn = np.random.default_rng(seed).choice(len(corpus), min(count, len(corpus)), replace=False)
     readable: list[int] = []
     for place in np.sort(drawn).tolist():

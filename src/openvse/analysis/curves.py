@@ -24,11 +24,7 @@ _NEGATIVES = re.compile(r"(?:(?P<term>.+)\.)?(?P<side>i2t|t2i)_num_negatives$")
 
 
 def read_validated(word: str) -> RunRecords:
-    """Read the log of a run; a last line that is still being written is left out.
-
-    Raises:
-        OpenVSEError: the run has no log, or it holds no validation.
-    """
+    """Read the whole records of a run; raise OpenVSEError if it has no log, or no validation."""
     path = (find_run(word).folder or Path(word)) / METRICS
     records = read_records(path)
     if not records.of("validation"):

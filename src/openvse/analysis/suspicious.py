@@ -73,11 +73,7 @@ class PairScores:
 
 
 def cut_folds(corpus: Corpus, count: int, seed: int) -> Int[np.ndarray, "I"]:
-    """Return a fold for each image, of nearly equal sizes, drawn at random.
-
-    Raises:
-        DataError: there are too few images for so many folds.
-    """
+    """Draw the fold of each image, of nearly equal sizes; raise DataError if there are more folds than images."""
     if len(corpus) < 4 * count:
         raise DataError(
             f"{corpus.name} has {len(corpus)} images for {count} folds: give at least 4 images for each fold"

@@ -130,11 +130,7 @@ class Sweep:
     split: str = "validation"
 
     def settings(self) -> list[Setting]:
-        """Return every combination of the values of the axes.
-
-        Raises:
-            OpenVSEError: two of them would have the same folder.
-        """
+        """Return the settings of all axes; raise OpenVSEError if two would have the same folder."""
         choices = [
             [(axis, value, changes) for value, changes in zip(axis.values, axis.overrides, strict=True)]
             for axis in self.axes
@@ -184,11 +180,7 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read whole numbers of at least 0 with commas between them.
-
-    Raises:
-        OpenVSEError: it is not such a list, or a number is given twice.
-    """
+    """Read whole numbers with commas between them; raise OpenVSEError if one is below 0, or is given twice."""
     words = text.split(",")
     if not all(word.strip().isdecimal() for word in words):
         raise OpenVSEError(f"--seeds is {text!r}: give whole numbers with commas between, such as 0,1,2")

@@ -124,11 +124,7 @@ def parameters(factory: Maker[Any]) -> dict[str, inspect.Parameter]:
 
 
 def option_types(factory: Maker[Any]) -> dict[str, Any]:
-    """Return the type of each named parameter; one without an annotation may be anything.
-
-    Raises:
-        RecipeError: an annotation names what cannot be found while the program runs.
-    """
+    """Return the type of each parameter; raise RecipeError if an annotation cannot be resolved."""
     while isinstance(factory, partial):
         factory = factory.func
     try:

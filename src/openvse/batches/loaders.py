@@ -144,11 +144,7 @@ ImageLoader: TypeAlias = FeatureImages | PixelImages
 def image_loader(
     backbone: Backbone, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
 ) -> ImageLoader:
-    """Return the loader of a corpus: from stored features if there are any, otherwise from the image files.
-
-    Raises:
-        StoreError: the store lacks some of the images.
-    """
+    """Return the loader of a corpus, from stored features if given; raise StoreError if the store lacks images."""
     if features is not None:
         return FeatureImages(features, corpus.image_ids)
     return PixelImages(corpus.image_paths, backbone, augment=augment)

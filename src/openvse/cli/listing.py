@@ -65,11 +65,7 @@ def first_line(part: Maker[Any]) -> str:
 
 
 def described(name: str) -> Iterator[str]:
-    """Yield lines that describe every part of this name: its kind, what it is, its options.
-
-    Raises:
-        RecipeError: no part has this name; the message names the nearest.
-    """
+    """Yield lines on every part of a name: kind, purpose, options; raise RecipeError if there is none."""
     from openvse.encoders import ImageEncoder
     from openvse.errors import RecipeError, choices, nearest
 

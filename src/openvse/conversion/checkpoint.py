@@ -216,11 +216,7 @@ class ReleasedPlan:
 
 
 def find_encoders(tree: Any) -> ReleasedCheckpoint:
-    """Find the options and the weights of both encoders in the content of a file; nothing is copied.
-
-    Raises:
-        CheckpointError: an encoder is missing, or a tensor is not of a kind that checkpoints hold.
-    """
+    """Find options and weights of both encoders in a file; raise CheckpointError if one is missing."""
     whole = tree if isinstance(tree, dict) else {}
     model = whole.get("model", tree)
     if isinstance(model, list) and len(model) == 2 and all(isinstance(side, dict) for side in model):

@@ -212,11 +212,7 @@ def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
 
 
 def load_clip_tokenizer(source: str) -> Any:
-    """Return CLIP's tokenizer: in any form that ``transformers`` knows, or as ``vocab.json`` and ``merges.txt`` alone.
-
-    Raises:
-        ModelError: the tokenizer cannot be loaded.
-    """
+    """Return CLIP's tokenizer; raise ModelError if the folder holds none that can be loaded."""
     from transformers import CLIPTokenizer
 
     there = {path.name for path in Path(source).iterdir()} if Path(source).is_dir() else set()

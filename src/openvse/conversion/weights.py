@@ -130,11 +130,7 @@ def _single(name: str, weight: Tensor) -> Tensor:
 
 
 def renamed(weights: Weights, names: Names) -> Weights:
-    """Give weights the names of openvse, by the longest beginning that fits.
-
-    Raises:
-        CheckpointError: a weight is not in the list, so that the embedding would lack a part.
-    """
+    """Rename weights by the longest prefix that fits; raise CheckpointError if a weight is not in the list."""
     result: Weights = {}
     for name, weight in weights.items():
         prefix = max((begin for begin in names if name.startswith(begin)), key=len, default=None)

@@ -89,11 +89,7 @@ def check_data(
 
 
 def describe_data(name: str) -> str:
-    """Return a description of a data set: its published facts, or the docstring of its loader.
-
-    Raises:
-        RecipeError: the name is unknown.
-    """
+    """Return the facts of a data set, or its loader's docstring; raise RecipeError if the name is unknown."""
     opener, facts = DATASETS.get(name), FACTS.get(name)
     if facts:
         return facts.describe()

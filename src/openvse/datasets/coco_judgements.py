@@ -23,11 +23,7 @@ _NUMBER = re.compile(r"(\d+)\.\w+$")
 
 
 def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
-    """Return COCO's number of each image, from its file name (``COCO_val2014_000000391895.jpg`` is 391895).
-
-    Raises:
-        DataError: an image has another kind of name.
-    """
+    """Return COCO's number of each image, from its file name; raise DataError if a name has another form."""
     found = [_NUMBER.search(name) for name in corpus.image_ids]
     for name, match in zip(corpus.image_ids, found, strict=True):
         if match is None:

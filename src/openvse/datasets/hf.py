@@ -110,11 +110,7 @@ def read_configs(readme: Path) -> list[HubConfig]:
 
 
 def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubConfig:
-    """Return the requested configuration, or the only or default one.
-
-    Raises:
-        DataError: there are several, or the requested one is missing; they are named.
-    """
+    """Return a configuration; raise DataError if it is missing, or if none of several is the default."""
     names = ", ".join(config.name for config in configs)
     if wanted:
         found = next((config for config in configs if config.name == wanted), None)
@@ -177,11 +173,7 @@ def _located(root: Path) -> tuple[Path, str]:
 
 
 def _downloaded(name: str) -> Path:
-    """Download the files of a data set, or find them in the hub's cache.
-
-    Raises:
-        DataError: there is no such data set, or it cannot be reached.
-    """
+    """Return the cached or downloaded files of a data set; raise DataError if it cannot be reached."""
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")

@@ -125,11 +125,7 @@ def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
 def _open_part(
     folder: Path, split: str, file: str, names: dict[str, str]
 ) -> tuple[ArrayPart, tuple[Sequence[str], ...]]:
-    """Return the features of one split, and the captions of each image.
-
-    Raises:
-        DataError: a file is missing, or the counts do not fit together.
-    """
+    """Return features and captions of one split; raise DataError if a file is missing, or the counts differ."""
     rows = ArrayRows(folder / f"{file}{IMAGES}")
     captions = _lines(folder / f"{file}{CAPTIONS}")
     # Rows can only be repeated if there is one for each caption.

@@ -130,11 +130,7 @@ def read_id(entry: Mapping[str, Any], key: str) -> str:
 
 
 def read_captions(entry: Mapping[str, Any], columns: Columns = USUAL) -> list[str]:
-    """Return the captions of an object: a string, a list of strings, or none.
-
-    Raises:
-        DataError: a value has a wrong type; the key is named.
-    """
+    """Return the captions of an object; raise DataError if they are neither a string nor a list of strings."""
     return [caption for key in columns.captions_in(entry) for caption in _captions(key, entry[key])]
 
 

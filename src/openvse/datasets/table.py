@@ -47,11 +47,7 @@ def open_table(root: Path, *, require_images: bool = True, columns: Columns = US
 
 
 def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
-    """Yield a record for each row of a file of captions; paths are relative to its folder.
-
-    Raises:
-        DataError: the file is not of a supported kind, or its reader fails.
-    """
+    """Yield a record for each row of captions; raise DataError if the file cannot be read."""
     if columns.named and (lacking := _lacking(file, columns)):  # the first line of JSON stands for the others
         raise DataError(f"{file}: {lacking}")
     match file.suffix.lower():

@@ -338,11 +338,7 @@ def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str
 
 
 def tag_words(words: Sequence[str]) -> list[str]:
-    """Return the universal word class of each word (NOUN, VERB ..), by the tagger of ``denckring-en-pos``.
-
-    Raises:
-        ModelError: the tagger is not installed.
-    """
+    """Return the universal word class of each word; raise ModelError if ``denckring-en-pos`` is not installed."""
     try:
         from denckring_en_pos import tagger
     except ImportError as error:

@@ -142,11 +142,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path, *, split: Splitter = split_words, nearest: bool = False) -> Vocabulary:
-        """Read the file that ``save`` wrote; it holds only the words, not how captions are split.
-
-        Raises:
-            ModelError: the file is missing or damaged.
-        """
+        """Read the words that ``save`` wrote; raise ModelError if the file is missing or damaged."""
         try:
             words = [str(word) for word in json.loads(read_text(path))["words"]]
         except OSError as error:

@@ -268,11 +268,7 @@ class _Run:
         self._digest = sha256("".join(shard.digest for shard in self._shards).encode()).hexdigest()[:32]
 
     def finished(self, overwrite: bool) -> EncodingReport | None:
-        """Return the report of an output that is there already; None if there is none.
-
-        Raises:
-            DataError: an output of something else is there, and must not be overwritten.
-        """
+        """Return the report of an existing output, or None; raise DataError if an output of other data is there."""
         target, told = self._target, self._target.read_manifest()
         if told is None:
             if not overwrite and (taken := target.taken()):

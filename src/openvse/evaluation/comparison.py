@@ -134,11 +134,7 @@ class Comparison:
 
 
 def contrast_rows(comparison: Comparison) -> Comparison:
-    """Return a comparison with every row against the first one.
-
-    Raises:
-        DataError: there are fewer than two rows, or rows have not answered the same queries.
-    """
+    """Compare every row with the first; raise DataError unless two or more answered the same queries."""
     first, *others = comparison.rows
     if not others:
         raise DataError(

@@ -190,11 +190,7 @@ def protocols_of(corpus: Corpus) -> tuple[str, ...]:
 
 
 def protocol_named(name: str) -> TestProtocol:
-    """Return a protocol.
-
-    Raises:
-        DataError: there is none of this name; the message has the nearest.
-    """
+    """Return a protocol; raise DataError, with the nearest name, if there is none of this name."""
     if name not in PROTOCOLS:
         known = [*PROTOCOLS]
         raise DataError(

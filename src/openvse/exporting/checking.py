@@ -97,11 +97,7 @@ def checked_sizes(longest: int | None) -> list[int]:
 
 
 def check_side(model: TwoTower, folder: Path, description: Description, name: str) -> Deviation:
-    """Compare a program with its tower at several set sizes.
-
-    Raises:
-        ModelError: the program does not give the embeddings of the tower.
-    """
+    """Compare a program with its tower at several set sizes; raise ModelError if their embeddings differ."""
     side: Side = getattr(description, name)
     tower: Tower[Any] = getattr(model, name)
     sizes = checked_sizes(side.longest)
@@ -118,11 +114,7 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
 
 
 def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
-    """Compare what a runtime makes of sentences and, if it reads them, images with what the model makes of them.
-
-    Raises:
-        ModelError: it differs.
-    """
+    """Compare a runtime with its model, on sentences and images; raise ModelError if they differ."""
     runtime = OnnxModel(folder)
     with without_warnings():
         found = [

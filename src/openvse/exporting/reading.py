@@ -34,11 +34,7 @@ SHAPES = ((96, 64), (65, 97), (48, 48), (333, 250), (10, 400))
 
 
 def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
-    """Write the files of a tokenizer into a folder, and return what an export says of it.
-
-    Raises:
-        ModelError: no file that a runtime reads gives the same tokens.
-    """
+    """Write the files of a tokenizer, and describe them; raise ModelError if none gives the same tokens."""
     if isinstance(encoder, BiGRU):
         encoder.vocabulary.save(folder / VOCABULARY_FILE)
         splitter = WORD_SPLITTERS.name_of(type(encoder.vocabulary.split))  # type: ignore[arg-type]
@@ -92,11 +88,7 @@ def _check_tokens(encoder: TextEncoder, folder: Path, reading: dict[str, Any]) -
 
 
 def describe_preprocessing(backbone: Backbone) -> Preprocessing:
-    """Return a backbone's preprocessing for a runtime.
-
-    Raises:
-        ModelError: the preprocessing is of a kind that a runtime does not know, or does not give the same pixels.
-    """
+    """Return a backbone's preprocessing; raise ModelError if a runtime cannot give the same pixels."""
     made = _preprocessing(backbone)
     for number, size in enumerate(SHAPES):
         image = probe_image(number, size)

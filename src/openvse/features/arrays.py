@@ -69,11 +69,7 @@ class ArrayRows:
         return self.shape[0]
 
     def read(self, row: int, count: int = 1) -> np.ndarray:
-        """Return consecutive rows, ``[count, N, C]`` in the number format of the file.
-
-        Raises:
-            DataError: the file has become shorter since it was opened.
-        """
+        """Return rows, ``[count, N, C]``; raise DataError if the file has become shorter since it was opened."""
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         # One call reads at most 2 GiB; a block is far smaller.
         if os.preadv(self._file, [rows.data], self._offset + row * self._row_bytes) != rows.nbytes:
@@ -181,11 +177,7 @@ class ArrayFeatures:
         return self.parts[0].rows.shape[2]
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return the positions of the items.
-
-        Raises:
-            StoreError: some items are missing; the first three are named.
-        """
+        """Return the positions of items; raise StoreError, with the first three, if some are missing."""
         return positions_of(
             ids,
             self._position_of,

@@ -121,11 +121,7 @@ def local_of(fields: Mapping[str, Any]) -> Local:
 
 
 def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
-    """Return features as rows: a single vector is one row, and leading axes of length 1 are dropped.
-
-    Raises:
-        BadFeaturesError: there are no features, they are not numbers, or they have more axes.
-    """
+    """Return features as rows ``[N, C]``; raise BadFeaturesError if they are no numbers, or have more axes."""
     if array is None:
         raise BadFeaturesError(f"it has no features; they are expected under one of {', '.join(FEATURES)}")
     rows = np.asarray(array)
@@ -145,11 +141,7 @@ def without_padding(rows: Shaped[np.ndarray, "N C"]) -> Shaped[np.ndarray, "n C"
 
 
 def read_id_file(path: Path, count: int, what: str) -> list[str]:
-    """Return the identifiers of ``count`` items, one per line of the file.
-
-    Raises:
-        DataError: the file cannot be read, or has another number of lines.
-    """
+    """Return ``count`` identifiers, one a line; raise DataError if the file has another number of lines."""
     try:
         ids = read_lines(path)
     except (OSError, ValueError) as error:

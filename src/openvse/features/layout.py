@@ -99,11 +99,7 @@ class StoreManifest:
 
     @classmethod
     def read(cls, folder: Path) -> StoreManifest:
-        """Return the manifest of a store.
-
-        Raises:
-            StoreError: there is no store in the folder, its manifest is damaged, or it has another format.
-        """
+        """Return the manifest of a store; raise StoreError if it is missing, damaged, or of another format."""
         path = folder / MANIFEST
         if not path.is_file():
             raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")

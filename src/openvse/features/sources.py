@@ -99,11 +99,7 @@ def changed_since(sources: Mapping[str, SourceFile], images: Iterable[tuple[str,
 
 
 def read_sources(store: Path) -> Mapping[Path, SourceFile]:
-    """Return the source files of a store's items by their real path; none if the store does not have this list.
-
-    Raises:
-        StoreError: the file cannot be read.
-    """
+    """Return a store's source files by real path, none without a list; raise StoreError if it is unreadable."""
     folder, sources = os.path.realpath(store), dict[Path, SourceFile]()
     try:
         lines = read_lines(store / SOURCES)

@@ -164,11 +164,7 @@ class FeatureStore:
         )
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return the positions of the items.
-
-        Raises:
-            StoreError: some items are not in the store; the first three are named.
-        """
+        """Return the positions of items; raise StoreError, with the first three, if some are missing."""
         return positions_of(
             ids,
             self._position_of,

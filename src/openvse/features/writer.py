@@ -149,11 +149,7 @@ class FeatureStoreWriter:
         self._ends.update(zip(ids, ends.tolist(), strict=True))
 
     def commit(self) -> None:
-        """Make everything added so far a durable part of the store.
-
-        Raises:
-            StoreError: the store cannot be written; it stays at its last commit.
-        """
+        """Make all that was added durable; raise StoreError, and keep the last commit, if that fails."""
         old = self._manifest
         new = dict(islice(self._ends.items(), old.items, None))
         if not new:

@@ -71,11 +71,7 @@ class Condition:
     value: str
 
     def sql(self) -> tuple[str, list[object]]:
-        """Return the condition for the database, and the values that are bound to its question marks.
-
-        Raises:
-            DataError: the value does not fit the field.
-        """
+        """Return the condition in SQL, and its bound values; raise DataError if the value does not fit the field."""
         match self.field:
             case "path":
                 return self._on_text("id", "kind = 'clip'")
@@ -256,11 +252,7 @@ def forms_of(text: str) -> list[str]:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition that a text means: FIELD OPERATOR VALUE, such as ``size > 2MB`` or ``"place name" = Rome``.
-
-    Raises:
-        DataError: it cannot be understood.
-    """
+    """Read FIELD OPERATOR VALUE, such as ``size > 2MB``; raise DataError if it cannot be understood."""
     found = _CONDITION.fullmatch(whole_characters(text))
     if found is None or not found["value"]:
         raise DataError(

@@ -195,11 +195,7 @@ class Index:
             )
 
     def compare(self) -> None:
-        """Compare the embeddings with their checksums.
-
-        Raises:
-            IndexFormatError: they have changed since they were written.
-        """
+        """Compare the embeddings with their checksums; raise IndexFormatError if they differ."""
         table, changed = self.table, []
         for segment in self.segments:
             for row in np.flatnonzero(segment.positions >= 0).tolist():

@@ -144,11 +144,7 @@ def rewrite(index: FoundIndex) -> int:
 
 
 def read_headers(index: FoundIndex, roots: Sequence[Root]) -> None:
-    """Note what the headers of files say, for items of an earlier openvse, which did not read them.
-
-    Raises:
-        IndexFormatError: the disk refuses.
-    """
+    """Note the headers of files for items that lack them; raise IndexFormatError if the disk refuses."""
     sql = "SELECT id, metadata FROM items WHERE root = ? AND header IS NULL AND kind != 'sentence'"
     for root in roots:
         for some in in_batches(index.database.read(sql, (root.number,)), _FILES):

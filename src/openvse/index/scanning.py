@@ -112,11 +112,7 @@ class RootListing:
 def list_roots(
     roots: Sequence[Root], *, videos: bool, ignore: Sequence[str] = (), follow_links: bool = False
 ) -> list[RootListing]:
-    """List the images below roots; one that is not there is no error.
-
-    Raises:
-        DataError: ignore rules cannot be understood.
-    """
+    """List the images below roots that exist; raise DataError if ignore rules cannot be understood."""
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
     rules = [rules_of(folder, ignore) or None for folder in there.values()]
     listings = list_folders([*there.values()], rules, videos=videos, follow_links=follow_links)
@@ -145,11 +141,7 @@ def _files_below(root: Root, found: Listing | None) -> RootListing:
 
 
 def list_sentences(root: Root) -> RootListing:
-    """List the sentences of a text file, one a line; empty lines and repetitions are left out.
-
-    Raises:
-        DataError: it cannot be read as text in UTF-8.
-    """
+    """List the distinct sentences of a text file, one a line; raise DataError if it is no UTF-8."""
     file = Path(root.path)
     if not file.is_file():
         return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")

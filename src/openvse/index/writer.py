@@ -286,11 +286,7 @@ class IndexWriter:
         return held + len(self._pending)
 
     def commit(self) -> None:
-        """Make everything so far part of the index.
-
-        Raises:
-            IndexFormatError: the disk refuses; the index is what it was.
-        """
+        """Make everything so far part of the index; raise IndexFormatError, and change nothing, if the disk refuses."""
         if self._pending or self._dropped:
             with disk_errors(self._folder):
                 self._commit(finished=False)

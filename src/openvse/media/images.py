@@ -78,11 +78,7 @@ def one_or_many(
 
 
 def pixel_limit() -> int:
-    """Return the largest width x height that is decoded: ``MAX_PIXELS``, or that of ``OPENVSE_MAX_PIXELS``.
-
-    Raises:
-        OpenVSEError: the variable holds no number above 0.
-    """
+    """Return the most pixels that are decoded; raise OpenVSEError if ``OPENVSE_MAX_PIXELS`` is no number above 0."""
     given = os.environ.get(PIXELS_VARIABLE)
     if given is None:
         return MAX_PIXELS
@@ -149,11 +145,7 @@ def opened_image(path: Path) -> AbstractContextManager[Image.Image]:
 
 @contextmanager
 def within_memory(source: object) -> Iterator[None]:
-    """Turn a lack of memory, while an image or clip is made ready for a model, into an error that names it.
-
-    Raises:
-        BadImageError: there was not enough memory.
-    """
+    """Raise BadImageError, with the name of the image, if memory does not suffice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -341,11 +341,7 @@ class IgnoreRules:
 
 
 def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
-    """Return the rules of a folder: those of its ``.openvseignore``, and then others.
-
-    Raises:
-        DataError: the file cannot be read, or a rule cannot be understood.
-    """
+    """Return the rules of a folder's ``.openvseignore``, then others; raise DataError if one cannot be understood."""
     file = folder / RULES_FILE
     try:
         lines = decoded(file.read_bytes(), file).replace("\r\n", "\n").split("\n") if file.is_file() else []

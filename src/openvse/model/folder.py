@@ -59,11 +59,7 @@ class ModelConfig:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Return the description of a model from its folder.
-
-    Raises:
-        ModelError: the folder has no model, is incomplete, or has another format.
-    """
+    """Read the description of a model; raise ModelError if it is missing, incomplete, or of another format."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelError(
@@ -91,11 +87,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def read_weights(modules: nn.Module, folder: Path) -> None:
-    """Load the weights into a model with the same spec.
-
-    Raises:
-        ModelError: the file is truncated, or its tensors are not those of this model.
-    """
+    """Load weights into a model; raise ModelError if the file is truncated, or its tensors do not fit."""
     try:
         load_model(modules, str(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:

@@ -60,11 +60,7 @@ def percent(share: float) -> str:
 
 
 def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> Path:
-    """Write ``NAME.md`` and ``NAME.json``, each by write-then-rename, and return their folder, made if missing.
-
-    Raises:
-        DiskError: the disk is full, or refuses.
-    """
+    """Write ``NAME.md`` and ``NAME.json`` by rename, and return their folder; raise DiskError if the disk refuses."""
     target = Path(folder)
     with made(target):
         write_whole(target / f"{name}.md", markdown)

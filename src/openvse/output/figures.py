@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def import_figure() -> type[Figure]:
-    """Return matplotlib's figure class, which draws without a display.
-
-    Raises:
-        OpenVSEError: matplotlib is not installed.
-    """
+    """Return matplotlib's figure class; raise OpenVSEError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -68,11 +68,7 @@ class ReportedRun:
         return source
 
     def store(self) -> Path | None:
-        """Return the feature store that it was trained with; None if the images are read.
-
-        Raises:
-            OpenVSEError: the store is not there any more.
-        """
+        """Return the feature store that it was trained with, or None; raise OpenVSEError if it is gone."""
         stated = _at(self.recipe, "data", "features")
         if not isinstance(stated, str):
             return None

@@ -160,11 +160,7 @@ def _show(progress: OnProgress, state: WorkProgress) -> None:
 def _same_images(
     corpus: Corpus, store: FeatureSource | None, source: str, *, is_first: bool, kept: Corpus | None = None
 ) -> Corpus:
-    """Return the images that a model can read; they must be those of the models before it.
-
-    Raises:
-        DataError: it reads fewer images than the models before it.
-    """
+    """Return the readable images; raise DataError if the models before read others."""
     readable = with_features(corpus, store) if kept is None else kept
     if not is_first and len(readable) < len(corpus):
         raise DataError(

@@ -90,11 +90,7 @@ def is_export(folder: str | Path) -> bool:
 
 
 def read_description(folder: str | Path) -> Description:
-    """Read the description of an exported model.
-
-    Raises:
-        ModelError: the folder holds no exported model, or its description is damaged or of a newer openvse.
-    """
+    """Read the description of an export; raise ModelError if it is missing, damaged, or from a newer openvse."""
     path = Path(folder, EXPORT)
     if not is_export(folder):
         raise ModelError(f"{folder} is not an exported model: make one with 'openvse export MODEL {folder}'")

@@ -169,11 +169,7 @@ class OnnxModel:
         return score_sets(images, texts, self.description.score)
 
     def open(self, side: str) -> None:
-        """Read the program of a side, ``image`` or ``text``, unless that was done.
-
-        Raises:
-            ModelError: the file is missing or damaged, or ONNX Runtime is not installed.
-        """
+        """Open the program of ``image`` or ``text`` once; raise ModelError if it is missing or damaged."""
         if side not in self._programs:
             described: Side = getattr(self.description, side)
             self._programs[side] = open_program(self.folder / described.file, self._threads)
@@ -231,11 +227,7 @@ def each_alone(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]
 
 
 def open_program(path: Path, threads: int | None = None) -> Any:
-    """Open an ONNX file on the CPU.
-
-    Raises:
-        ModelError: ONNX Runtime is not installed, or the file is missing or damaged.
-    """
+    """Open an ONNX file on the CPU; raise ModelError if it is damaged, or it or ONNX Runtime is missing."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -213,11 +213,7 @@ class PieceTokenizer:
 
 
 def read_tokenizer(folder: Path, reading: Mapping[str, Any]) -> RuntimeTokenizer:
-    """Return the tokenizer that an export describes.
-
-    Raises:
-        ModelError: its files are missing or damaged, or it is of a kind that this openvse does not know.
-    """
+    """Return the tokenizer of an export; raise ModelError if it is missing, damaged, or of an unknown kind."""
     kinds = {"vocabulary": VocabularyTokenizer, "pieces": PieceTokenizer}
     options = dict(reading)
     kind = kinds.get(str(options.pop("kind", "")))

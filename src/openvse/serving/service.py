@@ -393,11 +393,7 @@ class Service:
             pause = max(least, 10 * (time.monotonic() - began))
 
     def reload(self) -> bool:
-        """Open the index again if it was written since; return whether it was.
-
-        Raises:
-            OpenVSEError: it can no longer be served; the state before stays.
-        """
+        """Open the index if it was written since; return whether it was, or raise OpenVSEError and keep the old one."""
         state = self._source.state(None if self.trouble else self.served)
         if state == self._seen and not self.trouble:
             return False

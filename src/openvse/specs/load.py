@@ -71,11 +71,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
-    """Check nested mappings against a schema; an error gives the path and the nearest key.
-
-    Raises:
-        RecipeError: a key is unknown or missing, or a value is out of range.
-    """
+    """Check nested mappings against a schema; raise RecipeError, with path and nearest key, if one is wrong."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

@@ -68,11 +68,7 @@ class EngineChoice:
 
     @classmethod
     def of(cls, noted: dict[str, str] | None) -> EngineChoice:
-        """Return the choice that a manifest notes.
-
-        Raises:
-            EngineError: this openvse does not have the engine, or the note is damaged.
-        """
+        """Return the choice of a manifest; raise EngineError if it is damaged, or the engine is unknown."""
         if noted is None:
             return cls()
         name, place = noted.get("name", ""), noted.get("place", "")

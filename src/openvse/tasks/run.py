@@ -163,11 +163,7 @@ def _provenance(recipe: RunRecipe, task: AnyTask, start: Start | None) -> dict[s
 
 
 def _accelerator(spec: TrainingSpec) -> Accelerator:
-    """Set up device, precision and processes.
-
-    Raises:
-        TrainingError: the device is missing, or does not support the precision.
-    """
+    """Set up device, precision and processes; raise TrainingError if the device does not support them."""
     # If accelerate chose the CPU itself, it would not join the processes.
     there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     on_cpu = spec.device == "cpu" or (spec.device == "auto" and there is None)

@@ -65,11 +65,7 @@ def make_part(
     options: Mapping[str, Any],
     context: Mapping[str, Any],
 ) -> PartT:
-    """Make a part from its name or its class, as a recipe with these options would.
-
-    Raises:
-        RecipeError: the part refuses an option.
-    """
+    """Make a part as a recipe would; raise RecipeError if the part refuses an option."""
     if isinstance(part, str):
         return build_part(registry, Part(name=part, **options), registry.kind, context)
     return construct(part, options, part_name(part), context)

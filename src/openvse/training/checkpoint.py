@@ -78,11 +78,7 @@ def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> No
 
 
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
-    """Read a checkpoint; only tensors and plain values are unpickled.
-
-    Raises:
-        TrainingError: the checkpoint is missing, damaged, or of another version of openvse.
-    """
+    """Read a checkpoint without running pickles; raise TrainingError if it is damaged or of another version."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")

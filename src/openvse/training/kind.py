@@ -193,11 +193,7 @@ class TaskKind(ABC):
         """Measure models of this task."""
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
-        """Return the name and the value of the metric by which models are chosen; larger is better.
-
-        Raises:
-            ModelError: the task has no such metric, or nothing was measured.
-        """
+        """Return name and value of the metric that models are chosen by, larger is better; raise ModelError if it has none."""
         raise ModelError(
             "models of this task have no metric by which one can be chosen: evaluate them instead"
         )

@@ -280,11 +280,7 @@ class RunRecords:
 
 
 def read_records(path: Path) -> RunRecords:
-    """Read ``metrics.jsonl``; lines that are no records are counted and left out.
-
-    Raises:
-        OpenVSEError: there is no such file, it cannot be read, or it holds no record.
-    """
+    """Read ``metrics.jsonl``, and count lines that are no records; raise OpenVSEError if it holds no record."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -165,11 +165,7 @@ def stats(
 
 
 def named_place(source: str, root: Path | None) -> tuple[str, Path]:
-    """Return the name of the data set ("" for data without a name) and its place.
-
-    Raises:
-        OpenVSEError: the data set is named without a place.
-    """
+    """Return name ("" for none) and place of a data set; raise OpenVSEError if only a name is given."""
     from openvse.datasets import DATASETS
     from openvse.datasets.registry import parse_source
 

@@ -175,11 +175,7 @@ def index(
 
 
 def bank_sentences(value: str) -> tuple[list[str] | None, float]:
-    """Return the sentences of a query bank and its beta: None to keep those of the index, none to take them away.
-
-    Raises:
-        OpenVSEError: there is no such file, it holds no sentence, or beta is not above 0.
-    """
+    """Return sentences (None keeps the old ones) and beta; raise OpenVSEError if the bank holds no sentence."""
     from openvse.model.hubs import BETA
 
     name, beta = read_query_bank(value)

@@ -183,11 +183,7 @@ class Compute:
 
 
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
-    """Return the source to serve.
-
-    Raises:
-        OpenVSEError: there is no such index or engine, or an option is missing or is for the other kind.
-    """
+    """Return the source to serve; raise OpenVSEError if there is none, or if an option does not fit it."""
     from openvse.errors import OpenVSEError
     from openvse.serving.served import Source
     from openvse.stores.choice import is_address, read_address, shown_url
@@ -250,11 +246,7 @@ def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Em
 
 
 def load_second(rerank: Reranking, device: str) -> TwoTower:
-    """Load the model of ``--rerank``, whose score alone orders the first hits; it reads the images.
-
-    Raises:
-        OpenVSEError: a weight or a feature store is given, or the model cannot be used here.
-    """
+    """Load the model of ``--rerank``; raise OpenVSEError if it cannot be used, or has a weight or features."""
     from openvse.errors import OpenVSEError
 
     if rerank.weight != 1 or rerank.features is not None:
