@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = [
     "Answerer",
     "Pool",

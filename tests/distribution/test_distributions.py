@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import openvse
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,13 @@ def test_the_sdist_holds_all_that_git_tracks_and_builds_the_same_wheel(
     (source,) = tmp_path.iterdir()
     (again,) = build(source, "-t", "wheel").glob("*.whl")
     assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_the_version_has_one_place(builds: tuple[Path, Path]) -> None:
+    (wheel,) = builds[0].glob("*.whl")
+    assert wheel.name.startswith(f"openvse-{openvse.__version__}-")
+    assert f"\nversion: {openvse.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {openvse.__version__} (" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_wheel_holds_the_package_its_recipes_and_its_licences(wheel: Path) -> None:
