@@ -142,11 +142,11 @@ def test_the_shown_table_opens(tmp_path: Path, make_photos) -> None:
 def test_the_shown_questions_open(tmp_path: Path, make_photos) -> None:
     for name, photo in zip(("0001.jpg", "0002.jpg"), make_photos(2), strict=True):
         photo.rename(tmp_path / name)
-    (tmp_path / "metadata.jsonl").write_text(blocks("data.md", "json")[1])
+    (tmp_path / "metadata.jsonl").write_text(blocks("asking.md", "json")[0])
     found = open_questions(tmp_path)
     assert [question.answers for question in found.questions] == [("2", "two"), ("yes",), ("brown",)]
     assert found.problems == ()
-    shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name,question"))
+    shown = next(block for block in blocks("asking.md", "text") if block.startswith("file_name,question"))
     (tmp_path / "questions.csv").write_text(shown)
     assert [question.answers for question in open_questions(tmp_path / "questions.csv").questions] == [
         ("2", "two"),
