@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-# These need data that one has to name, or take long.
-BENCHMARKS = $(filter-out benchmarks/own_folder.py benchmarks/photo_clips.py benchmarks/clip_order.py benchmarks/start_study.py benchmarks/fair_rows.py benchmarks/caption_questions.py benchmarks/answers_study.py benchmarks/words_and_looks.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: demo check test test-fast lint docs wheel wheel-check runtime-check bench clean
@@ -66,9 +64,9 @@ runtime-check: $(INSTALLED)  ## Install openvse-runtime into an empty environmen
 	build/runtime-check/venv/bin/python -m pip install --quiet --constraint constraints.txt build/runtime-check/*.whl
 	build/runtime-check/venv/bin/python -I tests/distribution/runtime_alone.py build/runtime-check/exported build/runtime-check/work
 
-bench: $(INSTALLED)  ## Run every benchmark that needs no data, one after the other, and print its table.
-	for script in $(BENCHMARKS); do echo "== $$script" && $(BIN)/python $$script || exit 1; done
+bench: $(INSTALLED)  ## Run every benchmark, one after the other, and print its table.
+	for script in benchmarks/[a-z]*.py; do echo "== $$script" && $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) site demo_output dist build .mypy_cache .ruff_cache
-	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks studies -name __pycache__ -prune -exec rm -rf {} +

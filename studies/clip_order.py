@@ -1,6 +1,6 @@
 """Measures whether models know the order of a clip: on the clip set that ``photo_clips.py`` writes.
 
-python benchmarks/clip_order.py clips runs/pvse/best runs/hgr/best --features features/clips
+python studies/clip_order.py clips runs/pvse/best runs/hgr/best --features features/clips
 
 Each pair of photos gave two clips, "A, then B" and "B, then A". The table has the RSUM of each model, and how often a
 caption scores its own clip above the clip in the other order. Equal scores count half, so a model that cannot know

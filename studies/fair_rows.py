@@ -1,16 +1,16 @@
 """A fair comparison: each method gets the same number of settings to choose from on validation, then further seeds.
 
-python benchmarks/fair_rows.py PLAN --out RUNS data.source=flickr8k:ROOT data.features=windows data.text_features=texts
-python benchmarks/fair_rows.py PLAN --out RUNS --keep runs.jsonl
+python studies/fair_rows.py PLAN --out RUNS data.source=flickr8k:ROOT data.features=windows data.text_features=texts
+python studies/fair_rows.py PLAN --out RUNS --keep runs.jsonl
 
-PLAN is a file such as ``studies/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs
+PLAN is a file such as ``plans/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs
 from it, and what to choose from. Every combination of the choices is trained with seed 0; the one with the best
 validation score (RSUM, or the accuracy of answers) is trained with the other seeds, too. Nothing here reads the test
 split: ``openvse compare`` does that once, afterwards, with the runs that ``--chosen`` lists.
 
 The same command may run several times at once: each takes the next run that none of the others has. A run that was
 stopped goes on. ``--keep`` writes what is needed to trace and repeat each run: its resolved recipe, its validation
-scores by epoch, its commit and its machine. ``make bench`` leaves this script out, as it needs data and hours.
+scores by epoch, its commit and its machine.
 """
 
 from __future__ import annotations

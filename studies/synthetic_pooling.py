@@ -1,6 +1,6 @@
 """Which designs of GPO find known pooling coefficients: the synthetic experiment of VSE-infinity (B.3, Table 11).
 
-    python benchmarks/synthetic_pooling.py --out synthetic.png
+    python studies/synthetic_pooling.py --out synthetic.png
 
 Each design learns to reproduce a known pooling on random sets. The tables have the RMSE of its coefficients, with the
 published ones in brackets; the figure shows them at every size. It takes about 12 minutes on 2 cores.

@@ -1,4 +1,4 @@
-"""What ``first_hour.py`` tries of words, data and the terminal; ``_bad_day_cases.py`` has the bad day."""
+"""What ``first_hour.py`` tries of words, data and the terminal; ``bad_day_cases.py`` has the bad day."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from _first_hour_stage import ONE_EPOCH, TWO_PHASES, Outcome, Stage
+from tests.acceptance.stage import ONE_EPOCH, TWO_PHASES, Outcome, Stage
 
 LONG = 20_000
 UNKNOWN = "xylophone"

@@ -1,4 +1,4 @@
-"""The benchmarks that reproduce figures and tables of papers measure what they say."""
+"""``studies/synthetic_pooling.py`` repeats the synthetic experiment of VSE-infinity."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ import torch
 
 from openvse.aggregators import GPO
 from openvse.aggregators.gpo import MLP
-from openvse.errors import OpenVSEError
-from tests.analysis.small import is_png, plain, small_model
-
-
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
-    return importlib.import_module(name)
+from tests.analysis.small import is_png
 
 
 @pytest.fixture
 def synthetic(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return script("synthetic_pooling", monkeypatch)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "studies"))
+    return importlib.import_module("synthetic_pooling")
 
 
 def slow_pattern(name: str, size: int) -> list[float]:
@@ -76,33 +71,3 @@ def test_the_tables_put_ours_beside_the_published(synthetic: ModuleType, tmp_pat
     assert "| .020 / .020 (.052 / .018) |" in unseen
     synthetic.draw(results, tmp_path / "figure.png")
     assert is_png(tmp_path / "figure.png")
-
-
-@pytest.mark.medium
-def test_times_grow_with_the_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = script("retrieval_time", monkeypatch)
-    calls: list[int] = []
-    assert len(times.time_calls(lambda: calls.append(1), 3)) == 3 and len(calls) == 4
-    tokens = {"name": "tokens"}
-    fused = small_model(tokens, tokens, similarity={"name": "fused", "fusion": {"name": "score_attention"}})
-    views = small_model({"name": "multi_view", "num_views": 2})
-    towers = {"one": plain(), "two": views, "pairs": fused}
-    timed = times.time_retrieval(towers, [50, 10], repeats=1, tokens=5)
-    assert [(t.name, t.kind, t.size) for t in timed] == [
-        ("one", "1 embedding", 10), ("one", "1 embedding", 50),
-        ("two", "2 embeddings", 10), ("two", "2 embeddings", 50),
-        ("pairs", "pairs, 5 tokens", 10), ("pairs", "pairs, 5 tokens", 50),
-    ]  # fmt: skip
-    assert all(t.low <= t.seconds <= t.high for t in timed)
-
-
-@pytest.mark.medium
-def test_poolings_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    speed = script("pooling_speed", monkeypatch)
-    names = ["mean", "gpo", "pie_net", "lip", "k_max+mean"]
-    assert {"lip", "k_max+mean"} < {*speed.POOLINGS}
-    speeds = speed.time_poolings(names, elements=3, width=8, batch=3, repeats=1)
-    assert [each.name for each in speeds] == names
-    assert all(each.forward > 0 and each.training > 0 for each in speeds)
-    with pytest.raises(OpenVSEError, match="gpoo"):
-        speed.time_poolings(["gpoo"])

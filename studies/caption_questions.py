@@ -1,6 +1,6 @@
 """Questions about the images of Flickr8k, made from their captions by rules: four times as many as DAQUAR has.
 
-python benchmarks/caption_questions.py FLICKR8K OUT --share 0.1
+python studies/caption_questions.py FLICKR8K OUT --share 0.1
 openvse train score_attention/daquar_grids_cpu data.source=question_folder:OUT data.allow_outside=true
 
 OUT gets ``metadata.jsonl`` and links to the images, whose split is that of Flickr8k. ``--share`` keeps a part of the

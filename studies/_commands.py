@@ -1,4 +1,4 @@
-"""How benchmarks that train run openvse, as a user would, keep a row of each run, and draw the rows."""
+"""How studies run openvse, as a user would, keep a row of each run, and draw the rows."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The first hour of a new user, and a bad day: what openvse does with each, and whether it is what it should do.
 
-python benchmarks/first_hour.py                            # drawn shapes, about five minutes
-python benchmarks/first_hour.py --stamps                   # the drawings of Debian's tuxpaint-stamps-default
-python benchmarks/first_hour.py --before OTHER/src         # another version beside this one
-python benchmarks/first_hour.py --only "disk" "checksum"   # the cases whose point holds one of these
+python -m tests.acceptance.first_hour                            # drawn shapes, about five minutes
+python -m tests.acceptance.first_hour --stamps                   # the drawings of Debian's tuxpaint-stamps-default
+python -m tests.acceptance.first_hour --before OTHER/src         # another version beside this one
+python -m tests.acceptance.first_hour --only "disk" "checksum"   # the cases whose point holds one of these
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from _bad_day_cases import BAD_DAY
-from _first_hour_cases import FIRST_HOUR
-from _first_hour_stage import STAMPS, Outcome, Stage
-from _measure import table
-from _wider_cases import WIDER
+from tests.acceptance.bad_day_cases import BAD_DAY
+from tests.acceptance.first_hour_cases import FIRST_HOUR
+from tests.acceptance.stage import STAMPS, Outcome, Stage
+from tests.acceptance.wider_cases import WIDER
 
 CASES = FIRST_HOUR | WIDER | BAD_DAY
 """What is tried, by the point of the table."""
+
+ROOT = Path(__file__).parents[2]
 
 MOST_LETTERS = 150
 """Of a sentence in the table."""
@@ -75,9 +76,8 @@ def other_version(source: Path, arguments: Sequence[str]) -> dict[str, Outcome]:
     """Try the same points with another version of openvse, in a process of its own."""
     words = [*arguments, "--json"]
     environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
-    done = subprocess.run(
-        [sys.executable, __file__, *words], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
+    command = [sys.executable, "-m", "tests.acceptance.first_hour", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return {point: Outcome(**outcome) for point, outcome in json.loads(done.stdout).items()}
 
 
@@ -96,13 +96,15 @@ def shown(seen: str, place: Path) -> str:
 def as_table(now: dict[str, Outcome], before: dict[str, Outcome] | None) -> str:
     """Return the Markdown table: a line for each point, and how many are as wanted."""
     header = ["point", *(["before"] if before else []), "now", "as wanted"]
-    rows = [
+    rows = [header, ["---"] * len(header)]
+    rows += [
         [point, *([before[point].seen] if before else []), outcome.seen, "yes" if outcome.good else "**no**"]
         for point, outcome in now.items()
     ]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
     counts = f"{sum(outcome.good for outcome in now.values())} of {len(now)} points are as wanted"
     counts += f"; before: {sum(outcome.good for outcome in before.values())}." if before else "."
-    return f"{table(header, rows)}\n\n{counts}"
+    return "\n".join([*lines, "", counts])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Writes a clip set made of photographs: pans over two photos, one after the other, with captions that name the order.
 
-python benchmarks/photo_clips.py flickr8k:FOLDER --out clips --count 2000
-python benchmarks/photo_clips.py flickr8k:FOLDER --out clips_shuffled --count 2000 --shuffled
+python studies/photo_clips.py flickr8k:FOLDER --out clips --count 2000
+python studies/photo_clips.py flickr8k:FOLDER --out clips_shuffled --count 2000 --shuffled
 openvse train hgr/photo_clips_cpu data.source=clips
 
 Each pair of photos gives two clips, "A, then B" and "B, then A", so that only the order of the frames tells them

@@ -1,6 +1,6 @@
 """What words add to looks: half of the images of a split are indexed with one of their captions; the others are asked.
 
-python benchmarks/words_and_looks.py MODEL flickr8k:FOLDER [--features STORE] [--split test] [--seeds 0 1 2]
+python studies/words_and_looks.py MODEL flickr8k:FOLDER [--features STORE] [--split test] [--seeds 0 1 2]
 
 The index holds all images of the split; each seed draws which of them carry a caption, and which one. The queries are
 all other captions. ``--weights`` prints the joined ranking for several weights of the words: choose one on validation.
@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 import openvse
-from _measure import environment, table
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
+from openvse.output.table import Table
 from openvse.search import Index, SearchEngine, StoredFeatures, build_index, find_stored_features
 from openvse.search.query import Query, embed_queries
 from openvse.search.words import WEIGHT, joined
@@ -118,8 +118,8 @@ def main() -> None:
         )
         for name, some in recalls.items()
     ]
-    print(f"{options.split}, {len(corpus.image_ids)} images, seeds {options.seeds}; {environment()}")
-    print(table(("ranking", *(f"R@{most}" for most in RECALLS)), rows))
+    print(f"{options.split}, {len(corpus.image_ids)} images, seeds {options.seeds}")
+    print(Table(["ranking", *(f"R@{most}" for most in RECALLS)], rows).to_markdown())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``benchmarks/caption_questions.py`` makes questions of captions that openvse reads as a question set."""
+"""``studies/caption_questions.py`` makes questions of captions that openvse reads as a question set."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from PIL import Image
 from openvse.datasets.question_folder import open_question_folder
 
 pytest.importorskip("denckring_en_pos")
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+STUDIES = Path(__file__).parents[2] / "studies"
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     return importlib.import_module("caption_questions")
 
 

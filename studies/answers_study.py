@@ -1,14 +1,13 @@
 """What score attention gains over the mean when it answers questions, by the number of questions to learn from.
 
-python benchmarks/answers_study.py --flickr8k FLICKR8K --grids grids --out study
-python benchmarks/answers_study.py --out study --draw answers_study.png
+python studies/answers_study.py --flickr8k FLICKR8K --grids grids --out study
+python studies/answers_study.py --out study --draw answers_study.png
 
 The questions are those of ``caption_questions.py``, of shares of Flickr8k's training images; validation and test are
 whole. Each share is learned by score attention, by the mean of its attended tokens, and from the questions without the
 images, with every seed. The smallest share gets more epochs, since they are shorter. Validation chooses the epoch.
 
-``rows.csv`` gets a row for each run that is finished; the test is read once. A run that was stopped goes on. ``make
-bench`` leaves this script out, as it needs data and hours.
+``rows.csv`` gets a row for each run that is finished; the test is read once. A run that was stopped goes on.
 """
 
 from __future__ import annotations

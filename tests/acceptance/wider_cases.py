@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from _first_hour_cases import UNKNOWN, opened
-from _first_hour_stage import ONE_EPOCH, Outcome, Stage
+from tests.acceptance.first_hour_cases import UNKNOWN, opened
+from tests.acceptance.stage import ONE_EPOCH, Outcome, Stage
 
 PIXELS_MOVED = 2
 

@@ -1,7 +1,7 @@
 """From pretrained towers to a model of one's own: what each way to train gains, by the number of captioned images.
 
-python benchmarks/start_study.py FLICKR8K --grids grids --texts texts --blocks blocks --out study
-python benchmarks/start_study.py FLICKR8K --out study --draw start_study.png
+python studies/start_study.py FLICKR8K --grids grids --texts texts --blocks blocks --out study
+python studies/start_study.py FLICKR8K --out study --draw start_study.png
 
 FLICKR8K is a folder as ``openvse data check flickr8k:FOLDER`` wants it. The images to learn from are drawn from its
 training split; validation and test are whole. The ways to train, each with every seed:
@@ -12,7 +12,7 @@ training split; validation and test are whole. The ways to train, each with ever
 - everything: from the frozen one, EfficientNet-Lite0 and the last two blocks of MiniLM as well.
 
 ``rows.csv`` gets a row for each run that is finished, with its validation RSUM before and after, and its test RSUM; the
-test is read once. A run that was stopped goes on. ``make bench`` leaves this script out, as it needs data and hours.
+test is read once. A run that was stopped goes on.
 """
 
 from __future__ import annotations

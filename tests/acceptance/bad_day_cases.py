@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from _first_hour_stage import ONE_EPOCH, Outcome, Stage, digest
+from tests.acceptance.stage import ONE_EPOCH, Outcome, Stage, digest
 
 FULL, MEGABYTE = 400, 1_000_000
 MANY_EPOCHS = "training.phases=[{epochs: 4000}]"

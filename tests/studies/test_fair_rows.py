@@ -1,4 +1,4 @@
-"""``benchmarks/fair_rows.py`` gives each method the same number of settings, and chooses on validation."""
+"""``studies/fair_rows.py`` gives each method the same number of settings, and chooses on validation."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from openvse.files import locked
 from openvse.tasks.recipes import load_recipe
 from tests.tiny import tiny_tree, write_tiny_corpus
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-PLANS = sorted((BENCHMARKS / "studies").glob("*.yaml"))
+STUDIES = Path(__file__).parents[2] / "studies"
+PLANS = sorted((STUDIES / "plans").glob("*.yaml"))
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(STUDIES))
     return importlib.import_module("fair_rows")
 
 
@@ -44,7 +44,7 @@ def test_every_setting_of_a_plan_is_a_recipe(script: ModuleType, plan: Path, tmp
 
 @pytest.mark.parametrize("words", ["bigru", "minilm"])
 def test_every_method_of_a_comparison_has_eight_settings(script: ModuleType, words: str) -> None:
-    plan = yaml.safe_load((BENCHMARKS / "studies" / f"crops_{words}.yaml").read_text())
+    plan = yaml.safe_load((STUDIES / "plans" / f"crops_{words}.yaml").read_text())
     assert {len([*script.settings_of(method, plan)]) for method in plan["methods"]} == {8}
 
 

@@ -1,4 +1,4 @@
-"""``benchmarks/photo_clips.py`` makes clips whose captions name the order, and a control without order."""
+"""``studies/photo_clips.py`` makes clips whose captions name the order, and a control without order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageSequence
 
 from openvse.datasets import open_corpus
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "photo_clips.py"
+SCRIPT = Path(__file__).parents[2] / "studies" / "photo_clips.py"
 SPLITS = ["train"] * 4 + ["validation"] * 2 + ["test"] * 2
 
 

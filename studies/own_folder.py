@@ -1,11 +1,11 @@
 """How well models of own folders find held-out images, by the number of captioned images to learn from.
 
-python benchmarks/own_folder.py flickr8k:FOLDER --sizes 20 100 --settings "vse_infinity/folder_cpu" --out rows.csv
+python studies/own_folder.py flickr8k:FOLDER --sizes 20 100 --settings "vse_infinity/folder_cpu" --out rows.csv
 
 Folders of each size are drawn from the training images of a data set. In each, every setting is trained with every seed
 by the command line, as a user would train it, and measured on the test images of the data set, which are the same for
 all. A setting is a recipe and overrides, as ``openvse train`` takes them. A run that is in the CSV file already is not
-made again. ``make bench`` leaves this script out, since it needs data and hours.
+made again.
 """
 
 from __future__ import annotations
