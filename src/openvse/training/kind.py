@@ -193,7 +193,7 @@ class TaskKind(ABC):
         """Measure models of this task."""
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
-        """Return name and value of the metric that models are chosen by, larger is better; raise ModelError if it has none."""
+        """Return name and value of the metric that chooses models (larger is better); raise ModelError without one."""
         raise ModelError(
             "models of this task have no metric by which one can be chosen: evaluate them instead"
         )
