@@ -236,6 +236,7 @@ def test_conditions_are_those_of_a_slow_loop(tmp_path: Path):
     for value, start, end in (
         ("2024-02", datetime(2024, 2, 1), datetime(2024, 3, 1)),
         ("2024-02-01", datetime(2024, 2, 1), datetime(2024, 2, 2)),
+        ("2024-02-29", datetime(2024, 2, 29), datetime(2024, 3, 1)),
         ("2024-02-01T10:00", datetime(2024, 2, 1, 10), datetime(2024, 2, 1, 10, 1)),
     ):
         for field in ("taken", "date"):

@@ -322,7 +322,7 @@ def _period(value: str) -> tuple[datetime, datetime]:
             continue
         try:
             end = (
-                start.replace(year=start.year + 1),
+                datetime(start.year + 1, 1, 1),
                 (start.replace(day=1) + timedelta(days=32)).replace(day=1),
                 start + timedelta(days=1),
                 start + timedelta(minutes=1),
