@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,6 +151,21 @@ def test_ignore_rules_are_remembered(model: ColourModel, photos: Path, out: Path
     assert ids(out) == ["blue.png", "green.png"]
     assert build_index(model, photos, out).reused == 2
     assert build_index(model, photos, out, ignore=[]).count == 3
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["dtype", "model"])
+def test_an_index_that_is_replaced_keeps_the_settings(
+    model: ColourModel, photos: Path, out: Path, usb: Path, other: bool
+) -> None:
+    (photos / "usb").symlink_to(usb)
+    build_index(model, photos, out, ignore=["deeper/"], follow_links=True)
+    before = ids(out)
+    replace: dict[str, Any] = {"dtype": "float16"}
+    if other:
+        model.fingerprint, replace = "another", {"overwrite": True}
+    for again in (replace, {}):
+        build_index(model, photos, out, **again)
+        assert ids(out) == before == ["blue.png", "green.png", "red.png", "usb/u_red.png", "usb/u_white.png"]
 
 
 def test_followed_links_are_remembered_and_kept(

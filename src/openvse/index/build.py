@@ -329,8 +329,9 @@ class _Run:
             found: the existing index, which remembers what the user gave before.
             anew: begin a new index in its place.
         """
-        seconds = self._segment_seconds(found)
-        listings = self._listings(found, seconds)
+        settings = self._settings(found)
+        seconds = float(settings[SECONDS] or 0)
+        listings = self._listings(settings, seconds)
         _check_present(listings, self._asked.given, found)
         with self._writer(anew=anew) as writer:
             changes, damaged = Changes(), set[str]()
@@ -340,8 +341,9 @@ class _Run:
             database = None if before is None else before.database
             for listing in listings:
                 compare(listing, database, damaged, changes, writer.first_unfinished, seconds)
-            if seconds != float(_remembered(before, SECONDS) or 0):
-                writer.note(SECONDS, f"{seconds:g}")  # with the first segment, for the next run after a kill
+            for name, value in settings.items():
+                if value != _remembered(before, name):
+                    writer.note(name, value)  # with the first items, for the next run after a kill
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
@@ -351,20 +353,25 @@ class _Run:
                 read_headers(writer.written, [listing.root for listing in listings if not listing.missing])
             return self._report(writer, changes, outcome, problems)
 
-    def _segment_seconds(self, found: FoundIndex | None) -> float:
+    def _settings(self, found: FoundIndex | None) -> dict[str, str]:
+        """Return what the user gives for the index to remember, or gave before."""
+        seconds, rules, follows = self._asked.seconds, self._asked.ignore, self._asked.follow_links
         if self._holds == "sentences":
-            return 0.0
-        given = self._asked.seconds
-        return float(_remembered(found, SECONDS) or 0) if given is None else given
+            return {SECONDS: ""}
+        before = {name: _remembered(found, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS)}
+        if seconds or (before[SECONDS] and seconds is not None):
+            before[SECONDS] = f"{seconds:g}"
+        if rules is not None:
+            before[_IGNORE] = "\n".join(rules)
+        if follows is not None:
+            before[FOLLOW_LINKS] = "yes" if follows else ""
+        return before
 
-    def _listings(self, found: FoundIndex | None, seconds: float) -> list[RootListing]:
+    def _listings(self, settings: Mapping[str, str], seconds: float) -> list[RootListing]:
         if self._holds == "sentences":
             return [list_sentences(root) for root in self._roots]
-        given = self._asked.ignore
-        rules = _remembered(found, _IGNORE).split("\n") if given is None else list(given)
+        rules, follows = settings[_IGNORE].split("\n"), bool(settings[FOLLOW_LINKS])
         videos = self._asked.model.reads_videos or bool(seconds)
-        follows = self._asked.follow_links
-        follows = follows if follows is not None else bool(_remembered(found, FOLLOW_LINKS))
         roots = self._planned.roots if follows else self._roots  # a link may lead into another root
         listings = list_roots(roots, videos=videos, ignore=rules, follow_links=follows)
         return [listing for listing in listings if listing.root in self._roots]
@@ -421,13 +428,7 @@ class _Run:
     def _note_what_is_said(
         self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
     ) -> list[str]:
-        """Note what is listed and metadata with the last transaction, and return what is wrong with the metadata."""
-        if self._asked.ignore is not None:
-            rules = "\n".join(self._asked.ignore)
-            writer.at_the_end(lambda database: database.set(_IGNORE, rules))
-        if self._asked.follow_links is not None:
-            follows = "yes" if self._asked.follow_links else ""
-            writer.at_the_end(lambda database: database.set(FOLLOW_LINKS, follows))
+        """Note metadata with the last transaction, and return what is wrong with them."""
         database = None if writer.written is None else writer.written.database
         problems: list[str] = []
         with_new = {candidate.root for candidate in changes.candidates}
