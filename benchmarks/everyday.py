@@ -1,11 +1,12 @@
 """What a person waits for: images a second, one photograph of a camera, a first thumbnail, a search in a fresh process.
 
-python benchmarks/everyday.py [ROW ...]          # images, photograph, search; all of them without a name
+python benchmarks/everyday.py [ROW ...]          # images, photograph, search, words; all of them without a name
 
 The peer is sentence-transformers, with the same weights: CLIP B/32, random, in a folder as the hub has them, and for
 the search the MiniLM of the extra ``minilm``. The photographs are drawn: soft shapes with the noise of a sensor.
 ``images`` is measured in a process of one core and in one of two; both sides take turns in it, and their embeddings are
-compared.
+compared. ``words`` compares an index of 300 photographs, each with a title and four keywords, with one without the
+table of their words.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,13 +25,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 
 from _measure import environment, median_times, table
 
-ROWS = ("images", "photograph", "search")
+ROWS = ("images", "photograph", "search", "words")
 SIZES = {"500 px": (500, 375), "12 megapixels": (4000, 3000)}
 COUNTS = {"500 px": 64, "12 megapixels": 16}
 BATCH = 32
@@ -191,6 +194,52 @@ def cold_search(folder: Path) -> list[list[object]]:
     return [["a cold search, s", mine, torch_s, theirs]]
 
 
+def describe(photos: Path, count: int) -> None:
+    """Draw photographs with names as of cameras, a title of five words and four keywords (Zipf's law)."""
+    draw(photos, (320, 240), count)
+    drawn, said = np.random.default_rng(0), []
+    vocabulary = ["".join(drawn.choice(list("aeionrstlmdu"), drawn.integers(3, 9))) for _ in range(3000)]
+    often = 1 / np.arange(2, 3002)
+    for number, path in enumerate(sorted(photos.iterdir())):
+        name = path.rename(photos / f"IMG_{2000 + number}.jpg").name
+        chosen = drawn.choice(vocabulary, 9, p=often / often.sum()).tolist()
+        said.append({"file_name": name, "title": " ".join(chosen[:5]), "keywords": chosen[5:]})
+    (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, said)))
+
+
+def words(folder: Path) -> list[list[object]]:
+    """Return index time, size and a search in a fresh process, each without the table of words and with it."""
+    from openvse.exporting.beside import write_towers
+    from openvse.index.database import Database
+    from openvse.model import TwoTower
+    from openvse.retrieval.build import build_model
+    from openvse.search import build_index, place_of
+    from openvse.specs import TwoTowerSpec
+    from openvse.tasks.load import load_as
+
+    photos, saved, places = folder / "described", folder / "indexing", [folder / "without", folder / "with"]
+    describe(photos, 300)
+    build_model(TwoTowerSpec.of(SEARCHED)).save(saved)
+    model = load_as(TwoTower, saved)
+
+    def index(out: Path) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        build_index(model, photos, out, model_place=place_of(saved, out))
+
+    def index_without() -> None:
+        with patch("openvse.index.database.SCHEMA", ()), patch.object(Database, "keep_words"):
+            index(places[0])
+
+    seconds = turns([index_without, partial(index, places[1])], repeats=3)
+    sizes = [sum(file.stat().st_size for file in place.iterdir()) / 1000 for place in places]
+    for place in places:
+        write_towers(model, place, "text")
+    search = ["-m", "openvse.cli", "search", "--quiet"]
+    cold = turns([partial(process, *search, str(place), QUERY) for place in places], repeats=5)
+    rows = {"to index 300 photographs, s": seconds, "size of the index, kB": sizes, "a cold search, s": cold}
+    return [[name, *pair, f"{100 * (pair[1] / pair[0] - 1):+.1f} %"] for name, pair in rows.items()]
+
+
 def print_images(folder: Path) -> None:
     """Print the table of images a second; each number of threads is a process of its own."""
     for name, size in SIZES.items():
@@ -232,7 +281,9 @@ def main() -> None:
             print(f"\n{table(['row', 'decoded smaller', 'whole', 'ratio'], rows)}", flush=True)
         if "search" in given.rows:
             header = ["row", "towers beside the index", "the model in PyTorch", "sentence-transformers"]
-            print(f"\n{table(header, cold_search(folder))}")
+            print(f"\n{table(header, cold_search(folder))}", flush=True)
+        if "words" in given.rows:
+            print(f"\n{table(['row', 'without words', 'with words', 'share'], words(folder))}")
 
 
 if __name__ == "__main__":

@@ -44,14 +44,15 @@ def xmp_of(title: str, *keywords: str) -> bytes:
 
 
 def jpeg(
-    colour: str = "red",
+    picture: str | Image.Image = "red",
     exif: Image.Exif | None = None,
     xmp: bytes = b"",
     iptc: dict[int, list[bytes]] | None = None,
 ) -> bytes:
-    """Return a JPEG; IPTC has the texts of each data set."""
+    """Return a JPEG of an image, or of a colour; IPTC has the texts of each data set."""
     file = io.BytesIO()
-    Image.new("RGB", (64, 48), colour).save(file, "JPEG", exif=exif or b"", xmp=xmp)
+    image = Image.new("RGB", (64, 48), picture) if isinstance(picture, str) else picture
+    image.save(file, "JPEG", exif=exif or b"", xmp=xmp)
     content = file.getvalue()
     if not iptc:
         return content

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from openvse.functional import normalize
-from openvse.index.database import Root
+from openvse.index.database import Database, Root
 from openvse.index.manifest import Item
 from openvse.index.writer import Entry, IndexWriter
 from openvse.runtime import ArraySet
@@ -54,8 +54,12 @@ def write(folder: Path, numbers: Sequence[int], vectors: np.ndarray, gone: Seque
         if entries:
             writer.append(entries, vectors)
         writer.drop([name_of(number) for number in gone])
-        said = [(json.dumps(metadata(number)), "{}", name_of(number)) for number in numbers]
-        writer.at_the_end(lambda database: database.describe(said))
+
+        def describe(database: Database) -> None:
+            keys = dict(database.read("SELECT id, key FROM items"))
+            database.describe([(json.dumps(metadata(each)), "{}", keys[name_of(each)]) for each in numbers])
+
+        writer.at_the_end(describe)
 
 
 def metadata(number: int) -> dict[str, object]:

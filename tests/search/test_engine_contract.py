@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from engine_helpers import DIM, engine_of, name_of, opened, queries, unit, write
+from engine_helpers import DIM, engine_of, opened, queries, unit, write
 
 from openvse.errors import EngineError
 from openvse.index.conditions import allowed_items
@@ -191,7 +191,7 @@ def test_what_the_user_says_of_an_item_reaches_the_engine(
     from openvse.index.manifest import read_manifest
 
     with Database(folder / read_manifest(folder).items, write=True) as database, database.transaction():
-        database.describe([('{"year": 1815}', "{}", name_of(3))])
+        database.describe([('{"year": 1815}', "{}", 4)])  # the key of number 3
     assert update_engine(folder, url=url).put == (0 if name == "exact" else 1)
     found, _ = opened(folder, url)
     where = [parse_condition("year = 1815")]

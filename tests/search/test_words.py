@@ -19,7 +19,11 @@ from openvse.search.words import DEPTH, WordHits, joined
 from openvse.types import EmbeddingSet
 
 SAID = (
-    {"file_name": "IMG_2041.png", "caption": "Grandma at the café", "keywords": ["Straße", "東京タワー"]},
+    {
+        "file_name": "IMG_2041.png",
+        "caption": "Grandma at the café",
+        "keywords": ["Straße", "東京タワー", "Łódź"],
+    },
     {"file_name": "trip/DSC0007.png", "sentences": [{"raw": "a boat"}], "mood": "unheard"},
 )
 
@@ -77,6 +81,7 @@ def words(out: Path, query: str, where: tuple[str, ...] = ()) -> list[str]:
         "GRANDMA cafe\u0301",
         "cafe",
         "STRASSE",
+        "lodz",
         "東京",
     ],
 )
@@ -85,7 +90,19 @@ def test_names_and_texts_find_an_item(out: Path, query: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["unheard", "京東", "png", "204", "metadata", "?! \U0001f600", "q\0b \ud800"]
+    "query",
+    [
+        "unheard",
+        "京東",
+        "東" * 3000,
+        "cafe_at",
+        "png_grandma",
+        "png",
+        "204",
+        "metadata",
+        "?! \U0001f600",
+        "q\0b \ud800",
+    ],
 )
 def test_what_is_no_word_or_one_of_most_items_finds_nothing(out: Path, query: str) -> None:
     assert words(out, query) == []

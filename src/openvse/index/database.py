@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
 from openvse.index.manifest import Item, damaged
-from openvse.index.words import FILL, REMOVE, SCHEMA, VERSION, words_of
+from openvse.index.words import FILL, MOST_WORDS, REMOVE, SCHEMA, VERSION, line_of, words_of
 from openvse.media.matching import composed
 from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
@@ -287,18 +288,28 @@ class Database:
         """Return whether the words of the items can be searched; an earlier openvse kept none."""
         return self.setting("words") == VERSION
 
-    def having(self, phrase: str, most: int) -> list[int]:
-        """Return the keys of items with a phrase (``index.words.phrases_of``), at most so many."""
-        sql = "SELECT rowid FROM words WHERE words MATCH ? LIMIT ?"
-        return [int(str(row[0])) for row in self.read(sql, (phrase, most))]
+    def having(self, parts: Sequence[str], most: int) -> list[int]:
+        """Return the keys of items with the parts of a word (``index.words``); none where more than ``most`` have them.
+
+        An item counts if it has the parts beside each other.
+        """
+        wanted = " ".join(f'"{part}"' for part in parts[:MOST_WORDS])
+        rows = self.read("SELECT rowid FROM words WHERE words MATCH ? LIMIT ?", (wanted, most + 1))
+        keys = [row[0] for row in rows] if len(rows) <= most else []
+        if keys and len(parts) > 1:
+            sql = (
+                "SELECT key FROM items WHERE key IN (SELECT value FROM json_each(?)) "
+                "AND instr(words_of(CAST(id AS BLOB), metadata), ?)"
+            )
+            keys = [row[0] for row in self.read(sql, (json.dumps(keys), line_of(parts)))]
+        return [int(str(key)) for key in keys]
 
     # What follows changes the index, inside a transaction.
 
     def keep_words(self) -> None:
-        """Keep the words of all items from now on, where an earlier openvse did not."""
-        if not self.has_words():
-            for statement in (*REMOVE, *SCHEMA, FILL):
-                self._connection.execute(statement)
+        """Add the words of new items; of all where an earlier openvse kept none."""
+        for statement in FILL if self.has_words() else (*REMOVE, *SCHEMA, *FILL):
+            self._connection.execute(statement)
 
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
         """Add items; those whose ids are there are replaced.
@@ -320,11 +331,12 @@ class Database:
         self._connection.execute("DELETE FROM items WHERE root = ?", (root,))
         self._connection.execute("DELETE FROM roots WHERE root = ?", (root,))
 
-    def describe(self, metadata: Iterable[tuple[str | None, str | None, str]]) -> None:
-        """Replace the metadata of items: all of them as JSON, those of the header (see ``ONLY_HEADER``), and the id."""
-        self._connection.executemany(
-            "UPDATE items SET metadata = ?, header = ? WHERE id = CAST(? AS TEXT)",
-            ((said, header, encode_id(item_id)) for said, header, item_id in metadata),
+    def describe(self, metadata: Iterable[tuple[str | None, str | None, int]]) -> None:
+        """Replace the metadata of items: all as JSON, those of the header (``ONLY_HEADER``), and the key."""
+        self._connection.execute(
+            "UPDATE items SET metadata = json_extract(said.value, '$[0]'), header = json_extract(said.value, '$[1]') "
+            "FROM json_each(?) AS said WHERE items.key = json_extract(said.value, '$[2]')",
+            (json.dumps(sorted(metadata, key=itemgetter(2))),),
         )
 
     def set_roots(self, roots: Iterable[Root]) -> None:

@@ -145,17 +145,17 @@ def rewrite(index: FoundIndex) -> int:
 
 def read_headers(index: FoundIndex, roots: Sequence[Root]) -> None:
     """Note the headers of files for items that lack them; raise IndexFormatError if the disk refuses."""
-    sql = "SELECT id, metadata FROM items WHERE root = ? AND header IS NULL AND kind != 'sentence'"
+    sql = "SELECT key, id, metadata FROM items WHERE root = ? AND header IS NULL AND kind != 'sentence'"
     for root in roots:
         for some in in_batches(index.database.read(sql, (root.number,)), _FILES):
-            paths = [Path(root.path, root.name_of(file_of(str(item_id)))) for item_id, _ in some]
+            paths = [Path(root.path, root.name_of(file_of(str(item_id)))) for _, item_id, _ in some]
             there = [path for path in dict.fromkeys(paths) if path.is_file()]
             with ThreadPoolExecutor(DECODERS) as pool:
                 headers = dict(zip(there, pool.map(header_of, there), strict=True))
             with disk_errors(index.folder), index.database.transaction():
                 index.database.describe(
-                    (*described(headers[path], None if said is None else str(said)), str(item_id))
-                    for path, (item_id, said) in zip(paths, some, strict=True)
+                    (*described(headers[path], None if said is None else str(said)), int(str(key)))
+                    for path, (key, _, said) in zip(paths, some, strict=True)
                     if path in headers
                 )
 

@@ -448,15 +448,15 @@ def described(header: str | None, user: str | None) -> tuple[str | None, str]:
 
 def note_metadata(database: Database, root: Root, said: Metadata) -> None:
     """Note in a transaction what is said of the items of a root; only what differs is written."""
-    sql = "SELECT id, metadata, header FROM items WHERE root = ?"
+    sql = "SELECT key, id, metadata, header FROM items WHERE root = ?"
     changed = []
-    for item_id, metadata, header in database.read(sql, (root.number,)):
+    for key, item_id, metadata, header in database.read(sql, (root.number,)):
         own = metadata if header == ONLY_HEADER else header
         now, kept = described(
             None if own is None else str(own), said.lines.get(file_of(root.name_of(str(item_id))))
         )
         if now != metadata:
-            changed.append((now, None if header is None else kept, str(item_id)))
+            changed.append((now, None if header is None else kept, int(str(key))))
     database.describe(changed)
     database.set(_metadata_setting(root.number), said.state)
 

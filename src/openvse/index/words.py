@@ -1,18 +1,20 @@
 """Words of the items of an index: their names and what is said of them, in a full-text table (SQLite's FTS5).
 
-Triggers keep the table, in the transaction that changes an item. It holds no texts (``content=''``), so that it stays
-small. Words are folded (case, accents), and split between letters and digits and around the characters of
-Chinese and Japanese, which are written without spaces.
+New items are added at the end of a transaction, and triggers follow changes of the others. So that the table stays
+small, it holds neither texts (``content=''``) nor the places of words in them (``detail=none``). Words are folded
+(case, accents), and split between letters and digits and around the characters of Chinese and Japanese, which are
+written without spaces.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from itertools import chain
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
-from openvse.media.matching import folded
+from openvse.media.matching import composed, folded
 from openvse.media.segments import file_of
 
 TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
@@ -21,29 +23,33 @@ TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "descript
 TEXT_KEYS = (*TITLE_KEYS, "keywords", "tags", "labels", "people", "name", "names")
 """Keys of the metadata whose texts are words of an item, beside its name."""
 
-VERSION = "1"
+VERSION = "2"
 """Of what the table holds; a table of another one is made anew."""
 
 MOST_WORDS = 64
 """The largest number of words of a query that are looked up."""
 
-_NEW = "words_of(CAST(new.id AS BLOB), new.metadata)"
+_LAST = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'words_to')"
 _OLD = "words_of(CAST(old.id AS BLOB), old.metadata)"
-_ADD = f"INSERT INTO words (rowid, text) VALUES (new.key, {_NEW});"
+_NEW = "words_of(CAST(new.id AS BLOB), new.metadata)"
 _TAKE = f"INSERT INTO words (words, rowid, text) VALUES ('delete', old.key, {_OLD});"
 
 SCHEMA = (
-    "CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, tokenize='unicode61 remove_diacritics 2')",
-    f"CREATE TRIGGER words_new AFTER INSERT ON items BEGIN {_ADD} END",
-    f"CREATE TRIGGER words_gone AFTER DELETE ON items BEGIN {_TAKE} END",
-    "CREATE TRIGGER words_changed AFTER UPDATE OF metadata ON items WHEN old.metadata IS NOT new.metadata "
-    f"BEGIN {_TAKE} {_ADD} END",
-    f"INSERT OR REPLACE INTO settings VALUES ('words', '{VERSION}')",
+    "CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='ascii')",
+    f"CREATE TRIGGER words_gone AFTER DELETE ON items WHEN old.key <= {_LAST} BEGIN {_TAKE} END",
+    f"CREATE TRIGGER words_changed AFTER UPDATE OF metadata ON items WHEN old.key <= {_LAST} AND "
+    "old.metadata IS NOT new.metadata "
+    f"BEGIN {_TAKE} INSERT INTO words (rowid, text) VALUES (new.key, {_NEW}); END",
+    f"INSERT OR REPLACE INTO settings VALUES ('words', '{VERSION}'), ('words_to', 0)",
 )
-"""Statements that make the table of a database that holds no items yet."""
+"""Statements that make an empty table."""
 
-FILL = "INSERT INTO words (rowid, text) SELECT key, words_of(CAST(id AS BLOB), metadata) FROM items"
-"""The statement that fills it with the items that are there."""
+FILL = (
+    "INSERT INTO words (rowid, text) SELECT key, words_of(CAST(id AS BLOB), metadata) FROM items "
+    f"WHERE key > {_LAST} ORDER BY key",
+    "INSERT OR REPLACE INTO settings SELECT 'words_to', ifnull(max(key), 0) FROM items",
+)
+"""Statements that add the items with higher keys than those before; together they take less room than one by one."""
 
 REMOVE = (
     "DROP TABLE IF EXISTS words",
@@ -54,13 +60,15 @@ REMOVE = (
 """Statements that remove a table of another version."""
 
 _EAST_ASIAN = "[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-_APART = re.compile(
-    rf"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])|(?<={_EAST_ASIAN})(?=\w)|(?<=\w)(?={_EAST_ASIAN})"
-)
+_PART = re.compile(rf"{_EAST_ASIAN}|\d+|(?:(?!{_EAST_ASIAN})[^\W\d_])+")
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_STROKES = {
+    ord(one): other for one, other in zip("łøđæœ", ("l", "o", "d", "ae", "oe"), strict=True)
+}  # no accents
 
 
 def words_of(stored: bytes, metadata: str | None) -> str:
-    """Return the words of an item, for the table.
+    """Return the words of an item, for the table; each text is a line.
 
     Args:
         stored: the bytes of its id; of a segment of a clip, the file counts.
@@ -68,27 +76,30 @@ def words_of(stored: bytes, metadata: str | None) -> str:
     """
     said = json.loads(metadata) if metadata else {}
     texts = chain.from_iterable(_texts(said[key]) for key in TEXT_KEYS if key in said)
-    whole = "\n".join((file_of(stored.decode("utf-8", "replace")), *texts))
-    return _apart(whole.encode("utf-8", "replace").decode())
+    return "\n".join(map(line_of, map(_parts, (file_of(stored.decode("utf-8", "replace")), *texts))))
 
 
-def phrases_of(text: str) -> dict[str, str]:
-    """Return the words of a query, each with the phrase of FTS5 that finds it: its parts beside each other.
+def line_of(parts: Sequence[str]) -> str:
+    """Return parts of words that are beside each other, as the words of an item have them in a line."""
+    return f" {' '.join(parts)} "
+
+
+def query_words(text: str) -> dict[str, list[str]]:
+    """Return the words of a query, each with its parts.
 
     Examples:
-        >>> phrases_of('IMG_2041 "dog')
-        {'IMG_2041': '"img_2041"', 'dog': '"dog"'}
-        >>> phrases_of("IMG2041 & AND")
-        {'IMG2041': '"img 2041"', 'AND': '"and"'}
+        >>> query_words('IMG_2041 "dog & Zoë')
+        {'IMG_2041': ['img', '2041'], 'dog': ['dog'], 'Zoë': ['zoe']}
     """
-    plain = text.encode("utf-8", "replace").decode()
-    words = dict.fromkeys(plain.replace('"', " ").replace("\0", " ").split())
-    real = [word for word in words if any(map(str.isalnum, word))][:MOST_WORDS]
-    return {word: f'"{_apart(word)}"' for word in real}
+    parts = ((word, _parts(word)) for word in dict.fromkeys(text.replace('"', " ").split()))
+    return dict(islice(((word, found) for word, found in parts if found), MOST_WORDS))
 
 
-def _apart(text: str) -> str:
-    return _APART.sub(" ", folded(text))
+def _parts(text: str) -> list[str]:
+    plain = folded(text).translate(_STROKES)
+    if not plain.isascii():
+        plain = composed(_ACCENTS.sub("", unicodedata.normalize("NFD", plain)))
+    return _PART.findall(plain)
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -375,7 +375,7 @@ class IndexWriter:
                 for step in self._steps:
                     step(database)
                 database.drop_empty_segments()
-                database.keep_words()
+            database.keep_words()
             self.first_unfinished = 0 if finished else self.first_unfinished or self.run
             database.set("unfinished", str(self.first_unfinished or ""))
             database.set("run", str(self.run))

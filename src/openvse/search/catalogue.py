@@ -28,7 +28,7 @@ from openvse.index.conditions import Condition, all_of, allowed_items
 from openvse.index.database import add_functions, encode_id
 from openvse.index.index import Index, places_among
 from openvse.index.manifest import Item
-from openvse.index.words import phrases_of
+from openvse.index.words import query_words
 from openvse.media.segments import file_of
 from openvse.search.bank import IndexBank
 from openvse.search.exact import ExactSearch, ItemComparison, Searcher
@@ -219,13 +219,12 @@ class IndexCatalogue(Catalogue):
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
         """Return the items that have words of a sentence; words that many items have are not looked up."""
-        most, found = max(FEW, int(COMMON * len(self))), dict[str, Int[np.ndarray, "_"]]()
+        most = max(FEW, int(COMMON * len(self)))
         with self.index.database() as database:
             if not database.has_words():
                 return None
-            for word, phrase in phrases_of(text).items():
-                keys = database.having(phrase, most + 1)
-                found[word] = self._positions(keys if len(keys) <= most else [])
+            keys = {word: database.having(parts, most) for word, parts in query_words(text).items()}
+        found = {word: self._positions(some) for word, some in keys.items()}
         allowed, ids = self._allowed(where), self.index.table.ids
         if allowed is not None:
             found = {word: places[allowed[places]] for word, places in found.items()}
