@@ -160,10 +160,57 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_the_first_page_leads_to_every_other() -> None:
-    links = set(re.findall(r"\]\(([^)#]+\.md)\)", (DOCS / "index.md").read_text()))
-    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-    assert pages - links == {"index.md"}
+def test_the_first_page_sends_three_readers_on_their_way() -> None:
+    first = (DOCS / "index.md").read_text()
+    assert re.findall(r"^## (.*)$", first, flags=re.MULTILINE) == [
+        "I have images",
+        "I compare methods",
+        "I want one part",
+    ]
+    assert len(first.split()) <= 300
+    readme = sentences((ROOT / "README.md").read_text())
+    assert [said for said in sentences(first) if said in readme and len(said.split()) > 3] == []
+
+
+def sentences(page: str) -> set[str]:
+    return set(re.split(r"[.:;]\s|\|", " ".join(page.split())))
+
+
+METHODS_SIDE_BY_SIDE = {"pooling.md", "earlier_systems.md", "systems.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted(page.name for page in (DOCS / "methods").glob("*.md") if page.name not in METHODS_SIDE_BY_SIDE),
+)
+def test_the_page_of_a_method_has_the_form_of_the_others(page: str) -> None:
+    headings = re.findall(r"^## (.*)$", (DOCS / "methods" / page).read_text(), flags=re.MULTILINE)
+    assert headings[:5] == ["What it is", "Formula", "Recipe", "Measured", "Deviations"]
+
+
+def test_no_page_is_too_long_to_read() -> None:
+    """Reference, architecture and evidence are looked up."""
+    long = {"architecture.md", "evidence.md", "recipes.md", "study.md"}
+    pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "reference" and page.name not in long]
+    words = {str(page.relative_to(DOCS)): len(page.read_text().split()) for page in pages}
+    assert {page: number for page, number in words.items() if number > 2500} == {}
+
+
+ANCHORED = ("README.md", "CONTRIBUTING.md", "recipes/README.md")
+
+
+@pytest.mark.parametrize("page", ANCHORED)
+def test_links_into_a_page_find_their_heading(page: str) -> None:
+    """The documentation checks its own links when it is built."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+\.md)#([^)]+)\)", (ROOT / page).read_text())
+    wrong = []
+    for target, anchor in links:
+        headings = re.findall(r"^#+ (.*)$", ((ROOT / page).parent / target).read_text(), flags=re.MULTILINE)
+        slugs = {
+            re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings
+        }
+        wrong += [f"{target}#{anchor}"] if anchor not in slugs else []
+    assert wrong == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
