@@ -12,7 +12,8 @@ from torch import Tensor
 from openvse.errors import DataError
 from openvse.evaluation import Member, QueryBank, Report, Reranker, choose_betas, evaluate
 from openvse.functional import normalize
-from openvse.model.hubs import BETAS, BankScores
+from openvse.model import hubs
+from openvse.model.hubs import BETAS
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
 
@@ -33,18 +34,18 @@ def member(seed: int, images: int, texts: int, embeddings: int = 1) -> Member:
 
 def slow_ranks(scores: Tensor, of_bank: Tensor, relevant: Tensor, beta: float) -> list[int]:
     """Rank by the dynamic inverted softmax; the rows are queries, and those of the bank."""
-    hubs = {int(row.argmax()) for row in of_bank}
+    best = {int(row.argmax()) for row in of_bank}
     ranks = []
     for row, wanted in zip(scores.double(), relevant, strict=True):
         used = row
-        if int(row.argmax()) in hubs:
+        if int(row.argmax()) in best:
             sums = [sum(math.exp(beta * float(each)) for each in column) for column in of_bank.T]
             used = torch.tensor(
                 [math.exp(beta * float(s)) / total for s, total in zip(row, sums, strict=True)],
                 dtype=torch.float64,
             )
-        best = used[wanted].max()
-        ranks.append(1 + int(((used >= best) & ~wanted).sum()))
+        highest = used[wanted].max()
+        ranks.append(1 + int(((used >= highest) & ~wanted).sum()))
     return ranks
 
 
@@ -106,18 +107,15 @@ def test_beta_is_the_best_one_of_each_direction() -> None:
         assert len(set(reached.values())) > 1
 
 
-def test_blocks_change_nothing() -> None:
-    scores = np.random.default_rng(0).standard_normal((10, 13)).astype(np.float32)
-    found = BankScores(10, 13, [2.0, 50.0])
-    for rows in np.array_split(np.arange(10), 3):
-        for columns in np.array_split(np.arange(13), 4):
-            found.see(rows, columns, scores[np.ix_(rows, columns)])
-    for number, beta in enumerate((2.0, 50.0)):
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "_SIDE", 4)
+    scores, betas = np.random.default_rng(0).standard_normal((10, 13)).astype(np.float32), (2.0, 50.0)
+    amounts, best, items = hubs.measure_attraction(lambda rows, columns: scores[rows, columns], 10, 13, betas)
+    for of_beta, beta in zip(amounts, betas, strict=True):
         expected = np.log(np.exp(beta * scores.astype(np.float64)).mean(axis=1)) / beta
-        assert found.attraction(number).amounts == pytest.approx(expected, abs=1e-6)
-        assert np.flatnonzero(found.attraction(number).is_best).tolist() == sorted(
-            {*scores.argmax(axis=0).tolist()}
-        )
+        assert of_beta == pytest.approx(expected, abs=1e-6)
+    assert np.array_equal(items, scores.argmax(axis=0))
+    assert np.array_equal(best, scores.max(axis=0))
 
 
 def test_a_bank_is_refused_beside_reranking_and_all_places() -> None:

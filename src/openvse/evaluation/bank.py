@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Float
 
 from openvse.evaluation.ensemble import Member, mean_scores
 from openvse.evaluation.metrics import Metrics
-from openvse.evaluation.ranking import QueryRanks
-from openvse.model.hubs import Attraction, BankScores
+from openvse.model.hubs import Attraction, measure_attraction
 
-_SIDE = 1024  # of a block of scores
+Attractions = tuple[Attraction, Attraction]
+"""What the images and what the texts of some data attract of a bank."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +36,10 @@ class QueryBank:
     betas: tuple[float, float]
     is_chosen: bool = False
 
-    def normalized(self, before: Metrics) -> Normalized:
-        """Return what a report says of the bank, beside metrics without it."""
-        first = self.members[0]
-        return Normalized(self.name, len(first.images), len(first.texts), *self.betas, self.is_chosen, before)
-
 
 @dataclass(frozen=True)
 class Normalized:
-    """How hubs were taken account of, and the figures without it.
-
-    Attributes:
-        bank: the data set and split of the bank.
-        beta_i2t: beta of the images as queries.
-        beta_t2i: beta of the texts as queries.
-        is_chosen: whether these were chosen on validation data.
-        before: the metrics of the scores as they are.
-    """
+    """What a report says of a query bank, and the metrics without it (``before``)."""
 
     bank: str
     num_images: int
@@ -72,23 +58,6 @@ class Normalized:
         )
 
 
-@dataclass(frozen=True)
-class Attractions:
-    """What the images and the texts of some data attract of a bank."""
-
-    images: Attraction
-    texts: Attraction
-
-    def taken_from(self, rows: slice, columns: slice, scores: Float[Tensor, "i t"]) -> Float[Tensor, "i t"]:
-        """Return a block of scores less what its items attract.
-
-        Among the candidates of one query its own share is the same number, so one block serves both directions.
-        """
-        images = torch.from_numpy(self.images.amounts[rows]).to(scores)
-        texts = torch.from_numpy(self.texts.amounts[columns]).to(scores)
-        return scores - images.unsqueeze(1) - texts
-
-
 def attractions(
     members: Sequence[Member],
     bank: Sequence[Member],
@@ -105,33 +74,26 @@ def attractions(
     """
     of_texts, of_images = zip(*betas, strict=True)
     pairs = list(zip(members, bank, strict=True))
-    images = _scan([replace(own, texts=other.texts) for own, other in pairs], of_images, device)
-    texts = _scan([replace(own, images=other.images) for own, other in pairs], of_texts, device, swapped=True)
-    return [Attractions(images.attraction(n), texts.attraction(n)) for n in range(len(betas))]
-
-
-def _scan(
-    members: Sequence[Member], betas: Sequence[float], device: torch.device | str, *, swapped: bool = False
-) -> BankScores:
-    """Score all images with all texts; the images are the gallery, or the texts if ``swapped``."""
-    num_images, num_texts = len(members[0].images), len(members[0].texts)
-    sizes = (num_texts, num_images) if swapped else (num_images, num_texts)
-    found = BankScores(*sizes, betas)
-    for first in range(0, num_images, _SIDE):
-        rows = slice(first, min(first + _SIDE, num_images))
-        for start in range(0, num_texts, _SIDE):
-            columns = slice(start, min(start + _SIDE, num_texts))
-            scores = mean_scores(members, rows, columns, device).float().cpu().numpy()
-            places = np.arange(num_images)[rows], np.arange(num_texts)[columns]
-            found.see(*(places[::-1] if swapped else places), scores.T if swapped else scores)
-    return found
-
-
-def chosen_ranks(plain: QueryRanks, normalized: QueryRanks, use: Bool[np.ndarray, "Q"]) -> QueryRanks:
-    """Return the normalised ranks of some queries, and the plain ones of the others."""
-    return replace(
-        plain,
-        ranks=np.where(use, normalized.ranks, plain.ranks),
-        tied=np.where(use, normalized.tied, plain.tied),
-        places=None,
+    images = _attracted([replace(own, texts=other.texts) for own, other in pairs], of_images, device)
+    texts = _attracted(
+        [replace(own, images=other.images) for own, other in pairs], of_texts, device, swapped=True
     )
+    return list(zip(images, texts, strict=True))
+
+
+def _attracted(
+    members: Sequence[Member], betas: Sequence[float], device: torch.device | str, *, swapped: bool = False
+) -> list[Attraction]:
+    """Return what the images attract of the texts, or, if ``swapped``, the texts of the images, for each beta."""
+    num_items, num_queries = len(members[0].images), len(members[0].texts)
+    if swapped:
+        num_items, num_queries = num_queries, num_items
+
+    def score(items: slice, queries: slice) -> Float[np.ndarray, "i q"]:
+        rows, columns = (queries, items) if swapped else (items, queries)
+        scores = mean_scores(members, rows, columns, device).float().cpu().numpy()
+        return scores.T if swapped else scores
+
+    amounts, _, best = measure_attraction(score, num_items, num_queries, betas)
+    is_best = np.isin(np.arange(num_items), best)
+    return [Attraction(each, is_best) for each in amounts]

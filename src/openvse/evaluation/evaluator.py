@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from openvse.corpus import SharedTexts
 from openvse.errors import DataError
-from openvse.evaluation.bank import Attractions, Normalized, QueryBank, attractions, chosen_ranks
+from openvse.evaluation.bank import Attractions, Normalized, QueryBank, attractions
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
     RECALL_AT,
@@ -30,8 +32,10 @@ from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
-from openvse.model.hubs import BETAS
+from openvse.model.hubs import BETAS, Attraction
 from openvse.types import EmbeddingSet, OnProgress, Relevance
+
+RowsT = TypeVar("RowsT", QueryRanks, QueryOutcomes)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,12 @@ def _scores(
     columns: slice,
 ) -> Float[Tensor, "I T"]:
     scores = mean_scores(members, rows, columns, device)
-    return scores if less is None else less.taken_from(rows, columns, scores)
+    if less is None:
+        return scores
+    # Among the candidates of one query its own share is the same number, so one block serves both directions.
+    parts = zip(less, (rows, columns), strict=True)
+    images, texts = (torch.from_numpy(each.amounts[some]).to(scores) for each, some in parts)
+    return scores - images.unsqueeze(1) - texts
 
 
 def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
@@ -186,28 +195,24 @@ def _normalized(part: Fold, plain: RankedFold, again: RankedFold, hubs: Attracti
         again: the same by normalised scores.
         hubs: what its items attract.
     """
-    assert plain.outcomes is not None
-    assert again.outcomes is not None
-    before, after = plain.outcomes, again.outcomes
-    of_images = hubs.texts.is_best[np.searchsorted(part.texts, before.i2t.found[:, 0])]
-    of_texts = hubs.images.is_best[np.searchsorted(part.images, before.t2i.found[:, 0])]
-    ranks = Ranks(
-        chosen_ranks(plain.ranks.i2t, again.ranks.i2t, of_images),
-        chosen_ranks(plain.ranks.t2i, again.ranks.t2i, of_texts),
-    )
-    outcomes = Outcomes(
-        _chosen(before.i2t, after.i2t, of_images, ranks.i2t),
-        _chosen(before.t2i, after.t2i, of_texts, ranks.t2i),
-    )
-    return RankedFold(ranks, outcomes=outcomes)
+
+    def mixed(side: Callable[[Any], Any], items: Int[np.ndarray, "n"], hubs: Attraction) -> list[Any]:
+        use = hubs.is_best[np.searchsorted(items, side(plain.outcomes).found[:, 0])]
+        pairs = (again.ranks, plain.ranks), (again.outcomes, plain.outcomes)
+        return [_rows(use, side(one), side(other)) for one, other in pairs]
+
+    i2t = mixed(attrgetter("i2t"), part.texts, hubs[1])
+    t2i = mixed(attrgetter("t2i"), part.images, hubs[0])
+    return RankedFold(Ranks(i2t[0], t2i[0]), outcomes=Outcomes(i2t[1], t2i[1]))
 
 
-def _chosen(
-    plain: QueryOutcomes, again: QueryOutcomes, use: Bool[np.ndarray, "Q"], ranked: QueryRanks
-) -> QueryOutcomes:
-    rows = use[:, np.newaxis]
-    found = np.where(rows, again.found, plain.found)
-    return QueryOutcomes(plain.queries, ranked.ranks, found, np.where(rows, again.scores, plain.scores))
+def _rows(use: Bool[np.ndarray, "Q"], one: RowsT, other: RowsT) -> RowsT:
+    """Return ``one`` for some queries and ``other`` for the rest; both hold arrays with a row for each query."""
+    arrays = {name: value for name, value in vars(other).items() if isinstance(value, np.ndarray)}
+    chosen: dict[str, Any] = {
+        name: np.where(use, getattr(one, name).T, value.T).T for name, value in arrays.items()
+    }
+    return replace(other, **chosen)
 
 
 def choose_betas(
@@ -319,7 +324,9 @@ def _rank_parts(
     for part, ranked in zip(parts, plain, strict=True):
         (hubs,) = attractions(part.members, bank.members, [bank.betas], rank.keywords["device"])
         again.append(_normalized(part, ranked, rank(part, less=hubs), hubs))
-    return again, bank.normalized(mean_metrics([retrieval_metrics(each.ranks) for each in plain]))
+    before = mean_metrics([retrieval_metrics(each.ranks) for each in plain])
+    sizes = len(bank.members[0].images), len(bank.members[0].texts)
+    return again, Normalized(bank.name, *sizes, *bank.betas, bank.is_chosen, before)
 
 
 def _block_size(members: Sequence[Member]) -> int:

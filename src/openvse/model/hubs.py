@@ -14,8 +14,8 @@ These are arrays, as a search without PyTorch needs them, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -26,63 +26,48 @@ BETA = 20.0
 BETAS = (2.5, 5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0, 57.0, 80.0, 160.0)
 """The values among which validation chooses."""
 
+_SIDE = 1024  # of a block of scores
 
-@dataclass(frozen=True)
-class Attraction:
-    """What the items of a gallery attract of a bank of queries.
 
-    Attributes:
-        amounts: a(g) of each item, in the units of a score.
-        is_best: whether it is the best item of some query of the bank.
-    """
+class Attraction(NamedTuple):
+    """What the items of a gallery attract of a bank: a(g) of each, and whether it is the best item of some query."""
 
     amounts: Float[np.ndarray, "n"]
     is_best: Bool[np.ndarray, "n"]
 
 
-class BankScores:
-    """Gathers the scores of a bank's queries with a gallery, a block at a time, for one beta or several.
+def measure_attraction(
+    score: Callable[[slice, slice], Float[np.ndarray, "i q"]],
+    num_items: int,
+    num_queries: int,
+    betas: Sequence[float],
+) -> tuple[Float[np.ndarray, "b n"], Float[np.ndarray, "m"], Int[np.ndarray, "m"]]:
+    """Score a gallery with a bank, a block at a time.
 
     Args:
-        num_items: the size of the gallery.
-        num_queries: the size of the bank.
-        betas: above 0.
+        score: returns the scores of some items with some queries.
+        num_items: the size of the gallery, n.
+        num_queries: the size of the bank, m.
+        betas: above 0; there may be none.
 
-    Attributes:
-        best: the score of the best item of each query among those that were seen; minus infinity before.
-        best_item: its position; of equal ones, that of the item that was seen first; -1 before.
+    Returns:
+        a(g) of each item for each beta; the score of the best item of each query, and its position. Of equal ones the
+        first is best; in an empty gallery these are minus infinity and -1.
     """
-
-    def __init__(self, num_items: int, num_queries: int, betas: Sequence[float]) -> None:
-        self._betas = betas
-        self._sums = np.full((len(betas), num_items), -np.inf)
-        self.best = np.full(num_queries, -np.inf, np.float32)
-        self.best_item = np.full(num_queries, -1, np.int64)
-
-    def see(
-        self,
-        items: Int[np.ndarray, "n"],
-        queries: Int[np.ndarray, "q"],
-        scores: Float[np.ndarray, "n q"],
-        *,
-        add: bool = True,
-    ) -> None:
-        """Take the scores of some items with some queries, each pair once; without ``add`` only for the best items."""
-        highest = scores.max(axis=1)
-        for sums, beta in zip(self._sums, self._betas, strict=True) if add else ():
-            parts = np.exp(beta * (scores - highest[:, np.newaxis]))
-            sums[items] = np.logaddexp(
-                sums[items], np.log(parts.sum(axis=1, dtype=np.float64)) + beta * highest
-            )
-        place = scores.argmax(axis=0)
-        found = scores[place, np.arange(len(queries))]
-        better = found > self.best[queries]
-        self.best[queries[better]] = found[better]
-        self.best_item[queries[better]] = items[place[better]]
-
-    def attraction(self, number: int = 0) -> Attraction:
-        """Return what the items attract by one of the betas."""
-        amounts = (self._sums[number] - np.log(len(self.best))) / self._betas[number]
-        is_best = np.zeros(len(amounts), bool)
-        is_best[self.best_item[self.best_item >= 0]] = True
-        return Attraction(amounts.astype(np.float32), is_best)
+    sums = np.full((len(betas), num_items), -np.inf)
+    best, item = np.full(num_queries, -np.inf, np.float32), np.full(num_queries, -1, np.int64)
+    starts = range(0, num_items, _SIDE), range(0, num_queries, _SIDE)
+    for rows in (slice(start, min(start + _SIDE, num_items)) for start in starts[0]):
+        for columns in (slice(start, min(start + _SIDE, num_queries)) for start in starts[1]):
+            scores = score(rows, columns)
+            highest = scores.max(axis=1)
+            for of_beta, beta in zip(sums, betas, strict=True):
+                parts = np.exp(beta * (scores - highest[:, np.newaxis])).sum(axis=1, dtype=np.float64)
+                of_beta[rows] = np.logaddexp(of_beta[rows], np.log(parts) + beta * highest)
+            place = scores.argmax(axis=0)
+            found = scores[place, np.arange(len(place))]
+            better = found > best[columns]
+            best[columns] = np.where(better, found, best[columns])
+            item[columns] = np.where(better, place + rows.start, item[columns])
+    amounts = (sums - np.log(max(1, num_queries))) / np.reshape(betas, (-1, 1))
+    return amounts.astype(np.float32), best, item

@@ -1,182 +1,67 @@
 """The query bank of an index: sentences that show which of its items are hubs, and what each item attracts of them.
 
-    query_bank.npz        the beta, and what each item attracted when it was measured, by key and checksum
-    bank-<digest>.npz     the sentences and their embeddings; it never changes
-
-The first names the second and is replaced by rename, so both are complete at every moment. It follows the index as a
-store does: ``openvse index`` measures what is new to it, and a search measures what it lacks. See ``model.hubs``.
+``query_bank.npz`` holds arrays by name: the sentences with their embeddings (``vectors``, ``mask``), the fingerprint of
+the ``model`` that made these, and ``beta``; what items attract (``amounts``) by their ``keys``, which rise, and
+``checksums``; and the score and the key of the best item of each sentence (``best``, ``best_keys``). It follows the
+index as a store does: ``openvse index`` measures what is new to it, and a search what it lacks. See ``model.hubs``.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from hashlib import blake2b
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from zipfile import BadZipFile
 
 import numpy as np
-from jaxtyping import Float, Int
-from numpy.lib.npyio import NpzFile
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.index.index import Index, places_among
-from openvse.model.hubs import BETA, Attraction, BankScores
+from openvse.model.hubs import BETA, Attraction, measure_attraction
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ItemComparison, comparison_of
 from openvse.search.query import as_arrays
 
 BANK = "query_bank.npz"
-"""The file of an index that says what its items attract."""
+"""The file of an index that holds its query bank."""
 
 _logger = logging.getLogger(__name__)
 
-_SENTENCES = 1024  # embedded at once, and scored at once
-_SCORES = 1 << 22  # of a block
+_Held: TypeAlias = dict[str, Any]
+_OF_ITEMS = {"keys": np.int64, "checksums": np.int64, "amounts": np.float32}
+_NAMES = ("model", "sentences", "vectors", "mask", "beta", *_OF_ITEMS, "best", "best_keys")
+_SENTENCES = 1024  # embedded at once
 
 
-@dataclass(frozen=True)
-class IndexBank:
-    """What the items of an index attract of its query bank, as it was measured last.
+def read_attraction(index: Index, compare: ItemComparison) -> Attraction | None:
+    """Return what the items of an index attract of its query bank, in its order.
 
-    Attributes:
-        model: the fingerprint of the model that embedded the sentences.
-        digest: of the model and the sentences.
-        keys: of the items that were measured, rising.
-        checksums: of their embeddings.
-        amounts: what they attract.
-        best: the score of the best item of each sentence.
-        best_keys: the key of that item.
+    Args:
+        index: the index.
+        compare: how the model compares items with queries.
+
+    Returns:
+        None where it has none, or, with a warning, one of another model.
+
+    Raises:
+        IndexFormatError: the bank is damaged.
     """
-
-    folder: Path
-    model: str
-    digest: str
-    beta: float
-    keys: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
-    checksums: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
-    amounts: Float[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.float32))
-    best: Float[np.ndarray, "q"] = field(default_factory=lambda: np.empty(0, np.float32))
-    best_keys: Int[np.ndarray, "q"] = field(default_factory=lambda: np.empty(0, np.int64))
-
-    @classmethod
-    def read(cls, folder: Path) -> IndexBank | None:
-        """Read the bank of an index; None where it has none.
-
-        Raises:
-            IndexFormatError: it is damaged.
-        """
-        path = folder / BANK
-        if not path.exists():
-            return None
-        with _reading(path) as held:
-            names = {name: held[name] for name in held.files}
-            beta, model, digest = (names.pop(name).item() for name in ("beta", "model", "digest"))
-            return cls(folder, model, digest, beta, **names)
-
-    def write(self) -> None:
-        """Make this the bank of the index, and remove the embeddings of another one."""
-        with replacing(self.folder / BANK) as partial, partial.open("wb") as file:
-            np.savez(
-                file,
-                model=self.model,
-                digest=self.digest,
-                beta=self.beta,
-                keys=self.keys,
-                checksums=self.checksums,
-                amounts=self.amounts,
-                best=self.best,
-                best_keys=self.best_keys,
-            )
-        for path in self.folder.glob("bank-*.npz"):
-            if path != self.place:
-                with suppress(OSError):
-                    path.unlink()
-
-    @property
-    def place(self) -> Path:
-        """The file of the sentences and their embeddings."""
-        return self.folder / f"bank-{self.digest}.npz"
-
-    @property
-    def sentences(self) -> list[str]:
-        """The sentences."""
-        with _reading(self.place) as held:
-            return held["sentences"].tobytes().decode().split("\n")
-
-    @cached_property
-    def queries(self) -> ArraySet:
-        """Their embeddings."""
-        with _reading(self.place) as held:
-            return ArraySet(held["vectors"], held["mask"])
-
-    def followed(self, index: Index, compare: ItemComparison) -> IndexBank:
-        """Return the same for the items of an index as they are now; only what is new is compared.
-
-        Args:
-            compare: how the model compares items with queries.
-        """
-        order = np.argsort(index.table.keys)
-        keys, checksums = index.table.keys[order], index.table.checksums[order]
-        places, known = places_among(self.keys, keys)
-        known &= checksums == np.append(self.checksums, -1)[places]
-        if known.all() and len(keys) == len(self.keys):
-            return self
-        scores = BankScores(len(keys), len(self.queries), [self.beta])
-        if len(self.best):
-            best, still = places_among(keys, self.best_keys)
-            still &= np.append(known, False)[best]
-            scores.best[still], scores.best_item[still] = self.best[still], best[still]
-        lost = np.flatnonzero(scores.best_item < 0)
-        for rows, look in ((np.flatnonzero(~known), False), (np.flatnonzero(known), True)):
-            asked = lost if look else np.arange(len(self.queries))
-            for some in _cut(rows, max(1, _SCORES // max(1, _SENTENCES * index.manifest.num_embeddings))):
-                vectors = index.gather(order[some]).astype(np.float32)
-                for queries in _cut(asked, _SENTENCES):
-                    found = np.asarray(compare(vectors, self.queries[queries]), np.float32)
-                    scores.see(some, queries, found, add=not look)
-        amounts = np.where(known, np.append(self.amounts, 0)[places], scores.attraction().amounts)
-        return replace(
-            self,
-            keys=keys,
-            checksums=checksums,
-            amounts=amounts.astype(np.float32),
-            best=scores.best,
-            best_keys=keys[scores.best_item],
+    if not (index.path / BANK).exists():
+        return None
+    held, keys = _read(index.path, ("model", *_OF_ITEMS, "best_keys")), index.table.keys
+    if str(held["model"]) != index.manifest.model:
+        _logger.warning(
+            "the query bank of index %s was embedded by another model, and is not used: run 'openvse index' again",
+            index.path,
         )
-
-    def attraction(self, index: Index, compare: ItemComparison) -> Attraction | None:
-        """Return what the items of an index attract, in its order; None, and a warning, for another model."""
-        if self.model != index.manifest.model:
-            _logger.warning(
-                "the query bank of index %s was embedded by another model, and is not used: run 'openvse index' again",
-                self.folder,
-            )
-            return None
-        now, keys = self.followed(index, compare), index.table.keys
-        return Attraction(now.amounts[np.searchsorted(now.keys, keys)], np.isin(keys, now.best_keys))
-
-
-def _cut(rows: Int[np.ndarray, "n"], size: int) -> list[Int[np.ndarray, "_"]]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[NpzFile]:
-    """Open a file of arrays; raise IndexFormatError where it, or what is read of it, is damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as held:
-            yield held
-    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
-        raise IndexFormatError(
-            f"the query bank of index {path.parent} is damaged ({path.name}): give 'openvse index' --query-bank again"
-        ) from error
+        return None
+    held = _followed(held, index, compare)
+    return Attraction(held["amounts"][np.searchsorted(held["keys"], keys)], np.isin(keys, held["best_keys"]))
 
 
 def bring_bank(
@@ -187,7 +72,7 @@ def bring_bank(
     *,
     batch_size: int = 256,
     progress: Callable[[int, int], None] | None = None,
-) -> IndexBank | None:
+) -> Mapping[str, int | float] | None:
     """Give an index a query bank, or bring the one that it has up to date; that costs what has changed since.
 
     Args:
@@ -199,7 +84,7 @@ def bring_bank(
         progress: called with how many sentences are embedded, and how many there are.
 
     Returns:
-        The bank; None where the index has none.
+        The number of ``sentences`` and ``beta``; None where the index has no bank.
 
     Raises:
         DataError: the index holds sentences, or beta is not above 0.
@@ -209,46 +94,98 @@ def bring_bank(
     if not sentences and not (folder / BANK).exists():
         return None
     with locked(folder, "index", IndexFormatError):
-        index, before = Index.open(folder, model.fingerprint), None
+        index, before = Index.open(folder, model.fingerprint), _Held()
         with suppress(IndexFormatError) if sentences is not None else nullcontext():
-            before = IndexBank.read(folder)
-        if sentences is None and before is not None:
-            sentences, beta = before.sentences, before.beta
-        if index.manifest.holds == "sentences" and sentences:
+            before = _read(folder)
+        if sentences is None:
+            sentences, beta = before["sentences"].tobytes().decode().split("\n"), float(before["beta"])
+        if not sentences:
+            (folder / BANK).unlink()
+            return None
+        if index.manifest.holds == "sentences":
             raise DataError(
                 "an index of sentences is asked by images: leave out --query-bank, which is of sentences"
             )
-        if not sentences:
-            for file in (folder / BANK, *folder.glob("bank-*.npz")):
-                file.unlink(missing_ok=True)
-            return None
         if not 0 < beta < math.inf:
             raise DataError(f"beta is {beta:g}: give a number above 0, such as {BETA:g}")
-        digest = blake2b("\n".join([model.fingerprint, *sentences]).encode(), digest_size=8).hexdigest()
-        held = before
-        if before is None or (before.digest, before.beta) != (digest, beta):
-            before = IndexBank(folder, model.fingerprint, digest, beta)
-        if not before.place.exists():
-            _embed(before.place, model, sentences, batch_size, progress)
-        bank = before.followed(index, comparison_of(model, index.manifest.holds))
-        if bank is not before or before is not held:
-            bank.write()
-        return bank
+        embed = partial(_embedded, model, sentences, batch_size, progress)
+        held = _bank_of(before, model.fingerprint, sentences, beta, embed)
+        held = _followed(held, index, comparison_of(model, index.manifest.holds))
+        if held is not before:
+            with replacing(folder / BANK) as place, place.open("wb") as file:
+                np.savez(file, **held)
+        return {"sentences": len(sentences), "beta": beta}
 
 
-def _embed(
-    path: Path,
-    model: Any,
-    sentences: Sequence[str],
-    batch_size: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    """Embed sentences, and write them with their embeddings."""
+def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
+    """Read some arrays of a bank; raise IndexFormatError where it is damaged."""
+    try:
+        with np.load(folder / BANK, allow_pickle=False) as held:
+            return {name: held[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+        raise IndexFormatError(
+            f"the query bank of index {folder} is damaged ({BANK}): give 'openvse index' --query-bank again"
+        ) from error
+
+
+def _bank_of(
+    before: _Held, model: str, sentences: Sequence[str], beta: float, embed: Callable[[], ArraySet]
+) -> _Held:
+    """Return a bank before anything is measured; or the one before, as far as it is of the same model and sentences."""
+    text = np.frombuffer("\n".join(sentences).encode(), np.uint8)
+    if before.get("model") != model or not np.array_equal(before["sentences"], text):
+        made = embed()
+        before = {"model": np.array(model), "sentences": text, "vectors": made.vectors, "mask": made.mask}
+    if before.get("beta") == beta:
+        return before
+    best = np.full(len(sentences), -np.inf, np.float32), np.full(len(sentences), -1)
+    nothing = {name: np.empty(0, dtype) for name, dtype in _OF_ITEMS.items()}
+    return {**before, **nothing, "beta": np.array(beta), "best": best[0], "best_keys": best[1]}
+
+
+def _embedded(
+    model: Any, sentences: Sequence[str], batch_size: int, progress: Callable[[int, int], None] | None
+) -> ArraySet:
+    """Embed sentences, some at a time."""
     parts = []
     for start in range(0, len(sentences), _SENTENCES):
         parts.append(as_arrays(model.encode_text(list(sentences[start : start + _SENTENCES]), batch_size)))
         if progress is not None:
             progress(min(start + _SENTENCES, len(sentences)), len(sentences))
-    made, text = ArraySet.concatenate(parts), np.frombuffer("\n".join(sentences).encode(), np.uint8)
-    with replacing(path) as partial, partial.open("wb") as file:
-        np.savez(file, sentences=text, vectors=made.vectors, mask=made.mask)
+    return ArraySet.concatenate(parts)
+
+
+def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
+    """Return a bank with what it says of the items of an index as they are now; only what is new is compared."""
+    order = np.argsort(index.table.keys)
+    keys, checksums = index.table.keys[order], index.table.checksums[order]
+    if np.array_equal(held["keys"], keys) and np.array_equal(held["checksums"], checksums):
+        return held
+    held = held if "vectors" in held else _read(index.path)
+    queries = ArraySet(held["vectors"], held["mask"])
+    places, known = places_among(held["keys"], keys)
+    known &= checksums == np.append(held["checksums"], -1)[places]
+    best_places, still = places_among(keys, held["best_keys"])
+    still &= np.append(known, False)[best_places]
+    old, new, lost = (np.flatnonzero(each) for each in (known, ~known, ~still))
+
+    def measured(rows: np.ndarray, asked: np.ndarray, betas: Sequence[float]) -> tuple[np.ndarray, ...]:
+        def score(items: slice, some: slice) -> np.ndarray:
+            vectors = index.gather(order[rows[items]]).astype(np.float32)
+            return np.asarray(compare(vectors, queries[asked[some]]), np.float32)
+
+        amounts, best, found = measure_attraction(score, len(rows), len(asked), betas)
+        return amounts, best, np.append(keys[rows], -1)[found]
+
+    amounts = np.append(held["amounts"], 0)[places]
+    best, best_keys = held["best"].copy(), held["best_keys"].copy()
+    _, best[lost], best_keys[lost] = measured(old, lost, ())
+    (amounts[new],), found, found_keys = measured(new, np.arange(len(queries)), [float(held["beta"])])
+    return {
+        **held,
+        "keys": keys,
+        "checksums": checksums,
+        "amounts": amounts,
+        "best": np.maximum(best, found),
+        "best_keys": np.where(found > best, found_keys, best_keys),
+    }

@@ -30,7 +30,7 @@ from openvse.index.index import Index, places_among
 from openvse.index.manifest import Item
 from openvse.index.words import query_words
 from openvse.media.segments import file_of
-from openvse.search.bank import IndexBank
+from openvse.search.bank import read_attraction
 from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
@@ -162,8 +162,7 @@ class IndexCatalogue(Catalogue):
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
         exact = ExactSearch(index.segments, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
-        bank = IndexBank.read(index.path) if index.manifest.holds == "images" else None
-        self._hubs = None if bank is None else bank.attraction(index, compare)
+        self._hubs = read_attraction(index, compare)
         self._order = np.argsort(index.table.keys, kind="stable")
         self._keys = index.table.keys[self._order]
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None

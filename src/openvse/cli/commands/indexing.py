@@ -198,8 +198,7 @@ def bring_hubs(out: Path, model: Embedder, sentences: Sequence[str] | None, beta
 
     with bar() as progress:
         shown = timed(progress, "embedding the query bank", "sentences")
-        bank = bring_bank(out, model, sentences, beta, progress=shown)
-    return None if bank is None else {"sentences": len(bank.best), "beta": bank.beta}
+        return bring_bank(out, model, sentences, beta, progress=shown)
 
 
 @dataclass(frozen=True)
