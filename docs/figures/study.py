@@ -1,24 +1,42 @@
-"""Draw the figures of docs/study.md from the records that studies/fair_rows.py keeps.
+"""Draw the figures of docs/what_to_use.md and docs/evidence.md from the records that studies/fair_rows.py keeps.
 
 python docs/figures/study.py
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+from openvse.output.figures import new_figure, styled
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "studies" / "plans"
 IMAGES = ROOT / "docs" / "images"
-GREY, BLUE, ORANGE = "#9a9a9a", "#1f6f8b", "#d98324"
+WIDTH, HEIGHT = 4.0, 2.4
+"""The size of a figure in inches: as wide as a phone."""
+INK, GREY, BLUE, ORANGE = "#24292f", "#8c8c8c", "#1f6f8b", "#c2630a"
+DARK = {INK: "#e6edf3", GREY: "#9a9a9a", BLUE: "#5fb8d8", ORANGE: "#f0a050"}
+"""What the colours become where a page is dark."""
+STYLE = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    "font.size": 9.0,
+    "axes.labelsize": 9.0,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "lines.markersize": 5.0,
+}
 LABELS = {
     "mean": "mean, hinge",
     "max": "max, hinge",
@@ -64,15 +82,33 @@ Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
 def main() -> None:
     """Draw the figures."""
     everything = read("crops_minilm", "crops_minilm_k", "crops_minilm_rate")
-    for name, draw, runs in (
-        ("settings", settings, everything),
-        ("temperatures", temperatures, read("crops_minilm")),
-        ("k", by_k, everything),
-        ("poolings", poolings, read("crops_minilm_poolings", "crops_minilm_k", "crops_minilm_rate")),
-    ):
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        draw(figure.subplots(), runs)
-        figure.savefig(IMAGES / f"study_{name}.png", dpi=120)
+    added = read("crops_minilm_poolings", "crops_minilm_k", "crops_minilm_rate")
+    save("images", by_images)
+    save("sides", sides)
+    save("words", words)
+    save("windows", windows)
+    save("bank", query_bank)
+    save("settings", lambda axes: settings(axes, everything), height=3.4)
+    save("temperatures", lambda axes: temperatures(axes, read("crops_minilm")))
+    save("k", lambda axes: by_k(axes, everything))
+    save("poolings", lambda axes: poolings(axes, added), height=4.6)
+
+
+def save(name: str, draw: Callable[[Axes], None], height: float = HEIGHT) -> None:
+    """Draw a figure and write it as an SVG without a background, whose colours follow the page's."""
+    with styled(), rc_context(STYLE):
+        figure = new_figure(WIDTH, height)
+        draw(figure.subplots())
+        written = StringIO()
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
+    light, dark = (
+        "".join(f"--{light[1:]}:{shown[colour]};" for light, colour in zip(DARK, DARK, strict=True))
+        for shown in ({each: each for each in DARK}, DARK)
+    )
+    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    colours = "|".join(DARK)
+    text = re.sub(f"({colours})", lambda found: f"var(--{found[0][1:]})", written.getvalue())
+    (IMAGES / f"study_{name}.svg").write_text(re.sub(r"(<svg [^>]*>)", rf"\1{style}", text, count=1))
 
 
 def read(*names: str) -> Runs:
@@ -125,7 +161,7 @@ def temperatures(axes: Axes, runs: Runs) -> None:
             best[criterion["temperature"]].append(reached(seeds[0]))
         line: Sequence[tuple[float, float]] = sorted((key, max(values)) for key, values in best.items())
         axes.plot(*zip(*line, strict=True), "o-", color=colour, label=label)
-    finish(axes, "temperature of AdOpt", [0.01, 0.02, 0.05, 0.1])
+    finish_places(axes, "temperature of AdOpt", [0.01, 0.02, 0.05, 0.1])
 
 
 def by_k(axes: Axes, runs: Runs) -> None:
@@ -136,11 +172,11 @@ def by_k(axes: Axes, runs: Runs) -> None:
         optimizer, first = recipe["optimizer"], recipe["training"]["phases"][0]
         if (optimizer["learning_rate"], optimizer["weight_decay"], first["epochs"]) == (1e-3, 0.01, 1):
             by[recipe["image"]["aggregator"].get("k", 1)] = reached(seeds[0])
-    axes.plot(*zip(*sorted(by.items()), strict=True), "o-", color=BLUE, label="mean of the k largest")
-    for method, label, colour in (("mean", "mean of all", GREY), ("gpo", "GPO", ORANGE)):
+    axes.plot(*zip(*sorted(by.items()), strict=True), "o-", color=BLUE, label="the k largest")
+    for method, label, colour in (("mean", "mean", GREY), ("gpo", "GPO", ORANGE)):
         level = max(reached(seeds[0]) for seeds in runs[method].values())
-        axes.axhline(level, color=colour, linestyle="--", label=f"{label}, its best setting")
-    finish(axes, "k", sorted(by))
+        axes.axhline(level, color=colour, linestyle="--", label=label)
+    finish_places(axes, "k", sorted(by))
 
 
 def poolings(axes: Axes, runs: Runs) -> None:
@@ -162,23 +198,133 @@ def poolings(axes: Axes, runs: Runs) -> None:
     finish_rows(axes, order)
 
 
+def by_images(axes: Axes) -> None:
+    """Test RSUM of three recipes by the number of images in a folder: the mean of its draws, and each draw."""
+    k_max = "image.aggregator='{name: k_max, k: 5}' text.aggregator=max optimizer.learning_rate"
+    for label, colour, chosen in (
+        ("folder", BLUE, lambda setting: setting == "folder data.text_features=texts"),
+        ("k-max; max", ORANGE, lambda setting: k_max in setting and "temperature" not in setting),
+        ("GPO", GREY, lambda setting: setting == "gpo_adopt/folder_cpu data.text_features=texts"),
+    ):
+        drawn: defaultdict[int, list[float]] = defaultdict(list)
+        with (ROOT / "recipes" / "folder_results.csv").open() as file:
+            for row in csv.DictReader(file):
+                if row["source"] == "flickr8k" and chosen(row["setting"]):
+                    drawn[int(row["size"])].append(float(row["test_rsum"]))
+        axes.plot([*drawn], [np.mean(values) for values in drawn.values()], "o-", color=colour, label=label)
+    finish_places(axes, "images in the folder", [20, 100, 800, 5000])
+    axes.set_ylabel("test RSUM")
+
+
+def sides(axes: Axes) -> None:
+    """Poolings for the images: beside the same pooling for the sentences, and beside max pooling."""
+    same = read("crops_minilm_poolings", "crops_minilm_rate", "crops_minilm_k")
+    mixed = read("crops_minilm_text_max", "crops_minilm_k_sides")
+    rows = {
+        label: (at_the_rate(same[method]), at_the_rate(mixed[other]))
+        for label, method, other in (
+            ("LIP", "lip", "lip"),
+            ("mean", "mean_adopt", "mean"),
+            ("SoftPool", "soft_pool", "soft_pool"),
+            ("GPO", "gpo_adopt", "gpo"),
+            ("k-max, k = 5", "k_max_adopt", "5_and_max_adopt"),
+        )
+    }
+    dumbbells(axes, rows, ("the same for sentences", "max for sentences"))
+    axes.set(xlabel="validation RSUM", ylabel="pooling of images")
+
+
+def at_the_rate(runs: Mapping[int, Mapping[int, dict[str, Any]]]) -> float:
+    """What AdOpt at 0.05 reaches with a learning rate of 1e-3 and seed 0; k-max with k = 5."""
+    for seeds in runs.values():
+        recipe = seeds[0]["recipe"]
+        temperature = recipe["objective"]["ranking"]["criterion"].get("temperature")
+        k = recipe["image"]["aggregator"].get("k", 5)
+        if (temperature, recipe["optimizer"]["learning_rate"], k) == (0.05, 1e-3, 5):
+            return reached(seeds[0])
+    raise ValueError("there is no run with AdOpt at 0.05, a rate of 1e-3 and k = 5")
+
+
+def words(axes: Axes) -> None:
+    """Poolings under the hinge, each in its best setting, with words of a frozen MiniLM and with learned ones."""
+    order = ["max", "mean", "gpo", "k_max"]
+    for names, label, colour in (
+        (("crops_bigru_hinge", "crops_bigru_others"), "words learned by a BiGRU", ORANGE),
+        (("crops_minilm",), "a frozen MiniLM", BLUE),
+    ):
+        runs = read(*names)
+        for row, method in enumerate(order):
+            chosen = max(runs[method].values(), key=lambda seeds: reached(seeds[0]))
+            values = [*map(reached, chosen.values())]
+            axes.plot(values, [row] * len(values), "o", color=colour, label=label, alpha=0.8)
+    finish_rows(axes, ["max", "mean", "GPO", "k-max, k = 5"])
+
+
+def windows(axes: Axes) -> None:
+    """The best pooling of cells and of windows, with a frozen network and with one that learns; seed 0."""
+    cells, one_pass, tuned = read("grids_minilm"), read("features_minilm"), read("finetuned_minilm")
+    each = read("crops_minilm_k_sides")["5_and_max_adopt"]
+    rows = {
+        "49 cells": (best(cells, "gpo"), best(tuned, "gpo")),
+        "26 windows in one pass": (best(one_pass, "one_pass_k_max"), best(tuned, "towers")),
+        "26 windows, each by itself": (at_the_rate(each), None),
+    }
+    dumbbells(axes, rows, ("networks frozen", "fine-tuned"))
+    axes.set(xlabel="validation RSUM")
+
+
+def best(runs: Runs, method: str) -> float:
+    """What the best setting of a method reaches with seed 0."""
+    return max(reached(seeds[0]) for seeds in runs[method].values())
+
+
+def query_bank(axes: Axes) -> None:
+    """Test RSUM of three seeds with and without a query bank of the training captions and images."""
+    for bank, label, colour in (("", "as they are", GREY), ("train", "with a query bank", BLUE)):
+        for row, method in enumerate(order := ["k-max, AdOpt", "PCME++"]):
+            values = [
+                record["metrics"]["rsum"]
+                for record in map(json.loads, (STUDIES / "query_bank.jsonl").read_text().splitlines())
+                if (record["method"], record["query_bank"]) == (method, bank)
+            ]
+            axes.plot(values, [row] * len(values), "o", color=colour, label=label, alpha=0.8)
+    finish_rows(axes, order)
+    axes.set_xlabel("test RSUM")
+
+
+def dumbbells(axes: Axes, rows: Mapping[str, tuple[float, float | None]], names: tuple[str, str]) -> None:
+    """A row of validation RSUM for each label: two values and the line between them."""
+    for row, (before, after) in enumerate(rows.values()):
+        if after is not None:
+            axes.plot([before, after], [row, row], "-", color=GREY, alpha=0.6)
+            axes.plot(after, row, "D", color=BLUE, label=names[1])
+        axes.plot(before, row, "o", color=GREY, label=names[0])
+    finish_rows(axes, [*rows])
+
+
 def finish_rows(axes: Axes, labels: Sequence[str]) -> None:
     """Label a figure that has a row of validation RSUM for each label."""
     axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(-0.6, len(labels) - 0.4)
     axes.set_xlabel("validation RSUM")
     axes.grid(axis="x", alpha=0.3)
-    handles, names = axes.get_legend_handles_labels()
-    once: dict[str, Any] = dict(zip(names, handles, strict=True))
-    axes.legend(once.values(), once, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    legend_above(axes, 2)
 
 
-def finish(axes: Axes, xlabel: str, places: Sequence[float]) -> None:
+def finish_places(axes: Axes, xlabel: str, places: Sequence[float]) -> None:
     """Label a figure of validation RSUM over a logarithmic axis with these places."""
     axes.set(xscale="log", xlabel=xlabel, ylabel="validation RSUM")
-    axes.set_xticks(places, [str(place) for place in places])
+    axes.set_xticks(places, [f"{place:,g}" for place in places])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    legend_above(axes, 3)
+
+
+def legend_above(axes: Axes, columns: int) -> None:
+    """Put a legend of every label above a figure."""
+    handles, names = axes.get_legend_handles_labels()
+    once: dict[str, Any] = dict(zip(names, handles, strict=True))
+    axes.figure.legend(once.values(), once, ncols=columns, loc="outside upper center", handlelength=1.5)
 
 
 if __name__ == "__main__":
