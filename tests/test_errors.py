@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from openvse.errors import install, said_by
+from openvse.errors import install, message_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from openvse.errors import install, said_by
     ],
 )
 def test_a_long_reason_is_cut_between_words(said: str, shown: str) -> None:
-    assert said_by(ValueError(said), 20) == shown
+    assert message_of(ValueError(said), 20) == shown
 
 
 def test_the_packages_of_an_extra_are_those_of_the_project() -> None:

@@ -105,11 +105,11 @@ def test_results_come_in_order_whoever_makes_them(
 
     monkeypatch.setattr(pipeline, "share_work", backwards)
     shards = cut(range(7), 2, "", str)
-    found = list(results_of(shards, double, workers, kept={1: ["kept"]}))
+    found = list(results_of(shards, double, workers, earlier={1: ["kept"]}))
     assert [shard for shard, _ in found] == shards
     assert [result for _, result in found] == [[0, 2], ["kept"], [8, 10], [12]]
     everything = dict(enumerate("abcd"))
-    assert [result for _, result in results_of(shards, double, workers, kept=everything)] == [*"abcd"]
+    assert [result for _, result in results_of(shards, double, workers, earlier=everything)] == [*"abcd"]
 
 
 def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

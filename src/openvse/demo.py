@@ -163,11 +163,11 @@ def _say_names(corpus: Corpus, path: Path) -> None:
     texts: dict[str, list[str]] = {}
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         texts.setdefault(corpus.image_paths[image].name, []).append(corpus.captions[text])
-    said = [
+    lines = [
         {"file_name": name, "title": title, "keywords": keywords}
         for name, (title, *keywords) in texts.items()
     ]
-    write_whole(path, "".join(json.dumps(each) + "\n" for each in said))
+    write_whole(path, "".join(json.dumps(each) + "\n" for each in lines))
 
 
 def _page(hits: Sequence[Sequence[Hit]], held_out: set[str]) -> str:

@@ -121,7 +121,7 @@ FEW = 6
 """The number of names up to which a message lists them in full; beyond it, the message names a command."""
 
 
-def said_by(error: BaseException, width: int = 160) -> str:
+def message_of(error: BaseException, width: int = 160) -> str:
     """Return what an error of another library says, in one line that is cut between words, or else its type."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # without the colours of a terminal
     if len(text) <= width:
@@ -139,8 +139,8 @@ def install(extra: str) -> str:
 
     for whole in ("openvse", "openvse-runtime"):
         with suppress(PackageNotFoundError):
-            found = [_EXTRA.fullmatch(line) for line in requires(whole) or ()]
-            packages = [f"'{each['package']}'" for each in found if each and each["extra"] == extra]
+            extras = [_EXTRA.fullmatch(line) for line in requires(whole) or ()]
+            packages = [f"'{each['package']}'" for each in extras if each and each["extra"] == extra]
             if packages:
                 return f"pip install {' '.join(packages)}"
     return f"pip install '.[{extra}]' in a clone of openvse"

@@ -50,9 +50,9 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
             return error.strerror
         if isinstance(error, OSError) and error.errno is not None and error.errno in _REFUSALS:
             return os.strerror(error.errno)
-        told = re.search(r"\(os error (\d+)\)", str(error))
-        if told and int(told[1]) in _REFUSALS:
-            return os.strerror(int(told[1]))
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        if code and int(code[1]) in _REFUSALS:
+            return os.strerror(int(code[1]))
         error = error.__cause__ or error.__context__
     return None
 

@@ -179,11 +179,11 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
     else:
         longest = int(lengths.max())
         order = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
-    kept = position_mask(lengths, longest)
+    moved_mask = position_mask(lengths, longest)
     if values.dim() == 2:
-        return values.gather(1, order).masked_fill(~kept, 0), kept
+        return values.gather(1, order).masked_fill(~moved_mask, 0), moved_mask
     moved = values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
-    return moved.masked_fill(~kept.unsqueeze(-1), 0), kept
+    return moved.masked_fill(~moved_mask.unsqueeze(-1), 0), moved_mask
 
 
 def pad(items: Sequence[Tensor]) -> Inputs:
@@ -200,10 +200,10 @@ def pad(items: Sequence[Tensor]) -> Inputs:
 
 def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
     """Return ``keep & mask``, except that an item which would lose all elements keeps its first real one."""
-    kept = keep & mask
-    emptied = mask.any(dim=1) & ~kept.any(dim=1)
+    result = keep & mask
+    emptied = mask.any(dim=1) & ~result.any(dim=1)
     first = mask & (mask.cumsum(dim=1) == 1)
-    return kept | (first & emptied.unsqueeze(1))
+    return result | (first & emptied.unsqueeze(1))
 
 
 def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
@@ -290,5 +290,5 @@ def computes_bf16(device: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in PyTorch 2.6
         return False
-    found = torch.cpu.get_capabilities()
-    return any(bool(found.get(name)) for name in _FAST_BF16)
+    capabilities = torch.cpu.get_capabilities()
+    return any(bool(capabilities.get(name)) for name in _FAST_BF16)

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from openvse.errors import BadImageError, DiskError, OpenVSEError, install, said_by
+from openvse.errors import BadImageError, DiskError, OpenVSEError, install, message_of
 from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
 
@@ -85,7 +85,7 @@ class Pace:
     ) -> None:
         self._total, self._tell, self._unit = total, tell, unit
         self._before = self._done = before
-        self._started = self._kept = time.perf_counter()
+        self._started = self._written_at = time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -108,9 +108,9 @@ class Pace:
 
     def keep(self, commit: Callable[[], None]) -> None:
         """Call a function that keeps what was made, if the last time was ``KEEP_SECONDS`` ago."""
-        if time.perf_counter() - self._kept > KEEP_SECONDS:
+        if time.perf_counter() - self._written_at > KEEP_SECONDS:
             commit()
-            self._kept = time.perf_counter()
+            self._written_at = time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -250,19 +250,19 @@ def results_of(
     prepare: Callable[[], Make[Item, Result]],
     workers: Workers | None = None,
     *,
-    kept: Mapping[int, Result] | None = None,
+    earlier: Mapping[int, Result] | None = None,
 ) -> Iterator[tuple[Shard[Item], Result]]:
     """Yield shards with their results, in their order.
 
     Args:
         prepare: called once in each process that makes shards; it is sent to workers, and returns what makes one.
         workers: the processes that make shards; None makes them in this one.
-        kept: the results that an earlier run has made, by the numbers of their shards.
+        earlier: the results that an earlier run has made, by the numbers of their shards.
 
     Raises:
         OpenVSEError: see ``share_work``; or the error of a shard.
     """
-    ready = dict(kept or {})
+    ready = dict(earlier or {})
     todo = [shard for shard in shards if shard.number not in ready]
     with closing(_made(todo, prepare, workers)) as made:
         for shard in shards:
@@ -348,8 +348,8 @@ def share_work(
         for row in done.iter_rows():
             raised = pickle.loads(row["raised"])
             if raised is not None:
-                kind, *said = raised
-                raise kind(*said)
+                kind, *details = raised
+                raise kind(*details)
             yield pickle.loads(row["result"])
     finally:
         if started:
@@ -432,7 +432,7 @@ def _connect(ray: Any, workers: Workers) -> bool:
             ray.init(address=workers.cluster, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise OpenVSEError(
-            f"no Ray cluster answers at {workers.cluster} ({said_by(error)}): start one with 'ray start', or leave "
+            f"no Ray cluster answers at {workers.cluster} ({message_of(error)}): start one with 'ray start', or leave "
             f"--cluster out"
         ) from error
     return True

@@ -69,12 +69,12 @@ def test_interruptions_leave_no_trace(model: TwoTower, photos: Path, tmp_path: P
     for after in (4, 1, 8):
         interrupted(model, photos, other / name, after)
     report = encode(model, photos, other / name, shard_size=3, batch_size=2)
-    assert report.kept == 6  # two shards; the third was under way
+    assert report.earlier == 6  # two shards; the third was under way
     places = [each / name if name == "folder" else each for each in (whole, other)]
     assert content(places[0]) == content(places[1])
     assert not [path for path in places[1].iterdir() if "unfinished" in path.name]
     before = content(places[1])
-    assert encode(model, photos, other / name, shard_size=3, batch_size=2).kept == 12
+    assert encode(model, photos, other / name, shard_size=3, batch_size=2).earlier == 12
     assert content(places[1]) == before
 
 
@@ -94,7 +94,7 @@ def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    assert encode(model, photos, tmp_path / "x.npy", shard_size=1).kept >= 9
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=1).earlier >= 9
     for name in (".npy", "_ids.txt"):
         assert (tmp_path / f"x{name}").read_bytes() == (tmp_path / f"whole{name}").read_bytes()
 
@@ -103,7 +103,7 @@ def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path
 def test_an_image_that_changed_is_encoded_again(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     interrupted(model, photos, tmp_path / "x.npy", 9)
     os.utime(photos / "01 é.png", ns=(1, 1))
-    assert encode(model, photos, tmp_path / "x.npy", shard_size=3, batch_size=2).kept == 3
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=3, batch_size=2).earlier == 3
 
 
 @pytest.mark.medium

@@ -72,7 +72,7 @@ def test_ranks_are_those_of_the_dynamic_inverted_softmax(seed: int, embeddings: 
     assert plain.metrics != report.metrics
     assert report.normalized is not None
     assert report.normalized.before == plain.metrics
-    first = report.outcomes.t2i.found[:, 0]
+    first = report.outcomes.t2i.hits[:, 0]
     hits = RELEVANCE.images[report.outcomes.t2i.queries] == first
     assert hits.tolist() == [rank == 1 for rank in texts_ask]
 

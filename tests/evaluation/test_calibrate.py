@@ -56,7 +56,7 @@ def test_thresholds_reach_the_wanted_precision_on_new_data() -> None:
         assert relevant[above].mean() > wanted
         near = (scores >= threshold - 0.1) & (scores < threshold + 0.1)  # and not by being too high
         assert relevant[near].mean() == pytest.approx(wanted, abs=0.15)
-        assert curve.found(threshold) == pytest.approx((above & relevant).sum() / relevant.sum(), abs=0.05)
+        assert curve.recall(threshold) == pytest.approx((above & relevant).sum() / relevant.sum(), abs=0.05)
 
 
 @pytest.mark.medium

@@ -98,12 +98,12 @@ def test_a_drive_that_is_not_connected_keeps_its_images(
         usb.mkdir()
     report = build_index(model, [photos, usb], out)
     assert (report.count, report.removed) == (6, 0)
-    ((path, reason),) = report.kept
+    ((path, reason),) = report.unreached
     assert path == usb and "its items are kept" in reason
     if state == "empty":
         usb.rmdir()
     away.rename(usb)
-    assert build_index(model, [photos, usb], out).kept == []
+    assert build_index(model, [photos, usb], out).unreached == []
 
 
 class UnpluggedModel(ColourModel):
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_listed_keeps_its_images(
     monkeypatch.setattr(os, "scandir", refuse)
     report = build_index(model, photos, out)
     assert (report.count, report.removed) == (4, 0)
-    assert [path for path, _ in report.kept] == [photos / "deeper"]
+    assert [path for path, _ in report.unreached] == [photos / "deeper"]
 
 
 def test_ignore_rules_are_remembered(model: ColourModel, photos: Path, out: Path) -> None:
@@ -179,7 +179,11 @@ def test_followed_links_are_remembered_and_kept(
     assert build_index(model, photos, out).reused == 6
     away = usb.rename(usb.parent / "away")
     report = build_index(model, photos, out)
-    assert (report.reused, report.removed, [path for path, _ in report.kept]) == (6, 0, [photos / "2023"])
+    assert (report.reused, report.removed, [path for path, _ in report.unreached]) == (
+        6,
+        0,
+        [photos / "2023"],
+    )
     usb.mkdir()
     assert build_index(model, photos, out).removed == 0
     (photos / "2024").symlink_to(away)

@@ -135,8 +135,8 @@ def test_an_earlier_index_learns_what_its_files_say(model: ColourModel, album: P
     connection.close()
     with SearchEngine(model, Index.open(out)) as engine:
         assert len(engine.search("red")[0]) == 3
-        (doubt,) = engine.catalogue.doubts([parse_condition("taken > 2020")])
-    assert "no item has the key taken" in doubt and "openvse index" in doubt
+        (warning,) = engine.catalogue.warnings([parse_condition("taken > 2020")])
+    assert "no item has the key taken" in warning and "openvse index" in warning
     assert found(out, "date = 2026-03-03") == {"berlin.jpg", "drawn.png", "tokyo.jpg"}
     report = build_index(model, album, out)
     assert (report.reused, said(out)) == (3, now)

@@ -69,9 +69,9 @@ def test_a_threshold_is_the_score_of_a_probability() -> None:
     assert CURVE.highest() == pytest.approx(0.9)
     assert CURVE.threshold(1e-9) == 0.0
     assert (CURVE.threshold(0.5, gallery=500) or 0.0) > 0.5
-    assert CURVE.found(0.5) == pytest.approx(0.8)
-    assert CURVE.found(0.75) == pytest.approx(0.65)
-    assert CURVE.found(1.1) == 0.0
+    assert CURVE.recall(0.5) == pytest.approx(0.8)
+    assert CURVE.recall(0.75) == pytest.approx(0.65)
+    assert CURVE.recall(1.1) == 0.0
 
 
 @pytest.mark.parametrize("precision", [0.0, 1.1, float("nan")])

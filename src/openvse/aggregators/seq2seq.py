@@ -29,10 +29,10 @@ class Seq2Seq(SingleVector):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         """Read the real elements of each item."""
         # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
-        elements, kept = compact(local, mask)
+        elements, real = compact(local, mask)
         if torch.compiler.is_compiling():
             states = scanned_states(elements, *self.gru.all_weights[0])
-            return states[torch.arange(states.shape[0], device=states.device), kept.sum(dim=1) - 1]
-        packed = pack_padded_sequence(elements, kept.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
+            return states[torch.arange(states.shape[0], device=states.device), real.sum(dim=1) - 1]
+        packed = pack_padded_sequence(elements, real.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
         last: Tensor = self.gru(packed)[1][0]
         return last

@@ -60,23 +60,25 @@ def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Ques
     answered: dict[str, dict[str, str]] = {}
     for number, (name, model) in enumerate(answerers.items()):
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
-        found = predict(model, questions, store, batch_size=request.batch_size, progress=request.progress)
-        answered[name] = {each.question_id: each.answer for each in found}
-    kept = [
+        predictions = predict(
+            model, questions, store, batch_size=request.batch_size, progress=request.progress
+        )
+        answered[name] = {each.question_id: each.answer for each in predictions}
+    common = [
         question
         for question in questions.questions
         if question.answers and all(question.question_id in each for each in answered.values())
     ]
-    if not kept:
+    if not common:
         raise DataError(f"{questions.name}: no question has an answer to compare with: name another split")
-    truth = [question.answers for question in kept]
+    truth = [question.answers for question in common]
     votes = are_votes(truth)
     rows = []
     for name, each in answered.items():
-        said = [each[question.question_id] for question in kept]
-        scores = answer_accuracy(said, truth, votes=votes).tolist()
-        rows.append(AnswersOf(name, tuple(said), tuple(scores)))
-    return kept, rows
+        answers = [each[question.question_id] for question in common]
+        scores = answer_accuracy(answers, truth, votes=votes).tolist()
+        rows.append(AnswersOf(name, tuple(answers), tuple(scores)))
+    return common, rows
 
 
 def pick_questions(rows: Sequence[AnswersOf], count: int, pick: Pick = "differ", seed: int = 0) -> list[int]:

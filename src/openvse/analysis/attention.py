@@ -121,17 +121,17 @@ def map_images(
     """
     with evaluating(model), torch.inference_mode():
         texts = None if isinstance(model.similarity, Fused) else model.encode_text(list(gallery.captions))
-        found: list[ImageMap] = []
+        maps: list[ImageMap] = []
         for number, (image_id, path) in enumerate(images):
             place = _located(model, image_id, path, features)
             assert place.boxes is not None
             nothing = torch.zeros(len(place.boxes))
             first = ImageMap(name, image_id, path, "", "", nothing, place.boxes, place.tiled)
             if texts is None:
-                found += _pair_maps(model, place, gallery, number, first)
+                maps += _pair_maps(model, place, gallery, number, first)
             else:
-                found += _view_maps(model, place, gallery, number, first, texts)
-    return found
+                maps += _view_maps(model, place, gallery, number, first, texts)
+    return maps
 
 
 def _view_maps(
@@ -233,15 +233,15 @@ def _answer_maps(
 ) -> Iterator[ImageMap]:
     assert one.image_weights is not None and one.boxes is not None and one.word_weights is not None
     answer = one.guesses[0]
-    said = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
+    title = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
     right = bool(answer_accuracy([answer.answer], [truth], votes=False)[0]) if truth else None
     if right is False:
-        said += f", truth: {truth[0]}"
+        title += f", truth: {truth[0]}"
     for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True)):
         words = tuple(zip(one.words, read.tolist(), strict=True))
         view = f"reduction {row + 1}"
         yield ImageMap(
-            name, image_id, path, view, "attention", seen, one.boxes, one.tiled, said, right, words
+            name, image_id, path, view, "attention", seen, one.boxes, one.tiled, title, right, words
         )
 
 
@@ -473,16 +473,16 @@ def look(models: Mapping[str, Model], request: Request, asked: Subjects) -> list
     Raises:
         OpenVSEError: a model has no maps, or the data cannot be used.
     """
-    found: list[list[ImageMap]] = []
+    maps: list[list[ImageMap]] = []
     for number, (name, model) in enumerate(models.items()):
         if isinstance(model, TwoTower):
-            found.append(_towers(name, model, request, request.store(number), asked))
+            maps.append(_towers(name, model, request, request.store(number), asked))
         elif isinstance(model, Answerer):
-            found.append(_answers(name, model, request, asked))
+            maps.append(_answers(name, model, request, asked))
         else:
             raise OpenVSEError(f"{name} {model.purpose}, and has no maps over an image: name another model")
-    order = list(dict.fromkeys(one.image_id for each in found for one in each))
-    return [one for image in order for each in found for one in each if one.image_id == image]
+    order = list(dict.fromkeys(one.image_id for each in maps for one in each))
+    return [one for image in order for each in maps for one in each if one.image_id == image]
 
 
 def _towers(
@@ -512,10 +512,10 @@ def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> l
         ]
     questions = request.part(open_questions(request.data, allow_outside=request.allow_outside))
     drawn = pick_images(questions.as_corpus(), asked.count, asked.seed)
-    found = []
+    maps = []
     for image_id, path in zip(drawn.image_ids, drawn.image_paths, strict=True):
         own = [q for q in questions.questions if q.image_id == image_id][:1]
         texts = asked.captions or [q.text for q in own]
         truths = [] if asked.captions else [truths_of(q) for q in own]
-        found += map_answers(name, model, (image_id, path), texts, truths)
-    return found
+        maps += map_answers(name, model, (image_id, path), texts, truths)
+    return maps

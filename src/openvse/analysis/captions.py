@@ -100,16 +100,16 @@ def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
     image_of[corpus.relevance.texts] = corpus.relevance.images
     apart = image_of[first] != image_of[second[random]]
     pairs = {"same image": (first, second), "different images": (first[apart], second[random][apart])}
-    found = {
+    similarity = {
         (name, kind): cosines(each, *pair) for name, each in texts.items() for kind, pair in pairs.items()
     }
     summary = [
         (*of, len(v), float(v.mean()), *np.percentile(v, (5, 50, 95)).tolist(), float((v < 0).mean()))
-        for of, v in found.items()
+        for of, v in similarity.items()
     ]
     rows = [
         (*of, float(BINS[at]), float(BINS[at + 1]), float(share))
-        for of, v in found.items()
+        for of, v in similarity.items()
         for at, share in enumerate(np.histogram(v, BINS)[0] / len(v))
     ]
     columns = ("model", "captions of", "pairs", "mean", "5 %", "median", "95 %", "share below 0")
@@ -118,15 +118,15 @@ def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
         NAME,
         Table(columns, summary),
         {"": Table(header, rows), "summary": Table(columns, summary)},
-        {"": lambda: _draw([*texts], found)},
+        {"": lambda: _draw([*texts], similarity)},
     )
 
 
-def _draw(names: Sequence[str], found: Mapping[tuple[str, str], np.ndarray]) -> Figure:
+def _draw(names: Sequence[str], similarity: Mapping[tuple[str, str], np.ndarray]) -> Figure:
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
     middles = (BINS[1:] + BINS[:-1]) / 2
-    for (name, kind), values in found.items():
+    for (name, kind), values in similarity.items():
         share, ink = 100 * np.histogram(values, BINS)[0] / len(values), colour(names.index(name))
         same = kind == "same image"
         axes.plot(middles, share, "-" if same else "--", color=ink, label=f"{name}, {kind}")
@@ -135,7 +135,7 @@ def _draw(names: Sequence[str], found: Mapping[tuple[str, str], np.ndarray]) -> 
     axes.set_xlabel("cosine of two captions")
     axes.set_ylabel("pairs (%)")
     axes.set_ylim(bottom=0)
-    least = min(float(values.min()) for values in found.values())
+    least = min(float(values.min()) for values in similarity.values())
     axes.set_xlim(max(-0.5, least - 0.05), 1.0)
     legend_below(figure, axes, columns=2 if len(names) == 1 else 1)
     return figure

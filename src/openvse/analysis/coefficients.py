@@ -56,8 +56,8 @@ class Curve:
 
 def k_max(size: int, k: int) -> list[float]:
     """Return the coefficients of the mean of the k largest of ``size`` values; 1 is max pooling, ``size`` the mean."""
-    kept = min(k, size)
-    return [1 / kept] * kept + [0.0] * (size - kept)
+    taken = min(k, size)
+    return [1 / taken] * taken + [0.0] * (size - taken)
 
 
 def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list[Curve]:
@@ -69,7 +69,7 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
     Raises:
         OpenVSEError: a model has no pooling with coefficients that depend only on the size.
     """
-    found = []
+    curves = []
     for name, model in towers.items():
         own = [
             Curve(name, side, place, size, tuple(values))
@@ -81,8 +81,8 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
             raise OpenVSEError(
                 f"{name} has no learned coefficients (its aggregators: {kinds}): name a model with gpo or fs_pool"
             )
-        found += own
-    return found
+        curves += own
+    return curves
 
 
 def analyze_coefficients(

@@ -55,11 +55,11 @@ def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
         if "loss" in r
     ]
     negatives = [
-        (name, found["term"] or "", found["side"], r["global_step"], float(value))
+        (name, match["term"] or "", match["side"], r["global_step"], float(value))
         for name, run in runs.items()
         for r in run.of("diagnostics")
         for key, value in r.items()
-        if (found := _NEGATIVES.match(key))
+        if (match := _NEGATIVES.match(key))
     ]
     tables = {
         "validation": Table(("run", "epoch", metric), validation),

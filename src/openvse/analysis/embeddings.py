@@ -128,7 +128,7 @@ def recall_by_group(
     """Cut captions into groups of about equal size by a number, and return R@K of their search for images."""
     ranks = {query.query: query.rank for query in hits if query.side == "t2i"}
     queries = np.array(sorted(ranks))
-    found = np.array([ranks[query] <= at for query in queries])
+    correct = np.array([ranks[query] <= at for query in queries])
     chosen = values[queries]
     cuts = np.unique(np.quantile(chosen, np.linspace(0, 1, GROUPS + 1)).round().astype(np.int64))
     groups = []
@@ -138,9 +138,9 @@ def recall_by_group(
         top = high if last else high - 1
         if inside.any():
             label = f"{low}" if top <= low else f"{low} to {top}"
-            groups.append(Group(what, label, int(inside.sum()), 100 * float(found[inside].mean())))
+            groups.append(Group(what, label, int(inside.sum()), 100 * float(correct[inside].mean())))
     if not groups:  # all captions have the same number
-        groups.append(Group(what, f"{cuts[0]}", len(found), 100 * float(found.mean())))
+        groups.append(Group(what, f"{cuts[0]}", len(correct), 100 * float(correct.mean())))
     return groups
 
 
@@ -165,20 +165,22 @@ def analyze_embeddings(
         require_sklearn()
     corpus = embedded[0].corpus
     hits = [find_hits(each, K) for each in embedded]
-    occurrence = {each.name: count_hits(each, found) for each, found in zip(embedded, hits, strict=True)}
+    occurrence = {
+        each.name: count_hits(each, first_hits) for each, first_hits in zip(embedded, hits, strict=True)
+    }
     measures = [measure_space(each, occurrence[each.name], seed) for each in embedded]
     lengths = np.array([len(words_of(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
     groups = {
-        each.name: [recall_by_group(found, values, what) for values, what in kinds]
-        for each, found in zip(embedded, hits, strict=True)
+        each.name: [recall_by_group(first_hits, values, what) for values, what in kinds]
+        for each, first_hits in zip(embedded, hits, strict=True)
     }
     uncertain = uncertain_items(embedded)
-    for each, found in zip(embedded, hits, strict=True):
+    for each, first_hits in zip(embedded, hits, strict=True):
         if each.name in uncertain:
             places_of = percentiles(uncertain[each.name]["text"])
-            groups[each.name].append(recall_by_group(found, places_of, UNCERTAINTY))
+            groups[each.name].append(recall_by_group(first_hits, places_of, UNCERTAINTY))
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
     figures = {"": lambda: _draw(occurrence, groups)}
@@ -294,5 +296,5 @@ def _places(embedded: Embedded, seed: int) -> tuple[np.ndarray, np.ndarray]:
     sides = embedded.images.vectors[rows], embedded.texts.vectors[columns]
     both = torch.cat([directions(side.mean(dim=1)) for side in sides])
     perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
-    found = TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(both.numpy())
-    return found[: len(drawn)], found[len(drawn) :]
+    points = TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(both.numpy())
+    return points[: len(drawn)], points[len(drawn) :]

@@ -72,25 +72,25 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
     pairs = set(zip(relevance.images.tolist(), relevance.texts.tolist(), strict=True))
     queries = []
     for side, outcomes in (("t2i", report.outcomes.t2i), ("i2t", report.outcomes.i2t)):
-        for query, rank, found in zip(outcomes.queries, outcomes.ranks, outcomes.found, strict=True):
-            asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in found]
+        for query, rank, items in zip(outcomes.queries, outcomes.ranks, outcomes.hits, strict=True):
+            asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in items]
             images, texts = torch.tensor(asked).T
             scores = embedded.member.score_pairs(images, texts, "cpu").tolist()
             hits = tuple(
                 Retrieved(int(position), score, pair in pairs)
-                for position, score, pair in zip(found, scores, asked, strict=True)
+                for position, score, pair in zip(items, scores, asked, strict=True)
             )
             queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))
     return queries
 
 
 def pick_queries(
-    found: Sequence[QueryHits], count: int, pick: Pick = "random", seed: int = 0
+    candidates: Sequence[QueryHits], count: int, pick: Pick = "random", seed: int = 0
 ) -> dict[str, list[int]]:
     """Choose queries of each direction by the hits of one model.
 
     Args:
-        found: the hits of all queries.
+        candidates: the hits of all queries.
         count: how many queries of each direction to choose.
         pick: ``random`` draws them, ``first`` takes the first ones, ``missed`` draws among those without a right hit.
     """
@@ -98,7 +98,7 @@ def pick_queries(
     for side in ("t2i", "i2t"):
         queries = [
             each.query
-            for each in found
+            for each in candidates
             if each.side == side and not (pick == "missed" and any(hit.right for hit in each.hits))
         ]
         if pick != "first":
@@ -130,8 +130,8 @@ def analyze_hits(
         each
         for side, queries in chosen.items()
         for query in queries
-        for found in by_model
-        for each in found
+        for answered in by_model
+        for each in answered
         if (each.side, each.query) == (side, query)
     ]
     corpus, several = embedded[0].corpus, len(embedded) > 1
@@ -199,9 +199,9 @@ def _draw_images(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) -
         for axes in row:
             blank(axes)
         place = "" if each.rank <= top else f"\n(right at {each.rank})"
-        said = lines_of(corpus.captions[each.query], 24, most=5)
+        lines = lines_of(corpus.captions[each.query], 24, most=5)
         name = f"{each.model}\n" if several else ""
-        row[0].text(0.0, 0.5, f"{name}{said}{place}", va="center", fontsize=7, transform=row[0].transAxes)
+        row[0].text(0.0, 0.5, f"{name}{lines}{place}", va="center", fontsize=7, transform=row[0].transAxes)
         for axes, hit in zip(row[1:], each.hits, strict=False):
             axes.imshow(small_image(corpus.image_paths[hit.position]))
             mark, ink = marked(hit.right)

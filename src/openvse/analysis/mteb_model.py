@@ -187,6 +187,6 @@ def _relevant(corpus: Corpus, direction: Direction) -> dict[str, dict[str, int]]
     relevant: dict[str, dict[str, int]] = {}
     pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
     for image, text in pairs:
-        query, found = (f"t{text}", f"i{image}") if direction == "t2i" else (f"i{image}", f"t{text}")
-        relevant.setdefault(query, {})[found] = 1
+        query, answer = (f"t{text}", f"i{image}") if direction == "t2i" else (f"i{image}", f"t{text}")
+        relevant.setdefault(query, {})[answer] = 1
     return relevant

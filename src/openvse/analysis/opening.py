@@ -71,14 +71,14 @@ def open_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
 
 def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
     """Return models that all are of a kind; raise OpenVSEError if one is of another kind."""
-    found: dict[str, Kind] = {}
+    chosen: dict[str, Kind] = {}
     for name, model in models.items():
         if not isinstance(model, kind):
             raise OpenVSEError(
                 f"{name} {model.purpose}, and this analysis needs a model that {kind.purpose}: name another model"
             )
-        found[name] = model
-    return found
+        chosen[name] = model
+    return chosen
 
 
 def named_sources(words: Sequence[str]) -> dict[str, str]:
@@ -145,14 +145,14 @@ def embed_all(
     together = embed_ensemble(
         models, corpus, stores, batch_size=request.batch_size, progress=request.progress
     )
-    found = []
+    embedded = []
     for number, ((name, model), member) in enumerate(zip(towers.items(), together.members, strict=True)):
         warnings = leakage_lines([(name, model)], together.corpus)
-        found.append(Embedded(name, model, together.corpus, member.images, member.texts, warnings))
+        embedded.append(Embedded(name, model, together.corpus, member.images, member.texts, warnings))
         own = tuple(filter(None, [request.store(number)]))
         if (bank := open_bank([model], whole, replace(request, features=own))) is not None:
-            found.append(replace(found[-1], name=f"{name}, query bank", bank=bank))
-    return found
+            embedded.append(replace(embedded[-1], name=f"{name}, query bank", bank=bank))
+    return embedded
 
 
 def warnings_of(embedded: Iterable[Embedded]) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def score_folds(
     """
     count = int(plan.fold.max()) + 1
     pairs = len(plan.corpus.relevance.images)
-    found = PairScores(
+    scores = PairScores(
         *(np.full(pairs, np.nan) for _ in range(2)), *(np.zeros(pairs, dtype=np.int64) for _ in range(2))
     )
     base = retrieval_recipe(plan.recipe, [*plan.overrides, "data.source=unused"])
@@ -134,10 +134,10 @@ def score_folds(
         # Without stored features, images are read from where they are.
         more = stores.overrides if stores.images else (*stores.overrides, "data.allow_outside=true")
         recipe = retrieval_recipe(plan.recipe, [*plan.overrides, source, *more])
-        told = f"training {number + 1} of {count}: without fold {number + 1}"
-        model = trainings.best(recipe, plan.folder / f"fold_{number + 1}", told)
-        _score(plan, number, model, stores, found)
-    return found
+        step = f"training {number + 1} of {count}: without fold {number + 1}"
+        model = trainings.best(recipe, plan.folder / f"fold_{number + 1}", step)
+        _score(plan, number, model, stores, scores)
+    return scores
 
 
 def _write_fold(plan: FoldPlan, number: int, stores: SharedStores) -> Path:
@@ -159,7 +159,7 @@ def _write_fold(plan: FoldPlan, number: int, stores: SharedStores) -> Path:
 
 
 @torch.inference_mode()
-def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, found: PairScores) -> None:
+def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, results: PairScores) -> None:
     """Fill in the scores of the pairs of a fold."""
     inside = np.flatnonzero(plan.fold == number)
     held = plan.corpus.select(inside)
@@ -173,13 +173,13 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
     )
     by_text = (scores - scores.mean(axis=0)) / scores.std(axis=0).clip(min=1e-9)
     # ``select`` keeps the pairs of an image in their order, sorted by the image.
-    kept = np.flatnonzero(np.isin(plan.corpus.relevance.images, inside))
-    kept = kept[np.argsort(plan.corpus.relevance.images[kept], kind="stable")]
+    pairs = np.flatnonzero(np.isin(plan.corpus.relevance.images, inside))
+    pairs = pairs[np.argsort(plan.corpus.relevance.images[pairs], kind="stable")]
     pair = own.images, own.texts
-    found.score[kept] = scores[pair]
-    found.standing[kept] = (by_image[pair] + by_text[pair]) / 2
-    found.rank[kept] = (scores[:, own.texts] >= scores[pair]).sum(axis=0)
-    found.fits[kept] = inside[scores[:, own.texts].argmax(axis=0)]
+    results.score[pairs] = scores[pair]
+    results.standing[pairs] = (by_image[pair] + by_text[pair]) / 2
+    results.rank[pairs] = (scores[:, own.texts] >= scores[pair]).sum(axis=0)
+    results.fits[pairs] = inside[scores[:, own.texts].argmax(axis=0)]
 
 
 NAME = "suspicious"
@@ -212,15 +212,15 @@ def measure_precision(order: Int[np.ndarray, "P"], exchanged: Bool[np.ndarray, "
         order: the pairs, the most suspicious first.
         exchanged: which pairs were exchanged; at least one was.
     """
-    found = exchanged[order]
-    precision = 100 * np.cumsum(found) / np.arange(1, len(found) + 1)
-    number = int(found.sum())
+    ordered = exchanged[order]
+    precision = 100 * np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
+    number = int(ordered.sum())
     return Precision(
         number,
         float(precision[number - 1]),
         float(precision[max(1, number // 5) - 1]),
-        float(precision[found].mean()),
-        100 * number / len(found),
+        float(precision[ordered].mean()),
+        100 * number / len(ordered),
         precision,
     )
 

@@ -135,18 +135,18 @@ class Sweep:
             [(axis, value, changes) for value, changes in zip(axis.values, axis.overrides, strict=True)]
             for axis in self.axes
         ]
-        found = []
+        settings = []
         for chosen in product(*choices):
             names = (f"{axis.label}-{value}" for axis, value, _ in chosen)
             name = re.sub(r"[^\w.+-]+", "-", "_".join(names)).strip("-")
             overrides = tuple(each for _, _, changes in chosen for each in changes)
-            found.append(Setting(name, tuple(value for _, value, _ in chosen), overrides))
-        folders = [setting.name for setting in found]
+            settings.append(Setting(name, tuple(value for _, value, _ in chosen), overrides))
+        folders = [setting.name for setting in settings]
         if bad := next((f for f in folders if len(f) > _LONGEST_NAME or folders.count(f) > 1), None):
             raise OpenVSEError(
                 f"{bad[:80]!r} cannot be the folder of one setting: give values short names, --setting NAME:KEY=VALUE"
             )
-        return found
+        return settings
 
 
 def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str, ...], tuple[Axis, ...]]:
@@ -253,7 +253,7 @@ def run_sweep(
     recipes = [[_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in settings]
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
         runs = _Runs(sweep, watcher, progress)
-        found, done, total = [], 0, len(settings) * len(sweep.seeds)
+        results, done, total = [], 0, len(settings) * len(sweep.seeds)
         for setting, of_seeds in zip(settings, recipes, strict=True):
             reached = []
             for seed, recipe in zip(sweep.seeds, of_seeds, strict=True):
@@ -262,8 +262,8 @@ def run_sweep(
                 done += 1
                 if progress is not None:
                     progress("trainings", done, total)
-            found.append(Swept(setting, tuple(reached)))
-    return found
+            results.append(Swept(setting, tuple(reached)))
+    return results
 
 
 def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ()) -> RetrievalRecipe:
@@ -288,11 +288,11 @@ class _Runs:
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
         model = self._trainings.best(recipe, folder, place)
-        kept = stores.embed(model, corpus.split(sweep.split))
-        report = evaluate(kept.images, kept.texts, kept.corpus.relevance, model.similarity, resamples=0)
+        cached = stores.embed(model, corpus.split(sweep.split))
+        report = evaluate(cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0)
         metrics = dict(report.metrics)
-        if kept.images.vectors.shape[1] > 1:
-            embedded = Embedded(setting.name, model, kept.corpus, kept.images, kept.texts)
+        if cached.images.vectors.shape[1] > 1:
+            embedded = Embedded(setting.name, model, cached.corpus, cached.images, cached.texts)
             metrics[VIEW_COSINE] = measure_views(embedded)[0].mean_similarity
         write_whole(folder / RESULT, json.dumps(asked | {"metrics": metrics}, indent=2) + "\n")
         return metrics
@@ -318,24 +318,24 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         OpenVSEError: the run has another recipe or other data.
     """
     try:
-        kept = json.loads(read_text(path))
+        record = json.loads(read_text(path))
     except (OSError, ValueError):
         return None
     wanted = json.loads(json.dumps(asked))
-    if kept.get("recipe") != wanted["recipe"]:
-        before = kept.get("recipe") or {}
+    if record.get("recipe") != wanted["recipe"]:
+        before = record.get("recipe") or {}
         keys = {*before, *wanted["recipe"]}
         changed = sorted(key for key in keys if before.get(key) != wanted["recipe"].get(key))
         raise OpenVSEError(
             f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
         )
-    before = kept.get("data") or {}  # an earlier version did not note them
+    before = record.get("data") or {}  # an earlier version did not note them
     if changed := [split for split, digest in wanted["data"].items() if before.get(split, digest) != digest]:
         raise OpenVSEError(
             f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot "
             f"stand beside new ones: choose another --out for this sweep"
         )
-    return dict(kept["metrics"]) if kept.get("split") == wanted["split"] else None
+    return dict(record["metrics"]) if record.get("split") == wanted["split"] else None
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -348,48 +348,48 @@ def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(metrics)) or ("rsum",)
 
 
-def analyze_sweep(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> Analysis:
+def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> Analysis:
     """Draw metrics over what was varied: a line over numbers, a heat map over two axes, or a point for each setting.
 
     Args:
-        found: what each setting reached, in the order of ``sweep.settings()``.
+        results: what each setting reached, in the order of ``sweep.settings()``.
         metrics: the metrics to draw; the first one says which setting is best.
 
     Raises:
         OpenVSEError: no run has such a metric.
     """
     for metric in metrics:
-        if all(each.mean(metric) is None for each in found):
+        if all(each.mean(metric) is None for each in results):
             raise OpenVSEError(
                 f"no model of this sweep has several views, so none has a {metric}: draw another metric"
             )
     figures: dict[str, Draw] = {
-        "" if metric == metrics[0] else metric: partial(_draw, sweep, found, metric) for metric in metrics
+        "" if metric == metrics[0] else metric: partial(_draw, sweep, results, metric) for metric in metrics
     }
-    summary, table = _tables(sweep, found, metrics)
+    summary, table = _tables(sweep, results, metrics)
     return Analysis(NAME, summary, {"": table}, figures)
 
 
-def _tables(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:
+def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:
     """Return a table of what was asked for, and one with all recalls; both have one row for each setting."""
-    has_views = any(each.mean(VIEW_COSINE) is not None for each in found)
+    has_views = any(each.mean(VIEW_COSINE) is not None for each in results)
     names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
     values = {
-        axis.label: [_plain(each.setting.at[number]) for each in found]
+        axis.label: [_plain(each.setting.at[number]) for each in results]
         for number, axis in enumerate(sweep.axes)
     }
-    means = {name: [_cell(each.mean(name)) for each in found] for name in names}
-    spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in found] for metric in metrics}
-    best = _best(found, metrics[0])
+    means = {name: [_cell(each.mean(name)) for each in results] for name in names}
+    spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in results] for metric in metrics}
+    best = _best(results, metrics[0])
     shown = {metric: means[metric] for metric in metrics} | (spread if len(sweep.seeds) > 1 else {})
-    marks = ["best" if each is best else "" for each in found]
-    seeds = [len(each.metrics) for each in found]
+    marks = ["best" if each is best else "" for each in results]
+    seeds = [len(each.metrics) for each in results]
     return Table.of({**values, **shown, "": marks}), Table.of({**values, **means, **spread, "seeds": seeds})
 
 
-def _best(found: Sequence[Swept], metric: str) -> Swept:
+def _best(results: Sequence[Swept], metric: str) -> Swept:
     sign = -1 if metric in _RANKS else 1
-    known = [each for each in found if each.mean(metric) is not None]
+    known = [each for each in results if each.mean(metric) is not None]
     return max(known, key=lambda each: sign * (each.mean(metric) or 0.0))
 
 
@@ -404,21 +404,21 @@ def _cell(value: float | None) -> Cell:
     return "" if value is None else value
 
 
-def _draw(sweep: Sweep, found: Sequence[Swept], metric: str) -> Figure:
+def _draw(sweep: Sweep, results: Sequence[Swept], metric: str) -> Figure:
     title = "cosine of two views" if metric == VIEW_COSINE else metric_title(metric)
     label = f"{title} on {sweep.split}"
     varied = [axis for axis in sweep.axes if len(axis.values) > 1]
     if len(varied) == 2:
-        return _draw_grid(varied, found, metric, label)
+        return _draw_grid(varied, results, metric, label)
     if len(varied) == 1 and varied[0].numbers is not None:
-        return _draw_line(varied[0], found, metric, label)
-    return _draw_points(found, metric, label)
+        return _draw_line(varied[0], results, metric, label)
+    return _draw_points(results, metric, label)
 
 
-def _draw_grid(axes_of: Sequence[Axis], found: Sequence[Swept], metric: str, label: str) -> Figure:
+def _draw_grid(axes_of: Sequence[Axis], results: Sequence[Swept], metric: str, label: str) -> Figure:
     down, across = axes_of
     # The settings are in the order of the axes, and the last one varies fastest.
-    means = [each.mean(metric) for each in found]
+    means = [each.mean(metric) for each in results]
     values = np.array([np.nan if mean is None else mean for mean in means]).reshape(len(down.values), -1)
     figure = new_figure(COLUMN, 0.42 * len(down.values) + 1.1)
     axes = figure.subplots()
@@ -428,30 +428,30 @@ def _draw_grid(axes_of: Sequence[Axis], found: Sequence[Swept], metric: str, lab
     axes.set_xlabel(across.label)
     axes.set_ylabel(down.label)
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
-    best = _best(found, metric).mean(metric)
+    best = _best(results, metric).mean(metric)
     digits = 3 if metric == VIEW_COSINE else 1
     for (row, column), value in np.ndenumerate(values):
         ink, weight = "black" if value > middle else "white", "bold" if value == best else "normal"
         text = "" if np.isnan(value) else f"{value:.{digits}f}"
         axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink, weight=weight)
-    seeds = len(found[0].metrics)
+    seeds = len(results[0].metrics)
     figure.colorbar(drawn, ax=axes, label=label + (f", mean of {seeds} seeds" if seeds > 1 else ""))
     return figure
 
 
-def _draw_line(axis: Axis, found: Sequence[Swept], metric: str, label: str) -> Figure:
+def _draw_line(axis: Axis, results: Sequence[Swept], metric: str, label: str) -> Figure:
     figure = new_figure(COLUMN, 2.3)
     axes = figure.subplots()
     numbers = axis.numbers or []
     points = sorted(
         (number, mean, each.spread(metric) or 0.0)
-        for number, each in zip(numbers, found, strict=True)
+        for number, each in zip(numbers, results, strict=True)
         if (mean := each.mean(metric)) is not None
     )
     draw_line(axes, points, metric)
     axes.set_xlabel(axis.label)
     axes.set_ylabel(label)
-    _say_bars(axes, found)
+    _say_bars(axes, results)
     return figure
 
 
@@ -467,14 +467,14 @@ def draw_line(axes: Axes, points: Sequence[tuple[float, float, float]], metric: 
         axes.set_ylim(min(0.0, *means), 1.05)
 
 
-def _draw_points(found: Sequence[Swept], metric: str, label: str) -> Figure:
-    known = [(each, mean) for each in found if (mean := each.mean(metric)) is not None]
+def _draw_points(results: Sequence[Swept], metric: str, label: str) -> Figure:
+    known = [(each, mean) for each in results if (mean := each.mean(metric)) is not None]
     figure = new_figure(COLUMN, 0.24 * len(known) + 0.9)
     axes = figure.subplots()
     names = [", ".join(each.setting.at) for each, _ in known]
     draw_points(axes, names, [mean for _, mean in known], [e.spread(metric) or 0.0 for e, _ in known], metric)
     axes.set_xlabel(label)
-    _say_bars(axes, found)
+    _say_bars(axes, results)
     return figure
 
 
@@ -496,7 +496,7 @@ def draw_points(
     axes.locator_params(axis="x", nbins=5)
 
 
-def _say_bars(axes: Axes, found: Sequence[Swept]) -> None:
+def _say_bars(axes: Axes, results: Sequence[Swept]) -> None:
     """Say above a figure what its error bars are."""
-    if len(found[0].metrics) > 1:
-        axes.set_title(f"mean and standard deviation of {len(found[0].metrics)} seeds", fontsize=7)
+    if len(results[0].metrics) > 1:
+        axes.set_title(f"mean and standard deviation of {len(results[0].metrics)} seeds", fontsize=7)

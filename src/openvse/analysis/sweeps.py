@@ -41,11 +41,11 @@ class KeptSweep:
 
     def by(self, key: str, metric: str) -> dict[str, list[float]]:
         """Return the metric of all settings by their value of a key; without a key, under an empty name."""
-        found: dict[str, list[float]] = {}
+        by_value: dict[str, list[float]] = {}
         for row in self.rows:
             if row.get(metric):
-                found.setdefault(row[key] if key else "", []).append(float(row[metric]))
-        return found
+                by_value.setdefault(row[key] if key else "", []).append(float(row[metric]))
+        return by_value
 
 
 def read_sweep(folder: Path) -> KeptSweep:
@@ -96,11 +96,11 @@ def analyze_sweeps(sweeps: Mapping[str, KeptSweep], over: Sequence[str], metrics
                 f"{name} has no {missing}: give another --metric, or sweep with --metric {missing}"
             )
     rows = [
-        (name, key, value, metric, float(np.mean(found)), _spread(found), len(found))
+        (name, key, value, metric, float(np.mean(values)), _spread(values), len(values))
         for metric in metrics
         for key in over or [""]
         for name, sweep in sweeps.items()
-        for value, found in sweep.by(key, metric).items()
+        for value, values in sweep.by(key, metric).items()
     ]
     table = Table(("sweep", "key", "value", "metric", "mean", "spread", "settings"), rows)
     figures: dict[str, Draw] = {
@@ -120,15 +120,15 @@ def _draw(sweeps: Mapping[str, KeptSweep], over: Sequence[str], metric: str) -> 
         panels = [[("", "", together)]]
     else:
         panels = [[(name, key, sweep.by(key, metric)) for name, sweep in sweeps.items()] for key in over]
-    names = [len(found) for row in panels for *_, found in row if None in map(number_in, found)]
+    names = [len(groups) for row in panels for *_, groups in row if None in map(number_in, groups)]
     width = COLUMN if len(panels[0]) == 1 else PAGE / 3 * max(2, len(panels[0]))
     figure = new_figure(width, len(panels) * max(2.1, 0.24 * max(names, default=0) + 0.9))
     grid = figure.subplots(len(panels), len(panels[0]), squeeze=False)
     for line, row in zip(grid, panels, strict=True):
-        for axes, (name, key, found) in zip(line, row, strict=True):
-            means = [float(np.mean(values)) for values in found.values()]
-            spread = [_spread(values) for values in found.values()]
-            numbers = [number_in(value) for value in found]
+        for axes, (name, key, groups) in zip(line, row, strict=True):
+            means = [float(np.mean(values)) for values in groups.values()]
+            spread = [_spread(values) for values in groups.values()]
+            numbers = [number_in(value) for value in groups]
             axes.set_title(lines_of(name, 30) if len(sweeps) > 1 else "")
             if key and None not in numbers:
                 points = sorted(zip([n for n in numbers if n is not None], means, spread, strict=True))
@@ -136,8 +136,8 @@ def _draw(sweeps: Mapping[str, KeptSweep], over: Sequence[str], metric: str) -> 
                 axes.set_xlabel(key)
                 axes.set_ylabel(label)
             else:
-                draw_points(axes, [*found], means, spread, metric)
+                draw_points(axes, [*groups], means, spread, metric)
                 axes.set_xlabel(label)
-    if any(len(values) > 1 for row in panels for *_, found in row for values in found.values()):
+    if any(len(values) > 1 for row in panels for *_, groups in row for values in groups.values()):
         figure.suptitle("mean and standard deviation over all settings", fontsize=7)
     return figure

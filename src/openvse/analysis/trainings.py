@@ -48,12 +48,12 @@ def retrieval_recipe(recipe: str, overrides: Sequence[str]) -> RetrievalRecipe:
     Raises:
         OpenVSEError: the recipe is of another task, or see ``load_recipe``.
     """
-    found = load_recipe(recipe, overrides)
-    if not isinstance(found, RetrievalRecipe):
+    loaded = load_recipe(recipe, overrides)
+    if not isinstance(loaded, RetrievalRecipe):
         raise OpenVSEError(
-            f"recipe {found.name} is for the task {found.task}: name a recipe of retrieval, as 'openvse recipes' lists"
+            f"recipe {loaded.name} is for the task {loaded.task}: name one of retrieval; 'openvse recipes' lists them"
         )
-    return found
+    return loaded
 
 
 def share_stores(
@@ -103,7 +103,7 @@ class Trainings:
 
     def __init__(self, watcher: Watcher | None) -> None:
         self._watcher = watcher = watcher or Silent()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.started, self.step, self.epoch = watcher.started, watcher.step, watcher.epoch
 
     def best(self, recipe: RetrievalRecipe, folder: Path, message: str) -> TwoTower:
@@ -130,6 +130,6 @@ class Trainings:
             self._watcher.note(message)
 
     def _new(self, message: str) -> bool:
-        new = message not in self._told
-        self._told.add(message)
+        new = message not in self._logged
+        self._logged.add(message)
         return new

@@ -39,29 +39,31 @@ def percentiles(values: Float[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
     return places * 100 // max(1, len(values))
 
 
-def uncertain_table(embedded: Sequence[Embedded], found: Mapping[str, Uncertain]) -> Table:
+def uncertain_table(embedded: Sequence[Embedded], uncertainty: Mapping[str, Uncertain]) -> Table:
     """Return all images and captions of each model, the most uncertain first."""
     corpus = embedded[0].corpus
     items = {"image": corpus.image_ids, "text": corpus.captions}
     rows = [
         (name, side, items[side][at], float(values[at]))
-        for name, sides in found.items()
+        for name, sides in uncertainty.items()
         for side, values in sides.items()
         for at in np.argsort(-values, kind="stable")
     ]
     return Table(("model", "kind", "item", "uncertainty"), rows)
 
 
-def draw_uncertainty(found: Mapping[str, Uncertain], recalls: Mapping[str, Mapping[str, float]]) -> Figure:
+def draw_uncertainty(
+    uncertainty: Mapping[str, Uncertain], recalls: Mapping[str, Mapping[str, float]]
+) -> Figure:
     """Draw how the uncertainties are spread, and the recall of captions from certain to uncertain.
 
     Args:
-        found: the uncertainties of each model.
+        uncertainty: of each model.
         recalls: for each model, R@10 of groups of captions by the percentiles of their uncertainty.
     """
     figure = new_figure(PAGE, 2.5)
     spread, recall = figure.subplots(1, 2)
-    for number, (name, sides) in enumerate(found.items()):
+    for number, (name, sides) in enumerate(uncertainty.items()):
         for style, (side, values) in zip(("-", "--"), sides.items(), strict=True):
             share = np.linspace(0, 100, len(values))
             spread.plot(np.sort(values), share, style, color=colour(number), label=f"{name}, {side}s")

@@ -72,17 +72,17 @@ def measure_views(embedded: Embedded) -> list[Views]:
         for side, other in (("image", 2), ("text", 1)):
             wins = best.any(dim=other).double()
             won[side] += (wins / wins.sum(dim=1, keepdim=True)).sum(dim=0).numpy()
-    found = [
+    statistics = [
         Views(embedded.name, side, won[side] / len(relevance.images), *_spread(each))
         for side, each in sides.items()
         if each.vectors.shape[1] > 1
     ]
-    if not found:
+    if not statistics:
         raise OpenVSEError(
             f"{embedded.name} has one embedding of each item, so no views: name a model with multi_view, pie_net or "
             f"slot_attention"
         )
-    return found
+    return statistics
 
 
 def _spread(embedded: EmbeddingSet) -> tuple[Float[np.ndarray, "K K"], float]:

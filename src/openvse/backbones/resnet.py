@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.backbones.base import Backbone, cells
-from openvse.errors import ModelError, RecipeError, said_by
+from openvse.errors import ModelError, RecipeError, message_of
 from openvse.files import read_text
 from openvse.media.resizing import resized_middle
 from openvse.types import Features, Inputs
@@ -316,7 +316,7 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
         SafetensorError,
     ) as error:
         raise ModelError(
-            f"weights {path} cannot be read ({said_by(error, 100)}): give a .safetensors or .pth file that "
+            f"weights {path} cannot be read ({message_of(error, 100)}): give a .safetensors or .pth file that "
             f"holds only tensors"
         ) from error
     weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read

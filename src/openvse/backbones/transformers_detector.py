@@ -107,12 +107,12 @@ def _queries(
     output = detector(pixel_values=pixels)
     # DETR and YOLOS choose one of the classes or none; the others decide about each class separately.
     one_of = output.logits.shape[-1] == detector.config.num_labels + 1
-    chances = output.logits.softmax(-1)[..., :-1] if one_of else output.logits.sigmoid()
+    probabilities = output.logits.softmax(-1)[..., :-1] if one_of else output.logits.sigmoid()
     x, y, width, height = output.pred_boxes.unbind(-1)
     corners = torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], dim=-1)
     # In YOLOS the states of the patches precede those of the queries.
     states = output.last_hidden_state[:, -output.logits.shape[1] :]
-    return states, chances.amax(dim=-1), corners.clamp(0, 1)
+    return states, probabilities.amax(dim=-1), corners.clamp(0, 1)
 
 
 def _load_detector(source: str, *, weights: bool) -> Any:

@@ -74,10 +74,10 @@ class _ImageBatches(Dataset[PlacedInputs | None]):
         first = self._starts[batch]
         positions = np.arange(first, min(first + self._batch_size, len(self._images)))
         try:
-            inputs, kept = self._images.load(positions)
+            inputs, usable = self._images.load(positions)
         except BadImageError:
             return None  # each of them is logged already
-        return positions[kept], inputs
+        return positions[usable], inputs
 
 
 def _as_it_is(item: ItemT) -> ItemT:

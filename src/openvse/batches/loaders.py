@@ -79,17 +79,17 @@ class FeatureImages:
         sound = inputs.values.sum(dim=(1, 2)).isfinite()
         if sound.all():
             return inputs, np.ones(len(positions), dtype=bool)
-        kept = sound.numpy()
-        for position in set(positions[~kept].tolist()) - self._reported:
+        usable = sound.numpy()
+        for position in set(positions[~usable].tolist()) - self._reported:
             self._reported.add(position)
             tell_skipped([(self._ids[position], "its features hold numbers that are not finite")])
-        if not kept.any():
+        if not usable.any():
             raise BadImageError(
                 f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}); "
                 "make the features again"
             )
         mask = None if inputs.mask is None else inputs.mask[sound]
-        return Inputs(inputs.values[sound], mask), kept
+        return Inputs(inputs.values[sound], mask), usable
 
 
 class PixelImages:

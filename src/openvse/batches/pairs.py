@@ -165,8 +165,8 @@ class PairDataset(Dataset[Batch]):
                 f"a batch of {len(key.pairs)} pairs has fewer images than the {key.num_processes} processes; "
                 "use larger batches or fewer processes"
             )
-        inputs, kept = self._images.load(images, key.view)
-        images = images[kept]
+        inputs, usable = self._images.load(images, key.view)
+        images = images[usable]
         pairs = key.pairs[np.isin(self._pair_images[key.pairs], images)]
         texts = np.unique(self._pair_texts[pairs])
         partners, rows = self._partners(everywhere, texts)

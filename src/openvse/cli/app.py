@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from openvse import __version__
 from openvse.cli.allocator import keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
-from openvse.errors import OpenVSEError, said_by
+from openvse.errors import OpenVSEError, message_of
 from openvse.files import refusal_of_disk
 from openvse.registry import load_plugin
 
@@ -60,10 +60,10 @@ class Commands(TyperGroup):
         except typer.Exit:
             raise
         except (KeyboardInterrupt, Exception) as error:
-            stop, told = stop_behind(error), _told(error)
-            if stop is None and told is None:
+            stop, text = stop_behind(error), _message(error)
+            if stop is None and text is None:
                 raise
-            message, code = (f"error: {told}", 2) if stop is None else describe_stop(stop)
+            message, code = (f"error: {text}", 2) if stop is None else describe_stop(stop)
         finally:
             logger.removeHandler(warnings)
             logger.setLevel(logging.NOTSET)
@@ -78,7 +78,7 @@ class Commands(TyperGroup):
         raise typer.Exit(code)
 
 
-def _told(error: BaseException) -> str | None:
+def _message(error: BaseException) -> str | None:
     """Return what to tell the user about an error; None if the error is a bug in openvse."""
     if isinstance(error, OpenVSEError):
         return str(error)
@@ -88,8 +88,8 @@ def _told(error: BaseException) -> str | None:
     if reason is not None:
         return f"the disk cannot be written to ({reason}): make room, and run the command again"
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
-        said = said_by(error, 120) if str(error).strip() else ""
-        return f"there is not enough memory{f' ({said})' * bool(said)}: choose smaller batches or a smaller model"
+        words = message_of(error, 120) if str(error).strip() else ""
+        return f"there is not enough memory{f' ({words})' * bool(words)}: choose smaller batches or a smaller model"
     if isinstance(error, EOFError):  # click would only say "Aborted."
         raise RuntimeError(f"a file ended too early: {error}") from error
     return None

@@ -86,7 +86,7 @@ def model_of(folder: Path, manifest: IndexManifest) -> str:
     """Return where the model of an index is, and warn where the index has moved away from it."""
     from openvse.search import find_model
 
-    found = find_model(folder, manifest)
-    if found.warning:
-        warn(found.warning)
-    return found.source
+    model = find_model(folder, manifest)
+    if model.warning:
+        warn(model.warning)
+    return model.source

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from openvse.errors import OpenVSEError, said_by
+from openvse.errors import OpenVSEError, message_of
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
@@ -110,7 +110,7 @@ def usable_device(name: str | None) -> str | None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
         raise OpenVSEError(
-            f"device {name!r} cannot be used here ({said_by(error, 80)}): give auto, cpu, cuda or mps"
+            f"device {name!r} cannot be used here ({message_of(error, 80)}): give auto, cpu, cuda or mps"
         ) from error
     return name
 

@@ -192,7 +192,7 @@ class _Work:
         done_before: the number of items that were done at that time.
         speaks_at: the time at which its next line is due.
         line: the line that describes its present state.
-        said: whether that line has been printed.
+        printed: whether that line has been printed.
         ended: whether all items are done.
     """
 
@@ -201,7 +201,7 @@ class _Work:
     done_before: int
     speaks_at: float
     line: str = ""
-    said: bool = False
+    printed: bool = False
     ended: bool = False
 
 
@@ -233,19 +233,19 @@ class Lines(Display):
         elif total is not None and gained > 0:
             parts.append(f"{_clock((total - done) * passed / gained)} left")
         state.line, state.ended = ", ".join(filter(None, parts)), finished
-        state.said = finished and now - state.began < WORTH_A_LINE_S
-        if not state.said and (finished or now >= state.speaks_at):
+        state.printed = finished and now - state.began < WORTH_A_LINE_S
+        if not state.printed and (finished or now >= state.speaks_at):
             self._say(state)
             state.speaks_at = now + min(LONGEST_S, max(SHORTEST_S, passed / 6))
 
     def end(self) -> None:
         """Print the last state of each piece of work whose last line is not printed yet."""
         for state in self._works.values():
-            if not state.said:
+            if not state.printed:
                 self._say(state)
 
     def _say(self, state: _Work) -> None:
-        state.said = True
+        state.printed = True
         console.print(Text(state.line), soft_wrap=True)
 
 

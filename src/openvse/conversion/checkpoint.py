@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from openvse.conversion.weights import Weights, dense_weights
-from openvse.errors import CheckpointError, said_by
+from openvse.errors import CheckpointError, message_of
 
 _NAME = re.compile(r"[\w./-]{1,100}")
 PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
@@ -58,7 +58,7 @@ def read_checkpoint(path: Path) -> Any:
         raise _refused(path, str(error)) from error
     except Exception as error:  # damaged bytes fail in many ways
         raise CheckpointError(
-            f"{path} is damaged or not a checkpoint of PyTorch ({said_by(error)}): download it again"
+            f"{path} is damaged or not a checkpoint of PyTorch ({message_of(error)}): download it again"
         ) from error
 
 

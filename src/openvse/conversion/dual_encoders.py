@@ -268,8 +268,8 @@ def convert_dual(
         config: Any = load_or_explain(AutoConfig.from_pretrained, files, what="the configuration")
         kind = str(config.model_type)
         architecture = ARCHITECTURES[kind]
-        kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
-        spec, ours = architecture.plan(config, kept)
+        used = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
+        spec, ours = architecture.plan(config, used)
         assets = Path(temporary) / "assets"
         _write_assets(files, tokenizer, config, architecture.classes, assets, _identity(place, config))
         if files == made:  # OpenCLIP preprocesses images with torchvision, and cleans sentences

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.weights import Weights, dense_weights, expect_memory
-from openvse.errors import CheckpointError, said_by
+from openvse.errors import CheckpointError, message_of
 from openvse.files import read_text
 
 CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
@@ -129,9 +129,9 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
     if isinstance(error, RepositoryNotFoundError):
         return CheckpointError(f"{repo_id} is neither a folder nor a public model of the hub: check the name")
     offline = isinstance(error, LocalEntryNotFoundError)
-    said = "" if offline else f" ({said_by(error)})"
+    reason = "" if offline else f" ({message_of(error)})"
     return CheckpointError(
-        f"{repo_id} is not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{said}: on a machine "
+        f"{repo_id} is not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: on a machine "
         f"with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
         f"convert FOLDER MODEL'"
     )

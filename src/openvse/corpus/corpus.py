@@ -107,9 +107,9 @@ class Corpus:
         )
         return chosen._paired(rows[order], self.relevance.texts[order])
 
-    def with_pairs(self, kept: Bool[np.ndarray, "P"]) -> Corpus:
+    def with_pairs(self, mask: Bool[np.ndarray, "P"]) -> Corpus:
         """Return all images with the texts of some of the pairs."""
-        return self._paired(self.relevance.images[kept], self.relevance.texts[kept])
+        return self._paired(self.relevance.images[mask], self.relevance.texts[mask])
 
     def _paired(self, images: Int[np.ndarray, "P"], texts: Int[np.ndarray, "P"]) -> Corpus:
         """Return the images with the texts of some pairs, which are numbered by their first pair."""
@@ -142,34 +142,34 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     Raises:
         DataError: an identifier means two files, an image is listed in a split and in none, or nothing is left.
     """
-    kept = [_canonical(record) for record in records]
-    said, unsaid = (
-        [each.path for each in kept if isinstance(each.path, Path) and bool(each.captions) is captioned]
+    usable = [_canonical(record) for record in records]
+    explicit, unsaid = (
+        [each.path for each in usable if isinstance(each.path, Path) and bool(each.captions) is captioned]
         for captioned in (True, False)
     )
-    found = find_files(said, unsaid)
-    kept = _one_name_each(name, kept, found)
-    kept, problems = _without_leakage(kept)
-    kept = _joined(name, kept)
-    if otherwise := found.otherwise_written():
+    files = find_files(explicit, unsaid)
+    usable = _one_name_each(name, usable, files)
+    usable, problems = _without_leakage(usable)
+    usable = _joined(name, usable)
+    if otherwise := files.otherwise_written():
         problems.append(
             Problem(f"matched {len(otherwise)} name(s) to files that are written in another way", otherwise)
         )
-    kept = _usable(problems, kept, found if require_images else None)
-    if not kept:
+    usable = _usable(problems, usable, files if require_images else None)
+    if not usable:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(
             f"{name}: no image with a caption is left ({reasons}); check the folder and the file names"
         )
-    captions = tuple(chain.from_iterable(record.captions for record in kept))
-    images = np.repeat(np.arange(len(kept)), [len(record.captions) for record in kept])
+    captions = tuple(chain.from_iterable(record.captions for record in usable))
+    images = np.repeat(np.arange(len(usable)), [len(record.captions) for record in usable])
     return Corpus(
         name=name,
-        image_ids=tuple(record.image_id for record in kept),
-        image_paths=tuple(record.path for record in kept),
+        image_ids=tuple(record.image_id for record in usable),
+        image_paths=tuple(record.path for record in usable),
         captions=captions,
-        relevance=Relevance(images, np.arange(len(captions)), len(kept), len(captions)),
-        splits=tuple(record.split for record in kept),
+        relevance=Relevance(images, np.arange(len(captions)), len(usable), len(captions)),
+        splits=tuple(record.split for record in usable),
         problems=tuple(problems),
     )
 
@@ -185,10 +185,10 @@ def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[
         only_training: whether to leave the images of validation and test in the order of the file, after the others:
             the five folds of COCO's test are cut in that order.
     """
-    kept = ("validation", "test") if only_training else ()
+    held_out = ("validation", "test") if only_training else ()
     canonical = [_canonical(record) for record in records]
-    training = [record for record in canonical if record.split not in kept]
-    rest = [record for record in canonical if record.split in kept]
+    training = [record for record in canonical if record.split not in held_out]
+    rest = [record for record in canonical if record.split in held_out]
     return sorted(training, key=lambda record: record.image_id) + rest
 
 
@@ -210,15 +210,15 @@ def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]
     return [records[number] for number in keep], problems
 
 
-def _one_name_each(name: str, records: Sequence[Record], found: FoundFiles) -> list[Record]:
+def _one_name_each(name: str, records: Sequence[Record], files: FoundFiles) -> list[Record]:
     """Give all records of a file its path and the first of their identifiers; drop those that say nothing of it."""
     id_of: dict[Path, str] = {}
     place_of: dict[str, ImageFile] = {}
     named = []
     for record in records:
         place, image_id = record.path, record.image_id
-        if isinstance(place, Path) and place in found.files:
-            place = found.files[place]
+        if isinstance(place, Path) and place in files.files:
+            place = files.files[place]
             image_id = id_of.setdefault(place, image_id)
         if place_of.setdefault(image_id, place) != place:
             raise DataError(
@@ -248,14 +248,14 @@ def _joined(name: str, records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _usable(problems: list[str], records: Sequence[Record], found: FoundFiles | None) -> list[Record]:
+def _usable(problems: list[str], records: Sequence[Record], files: FoundFiles | None) -> list[Record]:
     """Return the usable records, and add a line for each kind of problem; without files, all images count as there."""
-    if found is not None:
-        present = set(found.files.values())
+    if files is not None:
+        present = set(files.files.values())
         missing = [each.path for each in records if isinstance(each.path, Path) and each.path not in present]
         gone = set(missing)
         records = [record for record in records if record.path not in gone]
-        lines = [found.without_file(path) for path in missing]
+        lines = [files.without_file(path) for path in missing]
         problems += skipped(lines, "captioned image(s) without a file", fault=True)
     halved = [r.image_id for r in records if any(whole_characters(each) != each for each in r.captions)]
     if halved:
@@ -308,20 +308,20 @@ def merge_identical(corpus: Corpus, key: Callable[[str], str] = str.casefold) ->
         key: a function of a caption; captions for which it returns the same are merged.
     """
     numbers: dict[str, int] = {}
-    kept: list[str] = []
+    captions: list[str] = []
     number_of = np.empty(len(corpus.captions), dtype=np.int64)
     for position, caption in enumerate(corpus.captions):
         number_of[position] = numbers.setdefault(key(caption), len(numbers))
-        if len(numbers) > len(kept):
-            kept.append(caption)
-    if len(kept) == len(corpus.captions):
+        if len(numbers) > len(captions):
+            captions.append(caption)
+    if len(captions) == len(corpus.captions):
         return corpus
     pairs = dict.fromkeys(
         zip(corpus.relevance.images.tolist(), number_of[corpus.relevance.texts].tolist(), strict=True)
     )
     images, texts = np.array(list(pairs), dtype=np.int64).T
-    relevance = Relevance(images, texts, corpus.relevance.num_images, len(kept))
-    return replace(corpus, captions=tuple(kept), relevance=relevance)
+    relevance = Relevance(images, texts, corpus.relevance.num_images, len(captions))
+    return replace(corpus, captions=tuple(captions), relevance=relevance)
 
 
 LONG_CAPTION = 256

@@ -129,14 +129,14 @@ def _content(
     ids: Sequence[str], paths: Sequence[ImageFile], features: FeatureSource | None
 ) -> dict[str, list[float]]:
     """Return a few numbers of the content of some images; which ones depends only on their names."""
-    kept = sorted(ids, key=stable_hash)[:SAMPLE]
+    sample = sorted(ids, key=stable_hash)[:SAMPLE]
     if features is None:
         path_of = dict(zip(ids, paths, strict=True))
-        return {name: _of_file(path_of[name]) for name in kept}
-    found: dict[str, list[float]] = {}
-    for start in range(0, len(kept), _AT_ONCE):
-        found |= _of_features(kept[start : start + _AT_ONCE], features)
-    return found
+        return {name: _of_file(path_of[name]) for name in sample}
+    rows: dict[str, list[float]] = {}
+    for start in range(0, len(sample), _AT_ONCE):
+        rows |= _of_features(sample[start : start + _AT_ONCE], features)
+    return rows
 
 
 def _of_features(ids: Sequence[str], features: FeatureSource) -> dict[str, list[float]]:

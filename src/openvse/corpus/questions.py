@@ -179,18 +179,18 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
         DataError: a split is unknown, or nothing is left.
     """
     problems: list[str] = []
-    kept = _without_leakage(problems, [_tidy(question) for question in questions])
-    kept = _without_repetitions(problems, kept)
+    usable = _without_leakage(problems, [_tidy(question) for question in questions])
+    usable = _without_repetitions(problems, usable)
     if require_images:
-        kept = _with_images(problems, kept)
-    kept = _skip(problems, kept, [not q.text for q in kept], "question(s) without a text")
-    if any(question.answers for question in kept):
-        silent = [not q.answers and q.split != "test" for q in kept]
-        kept = _skip(problems, kept, silent, "question(s) without an answer")
-    if not kept:
+        usable = _with_images(problems, usable)
+    usable = _skip(problems, usable, [not q.text for q in usable], "question(s) without a text")
+    if any(question.answers for question in usable):
+        silent = [not q.answers and q.split != "test" for q in usable]
+        usable = _skip(problems, usable, silent, "question(s) without an answer")
+    if not usable:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(f"{name}: no question is left ({reasons}); check the folder and the file names")
-    return QuestionSet(name, tuple(kept), tuple(problems))
+    return QuestionSet(name, tuple(usable), tuple(problems))
 
 
 def numbered(questions: Iterable[Question]) -> Iterator[Question]:
@@ -239,14 +239,14 @@ def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> 
 
 def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Question]:
     """Leave out questions whose image is not there, and give the others its path; see ``find_files``."""
-    found = find_files(question.path for question in questions)
-    missing = list(dict.fromkeys(q.path for q in questions if q.path not in found.files))
-    kept = [replace(q, path=found.files[q.path]) for q in questions if q.path in found.files]
-    lines = [found.without_file(path) for path in missing]
+    images = find_files(question.path for question in questions)
+    missing = list(dict.fromkeys(q.path for q in questions if q.path not in images.files))
+    usable = [replace(q, path=images.files[q.path]) for q in questions if q.path in images.files]
+    lines = [images.without_file(path) for path in missing]
     what = f"question(s) about {len(missing)} image(s) that are not there"
     if lines:
-        problems.append(Problem(f"skipped {len(questions) - len(kept)} {what}", lines, fault=True))
-    return kept
+        problems.append(Problem(f"skipped {len(questions) - len(usable)} {what}", lines, fault=True))
+    return usable
 
 
 def _skip(

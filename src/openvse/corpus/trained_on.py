@@ -65,8 +65,8 @@ def also_trained_on(data: Mapping[str, Any], *before: Mapping[str, Any]) -> dict
         data: the data that the model is trained on now.
         before: the provenance of what it began from, or of what it is joined with; it is not checked.
     """
-    found = _stated({"data": data}), *map(_stated, before)
-    known = [each for each in found if each is not None]
+    stated = _stated({"data": data}), *map(_stated, before)
+    known = [each for each in stated if each is not None]
     return {**data, "trained_on": _written(*_union(known))} if len(known) > 1 else dict(data)
 
 
@@ -74,14 +74,14 @@ def _union(known: Sequence[_Sample]) -> _Sample:
     """Join samples; the result holds all hashes up to the smallest bound of those that are not complete."""
     hashes = np.unique(np.concatenate([sample for _, sample in known]))
     bounds = [int(sample.max()) for count, sample in known if count > len(sample)]
-    kept = hashes[hashes <= min(bounds)] if bounds else hashes
-    return max(len(hashes), *(count for count, _ in known)), kept[:SAMPLE_SIZE]
+    common = hashes[hashes <= min(bounds)] if bounds else hashes
+    return max(len(hashes), *(count for count, _ in known)), common[:SAMPLE_SIZE]
 
 
 def _written(count: int, smallest: UInt[np.ndarray, "S"]) -> dict[str, Any]:
     """Return a sample as provenance keeps it; ``count`` is the number of all images."""
-    kept = smallest.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _KEPT_BYTES :]
-    return {"images": count, "sample": base64.b64encode(kept.tobytes()).decode()}
+    digits = smallest.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _KEPT_BYTES :]
+    return {"images": count, "sample": base64.b64encode(digits.tobytes()).decode()}
 
 
 def remembers_training(provenance: Mapping[str, Any]) -> bool:
@@ -128,8 +128,8 @@ def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
         f"{image_id}\n{corpus.captions[first[number]].casefold() if number in first else ''}"
         for number, image_id in enumerate(corpus.image_ids)
     )
-    kept = (1 << 8 * _KEPT_BYTES) - 1
-    return np.fromiter((stable_hash(name) & kept for name in named), dtype=np.uint64, count=len(corpus))
+    mask = (1 << 8 * _KEPT_BYTES) - 1
+    return np.fromiter((stable_hash(name) & mask for name in named), dtype=np.uint64, count=len(corpus))
 
 
 def _read(stated: Mapping[str, Any]) -> _Sample | None:

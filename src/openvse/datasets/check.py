@@ -244,8 +244,8 @@ def leakage_between_splits(corpus: Corpus, split: str = "") -> tuple[Problem, ..
 
 
 def _long_captions(corpus: Corpus) -> list[Finding]:
-    said = long_captions(corpus.captions)
-    return [Finding("note", said)] if said else []
+    remark = long_captions(corpus.captions)
+    return [Finding("note", remark)] if remark else []
 
 
 def _identical_captions(corpus: Corpus) -> Finding:

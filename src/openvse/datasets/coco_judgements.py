@@ -24,13 +24,13 @@ _NUMBER = re.compile(r"(\d+)\.\w+$")
 
 def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
     """Return COCO's number of each image, from its file name; raise DataError if a name has another form."""
-    found = [_NUMBER.search(name) for name in corpus.image_ids]
-    for name, match in zip(corpus.image_ids, found, strict=True):
+    matches = [_NUMBER.search(name) for name in corpus.image_ids]
+    for name, match in zip(corpus.image_ids, matches, strict=True):
         if match is None:
             raise DataError(
                 f"{corpus.name}: image {name!r} has no number of COCO in its name: give the data set coco"
             )
-    return np.array([int(match[1]) for match in found if match], dtype=np.int64)
+    return np.array([int(match[1]) for match in matches if match], dtype=np.int64)
 
 
 def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
@@ -48,9 +48,9 @@ def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
     place: defaultdict[int, int] = defaultdict(int)
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         known = numbered.get(corpus.image_ids[image], [])
-        number, said = known[place[image]] if place[image] < len(known) else (-1, "")
+        number, caption = known[place[image]] if place[image] < len(known) else (-1, "")
         place[image] += 1
-        if said != corpus.captions[text]:
+        if caption != corpus.captions[text]:
             raise DataError(
                 f"{root}: caption {place[image]} of {corpus.image_ids[image]} is not the one that the data set was "
                 f"opened with: give the folder of COCO as it was published"
@@ -77,7 +77,7 @@ def _from_official(root: Path) -> dict[str, list[tuple[int, str]]]:
 
 def _tidy(captions: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return captions as a corpus has them: with tidy white space, and without empty ones."""
-    return [(number, tidied) for number, said in captions if (tidied := " ".join(said.split()))]
+    return [(number, tidied) for number, caption in captions if (tidied := " ".join(caption.split()))]
 
 
 # Crisscrossed Captions: people's ratings of pairs of COCO's images and captions (Parekh et al., EACL 2021).
@@ -135,13 +135,13 @@ def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
     part = {"test": "test", "validation": "val"}.get(split)
     if part is None:
         raise DataError(f"Crisscrossed Captions has no split {split!r}: give --split test or validation")
-    found = first_file(folder, [f"sits_{part}.csv", f"data/sits_{part}.csv"])
-    if found is None:
+    file = first_file(folder, [f"sits_{part}.csv", f"data/sits_{part}.csv"])
+    if file is None:
         raise DataError(
             f"{folder}: no sits_{part}.csv of Crisscrossed Captions: give the data/ folder of "
             f"github.com/google-research-datasets/Crisscrossed-Captions"
         )
-    return {task: _read_ratings(found.with_name(f"{task}_{part}.csv"), task) for task in HEADERS}
+    return {task: _read_ratings(file.with_name(f"{task}_{part}.csv"), task) for task in HEADERS}
 
 
 def _read_ratings(path: Path, task: str) -> RatedPairs:
@@ -227,7 +227,7 @@ def read_eccv_caption(folder: Path) -> EccvCaption:
 
 def _read_positives(path: Path) -> dict[int, tuple[int, ...]]:
     with reading_json(path, "the format of ECCV Caption") as tree:
-        found = {int(query): tuple(dict.fromkeys(map(int, items))) for query, items in tree.items()}
-    if not found or not all(found.values()):
+        positives = {int(query): tuple(dict.fromkeys(map(int, items))) for query, items in tree.items()}
+    if not positives or not all(positives.values()):
         raise DataError(f"{path}: a query without a positive item, or no queries: download it again")
-    return found
+    return positives

@@ -41,8 +41,8 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
         DataError: there is no metadata, a line is malformed (file, line and key are named), or see ``build_corpus``.
     """
     files = metadata_files(root)
-    found = [record for file in files for record in _read(file, root, columns)]
-    records = with_folder_splits(found if files else _read_tables(root, columns), root)
+    entries = [record for file in files for record in _read(file, root, columns)]
+    records = with_folder_splits(entries if files else _read_tables(root, columns), root)
     listed = {record.path for record in records}
     videos = any(isinstance(path, Path) and is_video(path) for path in listed)
     listing = list_media(root, videos=videos)

@@ -15,7 +15,7 @@ from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.webdataset import find_shards, shards_corpus
-from openvse.errors import DataError, said_by
+from openvse.errors import DataError, message_of
 
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 SAVED = "dataset_dict.json"
@@ -113,10 +113,10 @@ def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubCon
     """Return a configuration; raise DataError if it is missing, or if none of several is the default."""
     names = ", ".join(config.name for config in configs)
     if wanted:
-        found = next((config for config in configs if config.name == wanted), None)
-        if found is None:
+        chosen = next((config for config in configs if config.name == wanted), None)
+        if chosen is None:
             raise DataError(f"{folder}: no configuration {wanted!r}; there are {names}")
-        return found
+        return chosen
     marked = [config for config in configs if config.default or config.name == "default"]
     if len(configs) > 1 and not marked:
         raise DataError(f"{folder}: several configurations ({names}); name one: hf:NAME#{configs[0].name}")
@@ -126,15 +126,15 @@ def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubCon
 def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     files = entry.get("data_files")
     files = files if isinstance(files, list) else [files]
-    found: list[tuple[str, str]] = []
+    patterns: list[tuple[str, str]] = []
     for file in files:
         if isinstance(file, str):
-            found.append(("", file))
+            patterns.append(("", file))
         elif isinstance(file, dict):
             paths = file.get("path")
             paths = paths if isinstance(paths, list) else [paths]
-            found += [(str(file.get("split") or ""), path) for path in paths if isinstance(path, str)]
-    return tuple(found)
+            patterns += [(str(file.get("split") or ""), path) for path in paths if isinstance(path, str)]
+    return tuple(patterns)
 
 
 def _files_of(folder: Path, config: HubConfig) -> dict[Path, str]:
@@ -181,6 +181,6 @@ def _downloaded(name: str) -> Path:
         return Path(snapshot_download(repository, repo_type="dataset", revision=revision or None))
     except Exception as error:  # the hub's library raises errors of several other libraries
         raise DataError(
-            f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: {said_by(error)}); "
-            "check the name and the connection, or give a folder"
+            f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: "
+            f"{message_of(error)}); check the name and the connection, or give a folder"
         ) from error

@@ -129,11 +129,11 @@ def with_folder_splits(records: Sequence[Record], root: Path) -> list[Record]:
     Hugging Face's imagefolder reads a metadata file above the folders train, validation and test in this way.
     Folders above the root do not count.
     """
-    found = [split_of_folder(_below(record, root)) for record in records]
-    splits = [split for split, record in zip(found, records, strict=True) if record.captions]
+    folder_splits = [split_of_folder(_below(record, root)) for record in records]
+    splits = [split for split, record in zip(folder_splits, records, strict=True) if record.captions]
     if any(record.split for record in records) or not _several(splits):
         return list(records)
-    return [replace(record, split=split) for split, record in zip(found, records, strict=True)]
+    return [replace(record, split=split) for split, record in zip(folder_splits, records, strict=True)]
 
 
 def _below(record: Record, root: Path) -> PurePath:

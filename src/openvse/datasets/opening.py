@@ -130,16 +130,16 @@ def _columns_of(place: Path) -> tuple[Path, Columns]:
         return place, USUAL
     first, *rest = words.split(",")
     config, pairs = ("", [first, *rest]) if "=" in first else (f"#{first}", rest)
-    found: dict[str, list[str]] = {"image": [], "caption": [], "id": []}
+    columns: dict[str, list[str]] = {"image": [], "caption": [], "id": []}
     for key, _, column in (pair.partition("=") for pair in pairs):
-        if key not in found or not column or (found[key] and key != "caption"):
+        if key not in columns or not column or (columns[key] and key != "caption"):
             raise DataError(
                 f"{place}: {f'{key}={column}'!r} cannot be read; write image=COLUMN, id=COLUMN (each at most once) or "
-                f"caption=COLUMN with commas between them{nearest(key, list(found)) if key not in found else ''}"
+                f"caption=COLUMN with commas between them{nearest(key, list(columns)) if key not in columns else ''}"
             )
-        found[key].append(column)
+        columns[key].append(column)
     return Path(root + config), Columns(
-        "".join(found["image"]), tuple(found["caption"]), "".join(found["id"])
+        "".join(columns["image"]), tuple(columns["caption"]), "".join(columns["id"])
     )
 
 
@@ -213,8 +213,8 @@ def _detect(root: Path) -> str:
             return name
     listing = list_media(root, videos=True)
     reason = describe_other_tables(root) or _EXPECTED
-    found = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason})"
-    raise DataError("; ".join((found, *listing.problems())))
+    state = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason})"
+    raise DataError("; ".join((state, *listing.problems())))
 
 
 def _detect_questions(root: Path) -> str:

@@ -88,9 +88,9 @@ def find_arrow(root: Path) -> list[Path]:
     """List the Parquet files below a folder, or if there are none, the Arrow files without caches of transforms."""
     for suffix in ARROW_SUFFIXES:
         files = (path for path in walk_files(root) if path.suffix.lower() == suffix)
-        found = sorted(path for path in files if not path.name.startswith("cache-"))
-        if found:
-            return found
+        tables = sorted(path for path in files if not path.name.startswith("cache-"))
+        if tables:
+            return tables
     return []
 
 
@@ -158,8 +158,8 @@ def identified(
                 name, place = record.image_id if by_name else rows, record.path
         else:
             place = record.path
-            kept = by_id or not place.is_relative_to(root)
-            name = record.image_id if kept else place.relative_to(root).as_posix()
+            is_named = by_id or not place.is_relative_to(root)
+            name = record.image_id if is_named else place.relative_to(root).as_posix()
         named.append(replace(record, image_id=name, path=place))
     summary = f"{len(several)} name(s) stand for several images with different bytes; files and rows name the images"
     return named, [Problem(summary, several)] if several else []
@@ -252,14 +252,14 @@ def _records(
             if not isinstance(label, str):
                 raise DataError(f"{path}, row {number}: {name!r} must be a string")
             try:
-                said, split = read_captions(entry, columns), read_split(entry)
+                sentences, split = read_captions(entry, columns), read_split(entry)
                 image_id = read_id(entry, columns.id) if columns.id else label
             except DataError as error:
                 raise DataError(f"{path}, row {number}: {error}") from None
             place: ImageFile = path.parent / label
             if packed:
                 place = TableCell(path, label or f"row {number}", part, row, content)
-            yield Record(image_id, place, said, split)
+            yield Record(image_id, place, sentences, split)
             number += 1
 
 

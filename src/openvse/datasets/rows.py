@@ -81,14 +81,14 @@ class Columns:
 
     def lacking(self, fields: Sequence[str]) -> str:
         """Return which column is not among the fields, and what is; "" if none is lacking."""
-        found = f"(found: {', '.join(map(escaped, fields)) or 'none'})"
+        present = f"(found: {', '.join(map(escaped, fields)) or 'none'})"
         for name in self.named:
             if name not in fields:
-                return f"no column {name!r} {found}{nearest(name, fields)}"
+                return f"no column {name!r} {present}{nearest(name, fields)}"
         image = [] if self.image_in(fields) else [" or ".join(IMAGE_FIELDS)]
         kinds = image if self.captions_in(fields) else [*image, " or ".join(CAPTION_FIELDS)]
         advice = "rename the columns, or name them: DATA#image=COLUMN,caption=COLUMN"
-        return f"no column {', and no column '.join(kinds)} {found}; {advice}" if kinds else ""
+        return f"no column {', and no column '.join(kinds)} {present}; {advice}" if kinds else ""
 
 
 USUAL = Columns()
@@ -108,12 +108,12 @@ def read_record(entry: Any, folder: Path, columns: Columns = USUAL) -> Record:
     """
     name = columns.image_in(list(entry)) if isinstance(entry, Mapping) else None
     if name is None:
-        found = (
+        image = (
             f"keys {', '.join(map(str, entry)) or 'none'}" if isinstance(entry, Mapping) else _kind_of(entry)
         )
         raise DataError(
             'write {"file_name": "a.jpg", "captions": ["a sentence", "another"]}; '
-            f"the image may also be called {columns.image or ', '.join(IMAGE_FIELDS[1:])} (found: {found})"
+            f"the image may also be called {columns.image or ', '.join(IMAGE_FIELDS[1:])} (found: {image})"
         )
     if not isinstance(entry[name], str) or not entry[name].strip():
         raise DataError(f"{name!r} is {_kind_of(entry[name])}: write the path of an image, a string")

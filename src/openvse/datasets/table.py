@@ -69,15 +69,20 @@ def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
         raise DataError(f"{path}: {lacking}")
     image = columns.image_in(names) or ""
     wanted = ([image], [columns.id or image], *([name] for name in columns.captions_in(names)))
-    for line, (name, found, *said, split) in read_rows(path, wanted, (SPLIT_FIELD,), unread=COMMENTS):
+    for line, (name, identifier, *captions, split) in read_rows(
+        path, wanted, (SPLIT_FIELD,), unread=COMMENTS
+    ):
         try:
-            image_id = read_id({columns.id: found}, columns.id) if columns.id else name
+            image_id = read_id({columns.id: identifier}, columns.id) if columns.id else name
             row_split = read_split({SPLIT_FIELD: split})
         except DataError as error:
             raise DataError(f"{path}, line {line}: {error}") from None
         # Of several columns of captions, some may be empty.
         yield Record(
-            image_id, path.parent / name, [*filter(None, said)] if len(said) > 1 else said, row_split
+            image_id,
+            path.parent / name,
+            [*filter(None, captions)] if len(captions) > 1 else captions,
+            row_split,
         )
 
 

@@ -204,7 +204,7 @@ def _read_text(
         entry = json.loads(text)
         if not isinstance(entry, dict):
             raise DataError('not an object; write {"caption": "a sentence"}')
-        said, item.split = read_captions(entry), read_split(entry)
+        captions, item.split = read_captions(entry), read_split(entry)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON ({error.msg}); write an object") from error
     except DataError as error:
@@ -212,4 +212,4 @@ def _read_text(
     except TextError as error:
         raise DataError(str(error)) from error
     if item.captions is None:
-        item.captions = said
+        item.captions = captions

@@ -109,8 +109,8 @@ class ImageEncoder(Encoder):
             mask = torch.cat([real[:, :1], mask[:, 1:]], dim=1)
         pooled = None
         if self.global_projection is not None:
-            kept = slice(0, 1) if self.backbone.class_token else slice(None)
-            pooled = self.global_projection(raw[:, kept], mask[:, kept])
+            tokens = slice(0, 1) if self.backbone.class_token else slice(None)
+            pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
         return Features(self.projection(raw, mask), mask, pooled)
 
     def save_assets(self, folder: Path) -> None:

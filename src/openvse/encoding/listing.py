@@ -94,10 +94,10 @@ def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = F
 
 
 def _of_folder(folder: Path, videos: bool) -> RecordList:
-    found = list_media(folder, videos=videos)
-    listing = RecordList("images", [], left_out=found.left_out)
-    listing.failed.extend((str(path), "the folder cannot be listed") for path in found.unreadable)
-    for path in found.paths:
+    media = list_media(folder, videos=videos)
+    listing = RecordList("images", [], left_out=media.left_out)
+    listing.failed.extend((str(path), "the folder cannot be listed") for path in media.unreadable)
+    for path in media.paths:
         _add_image(listing, path.relative_to(folder).as_posix(), path)
     listing.records.sort(key=lambda record: os.fsencode(record.id))
     return listing
@@ -119,10 +119,10 @@ def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
     kind, column = _what(file, rows, kind)
     listing = RecordList(kind, [])
     named = (row.get(column) for _, row in rows if kind == "images")
-    found = find_files(file.parent / name for name in named if isinstance(name, str) and name.strip())
+    files = find_files(file.parent / name for name in named if isinstance(name, str) and name.strip())
     for number, row in rows:
-        said = row.get(column)
-        value = str(said) if isinstance(said, str | int | float) else ""
+        cell = row.get(column)
+        value = str(cell) if isinstance(cell, str | int | float) else ""
         item = whole_characters(str(row["id"])) if row.get("id") not in (None, "") else ""
         if kind == "texts":
             sentence = whole_characters(" ".join(value.split()))
@@ -136,7 +136,7 @@ def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
             listing.left_out.files.setdefault(left, []).append(Path(value))
         else:
             path = file.parent / value
-            _add_image(listing, item or value, found.files.get(path, path), found.without_file(path))
+            _add_image(listing, item or value, files.files.get(path, path), files.without_file(path))
     return listing
 
 
@@ -147,16 +147,16 @@ def _what(file: Path, rows: list[tuple[int, dict[str, Any]]], kind: Kind | None)
         line = str(first[""]).strip()
         named = is_image(Path(line).name) or is_video_name(Path(line).name)
         return kind or ("images" if named else "texts"), ""
-    found = {each: next((name for name in names if name in first), None) for each, names in COLUMNS.items()}
+    columns = {each: next((name for name in names if name in first), None) for each, names in COLUMNS.items()}
     if kind is None:
-        kinds = [each for each, column in found.items() if column is not None]
+        kinds = [each for each, column in columns.items() if column is not None]
         if len(kinds) == 2:
             raise DataError(
-                f"{escaped(file)} has columns of images and of sentences ({found['images']}, {found['texts']}): say "
-                f"which with --kind images or --kind texts"
+                f"{escaped(file)} has columns of images and of sentences ({columns['images']}, {columns['texts']}): "
+                f"choose with --kind images or --kind texts"
             )
         kind = kinds[0] if kinds else "texts"
-    column = found[kind]
+    column = columns[kind]
     if column is None:
         known = ", ".join(COLUMNS[kind])
         has = ", ".join(first) or "none"

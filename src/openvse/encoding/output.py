@@ -98,10 +98,12 @@ class Target:
     def read_manifest(self) -> dict[str, Any] | None:
         """Return the content of the manifest; None if there is none."""
         try:
-            told = json.loads(read_text(self.manifest))
+            manifest = json.loads(read_text(self.manifest))
         except (OSError, ValueError):
             return None
-        return told if isinstance(told, dict) and told.get("format") == "openvse-encoding" else None
+        return (
+            manifest if isinstance(manifest, dict) and manifest.get("format") == "openvse-encoding" else None
+        )
 
     def taken(self) -> Path | None:
         """Return a file of somebody else that the output would replace."""
@@ -114,12 +116,12 @@ class Target:
         mine = [path for path in self.out.iterdir() if path.name != LOCK] if self.out.is_dir() else []
         return mine[0] if mine else None
 
-    def is_whole(self, told: dict[str, Any]) -> bool:
+    def is_whole(self, manifest: dict[str, Any]) -> bool:
         """Return whether the files of a finished output are all there."""
         try:
             return all(
                 (self.manifest.parent / name).stat().st_size == size
-                for part in told["parts"]
+                for part in manifest["parts"]
                 for name, size in part["sizes"].items()
             )
         except OSError:

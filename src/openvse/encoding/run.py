@@ -46,7 +46,7 @@ class EncodingReport:
         count: the number of records in the output.
         num_embeddings: K, the embeddings of a record.
         dim: D, the width of an embedding.
-        kept: the number of records that an earlier run had finished.
+        earlier: the number of records that an earlier run had finished.
         failed: id and reason of the records that cannot be used.
         left_out: files that look like images and were not tried, by kind.
     """
@@ -56,7 +56,7 @@ class EncodingReport:
     count: int
     num_embeddings: int
     dim: int
-    kept: int = 0
+    earlier: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
 
@@ -269,19 +269,19 @@ class _Run:
 
     def finished(self, overwrite: bool) -> EncodingReport | None:
         """Return the report of an existing output, or None; raise DataError if an output of other data is there."""
-        target, told = self._target, self._target.read_manifest()
-        if told is None:
+        target, manifest = self._target, self._target.read_manifest()
+        if manifest is None:
             if not overwrite and (taken := target.taken()):
                 raise DataError(
                     f"{escaped(taken)} is there already and is no output of openvse: choose another --out, or replace "
                     f"it with --overwrite"
                 )
             return None
-        if told.get("digest") == self._digest:
-            if not target.is_whole(told):
+        if manifest.get("digest") == self._digest:
+            if not target.is_whole(manifest):
                 return None
-            whole = _all([ShardFiles(**files) for files in told["parts"]])
-            failed = [(each["id"], each["reason"]) for each in told["left_out"]]
+            whole = _all([ShardFiles(**files) for files in manifest["parts"]])
+            failed = [(each["id"], each["reason"]) for each in manifest["left_out"]]
             return self._report(whole, self._failures(failed), len(self._records.records))
         if not overwrite:
             raise DataError(
@@ -305,8 +305,8 @@ class _Run:
             progress: called with the progress.
         """
         self._target.work.mkdir(parents=True, exist_ok=True)
-        kept = self._find_kept()
-        before = sum(len(self._shards[number].items) for number in kept)
+        earlier = self._earlier_shards()
+        before = sum(len(self._shards[number].items) for number in earlier)
         pace = Pace(len(self._records.records), progress, before=before, unit="items")
         about = self._settings, self._target
         prepare: Callable[[], Make[EncodingRecord, EncodedShard]]
@@ -315,32 +315,32 @@ class _Run:
         else:
             prepare = partial(_load_encoder, _source(named), workers.device, *about)
         pace.tell()
-        if len(kept) < len(self._shards):
+        if len(earlier) < len(self._shards):
             self._target.manifest.unlink(missing_ok=True)  # the output is no longer complete
         done = []
-        for shard, result in results_of(self._shards, prepare, workers, kept=kept):
+        for shard, result in results_of(self._shards, prepare, workers, earlier=earlier):
             done.append(result)
-            if shard.number not in kept:
+            if shard.number not in earlier:
                 pace.add(len(shard.items))
         return self._write(done, before)
 
-    def _find_kept(self) -> dict[int, EncodedShard]:
+    def _earlier_shards(self) -> dict[int, EncodedShard]:
         """Return the shards that an earlier run has encoded, by their numbers."""
-        kept = {}
+        earlier = {}
         for shard in self._shards:
             try:
-                told = json.loads(read_text(_note(self._target, shard)))
-                failed = [(item, reason) for item, reason in told["failed"]]
-                done = EncodedShard(told["digest"], ShardFiles(**told["files"]), failed)
+                note = json.loads(read_text(_note(self._target, shard)))
+                failed = [(item, reason) for item, reason in note["failed"]]
+                done = EncodedShard(note["digest"], ShardFiles(**note["files"]), failed)
                 sizes = done.files.sizes.items()
                 whole = all((self._target.shards / name).stat().st_size == size for name, size in sizes)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if whole and done.digest == shard.digest:
-                kept[shard.number] = done
-        return kept
+                earlier[shard.number] = done
+        return earlier
 
-    def _write(self, done: Sequence[EncodedShard], kept: int) -> EncodingReport:
+    def _write(self, done: Sequence[EncodedShard], earlier: int) -> EncodingReport:
         """Join the shards if one file is wanted, and say that the output is complete."""
         whole = _all([shard.files for shard in done])
         failed = self._failures([each for shard in done for each in shard.failed])
@@ -367,7 +367,7 @@ class _Run:
         }
         write_whole(self._target.manifest, json.dumps(manifest, indent=1) + "\n")
         self._target.tidy(written)
-        return self._report(whole, failed, kept)
+        return self._report(whole, failed, earlier)
 
     def _good(self, done: Sequence[EncodedShard]) -> Iterator[tuple[list[str], list[str]]]:
         """Yield ids and sources of the records that were encoded, shard by shard."""
@@ -377,13 +377,13 @@ class _Run:
             if good:
                 yield [record.id for record in good], [str(record.source) for record in good]
 
-    def _failures(self, found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        return list(dict.fromkeys([*self._records.failed, *found]))
+    def _failures(self, failures: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        return list(dict.fromkeys([*self._records.failed, *failures]))
 
-    def _report(self, whole: ShardFiles, failed: list[tuple[str, str]], kept: int) -> EncodingReport:
+    def _report(self, whole: ShardFiles, failed: list[tuple[str, str]], earlier: int) -> EncodingReport:
         shape = whole.rows, whole.num_embeddings, whole.dim
         about = self._target.out, self._records.kind
-        return EncodingReport(*about, *shape, kept, failed, self._records.left_out)
+        return EncodingReport(*about, *shape, earlier, failed, self._records.left_out)
 
 
 def _all(shards: Sequence[ShardFiles]) -> ShardFiles:

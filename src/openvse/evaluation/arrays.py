@@ -98,7 +98,7 @@ def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevan
     """Return each image once, and a line on images that are equal."""
     repeats = _repeats(images)
     if repeats == 1:
-        return images, pairs, _told(images)
+        return images, pairs, _warnings(images)
     owners, texts = np.unique(np.stack([pairs.images // repeats, pairs.texts]), axis=1)
     once = Relevance(owners, texts, pairs.num_images // repeats, pairs.num_texts)
     line = f"each image is in {repeats} rows in sequence, and counts once: {once.num_images:,} images"
@@ -118,7 +118,7 @@ def _repeats(images: EmbeddingSet) -> int:
     return size if size < len(images) else 1  # all are equal: a model that has collapsed
 
 
-def _told(images: EmbeddingSet) -> tuple[str, ...]:
+def _warnings(images: EmbeddingSet) -> tuple[str, ...]:
     """Return a line on many images that equal another one."""
     rows = images.vectors.flatten(1).cpu().float().numpy()
     equal = len(rows) - len(np.unique(np.ascontiguousarray(rows).view(f"V{rows[0].nbytes}")))

@@ -30,7 +30,7 @@ class MeasuredRun:
         replicates: its metrics on every resample; the resamples are the same for all runs.
         queries: how well it answers each query of each direction; more is better (for retrieval, minus the rank).
         warnings: what a reader should know before reading its figures, such as leakage.
-        found: what it has found for each query, in the form of its task; None if that is not known.
+        outcomes: its answers to each query, in the form of its task; None if that is not known.
     """
 
     source: str
@@ -39,7 +39,7 @@ class MeasuredRun:
     replicates: Replicates
     queries: Mapping[str, Float[np.ndarray, "Q"]]
     warnings: tuple[str, ...] = ()
-    found: Any = field(default=None, repr=False, compare=False)
+    outcomes: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,10 @@ def difference_table(comparison: Comparison, contrast: RowContrast) -> Table:
     first, second = name[contrast.first], name[contrast.second]
     lines = []
     for metric in compared_metrics(comparison):
-        found = contrast.differences[metric]
-        low, high = found.interval
-        cells = f"{found.change:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{found.smallest:.1f}"
-        lines.append([metric_title(metric), *cells, verdict(found, first, second)])
+        difference = contrast.differences[metric]
+        low, high = difference.interval
+        cells = f"{difference.change:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{difference.smallest:.1f}"
+        lines.append([metric_title(metric), *cells, verdict(difference, first, second)])
     header = [f"{second} - {first}", "difference", f"{CONFIDENCE:.0%} interval", "would show", ""]
     return Table(header, lines)
 
@@ -214,15 +214,15 @@ def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:
     name = letters(comparison)
     first, second = name[contrast.first], name[contrast.second]
     lines = [
-        [SIDES.get(side, side), f"{found.better:,}", f"{found.worse:,}", f"{found.equal:,}", _p(found.p)]
-        for side, found in contrast.signs.items()
+        [SIDES.get(side, side), f"{test.better:,}", f"{test.worse:,}", f"{test.equal:,}", _p(test.p)]
+        for side, test in contrast.signs.items()
     ]
     return Table(["queries", f"{second} better", f"{first} better", "equal", "p"], lines)
 
 
-def verdict(found: Difference, first: str, second: str) -> str:
+def verdict(difference: Difference, first: str, second: str) -> str:
     """Return which of two rows is better, or that the test set does not show it."""
-    return {1: f"{second} is better", -1: f"{first} is better", 0: "not shown"}[found.verdict]
+    return {1: f"{second} is better", -1: f"{first} is better", 0: "not shown"}[difference.verdict]
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
@@ -309,10 +309,10 @@ def comparison_values(comparison: Comparison) -> dict[str, Any]:
                 "first": each.first,
                 "second": each.second,
                 "differences": {
-                    name: {**asdict(found), "interval": [*found.interval], "shown": found.verdict != 0}
-                    for name, found in each.differences.items()
+                    name: {**asdict(value), "interval": [*value.interval], "shown": value.verdict != 0}
+                    for name, value in each.differences.items()
                 },
-                "signs": {side: asdict(found) for side, found in each.signs.items()},
+                "signs": {side: asdict(value) for side, value in each.signs.items()},
             }
             for each in comparison.contrasts
         ],

@@ -92,18 +92,18 @@ def _card(example: AnsweredQuery, first: str, second: str, small: Small) -> str:
         f"{name}'s {escape(result)}" for name, result in zip((first, second), example.results, strict=True)
     ]
     assert example.right is not None
-    every = (example.right, *example.found), ("right", *labels), (False, *example.hits)
+    every = (example.right, *example.answers), ("right", *labels), (False, *example.hits)
     answers = [*zip(*every, strict=True)]
     if example.right.image is not None:
         frames = "".join(_figure(shown, label, small, hit) for shown, label, hit in answers)
         return f'<p class="asked">{escape(example.query.text)}</p>\n<div class="three">{frames}</div>'
     # An image with texts beside it: the right one, and what each model has found.
-    said = "".join(
+    cells = "".join(
         f"<dt>{label}</dt><dd{' class=hit' if hit else ''}>{escape(shown.text)}</dd>"
         for shown, label, hit in answers
     )
     image = _figure(example.query, escape(example.query.text), small, False)
-    return f'<div class="beside">{image}<dl>{said}</dl></div>'
+    return f'<div class="beside">{image}<dl>{cells}</dl></div>'
 
 
 def _figure(shown: Shown, label: str, small: Small, hit: bool) -> str:

@@ -67,14 +67,14 @@ def embed_corpus(
     corpus = with_features(corpus, features)
     mine = {"rank": processes.rank, "num_processes": processes.count}
     loader = image_loader(model.image.encoder.backbone, corpus, features)
-    told = _told(image_batches(loader, batch_size, **mine), "embedding images", len(corpus), progress)
-    readable, embedded = _embed(model.image, told, model.device, processes)
+    counted = _counted(image_batches(loader, batch_size, **mine), "embedding images", len(corpus), progress)
+    readable, embedded = _embed(model.image, counted, model.device, processes)
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
     captions = text_loader(model.text.encoder, corpus.captions, text_features)
-    told = _told(
+    counted = _counted(
         text_batches(captions, batch_size, **mine), "embedding sentences", len(corpus.captions), progress
     )
-    _, texts = _embed(model.text, told, model.device, processes)
+    _, texts = _embed(model.text, counted, model.device, processes)
     _refuse_not_finite(embedded, corpus.image_ids, "image")
     _refuse_not_finite(texts, corpus.captions, "caption")
     return EmbeddedCorpus(embedded, texts, corpus)
@@ -116,7 +116,7 @@ def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) 
         )
 
 
-def _told(
+def _counted(
     batches: Iterator[PlacedInputs], work: str, total: int, progress: OnProgress | None
 ) -> Iterator[PlacedInputs]:
     """Yield batches, and report how many items are done when the next batch is requested."""

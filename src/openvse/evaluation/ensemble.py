@@ -57,14 +57,14 @@ class Member:
         images: Int[Tensor, "P"],
         texts: Int[Tensor, "P"],
         device: torch.device | str,
-        told: Callable[[int], None] | None = None,
+        count: Callable[[int], None] | None = None,
     ) -> Float[Tensor, "P"]:
         """Score listed pairs, some at a time; of these, each item is moved to the device once.
 
         Args:
             images: the image of each pair.
             texts: the text of each pair.
-            told: a function that is called with the number of pairs that were scored last.
+            count: a function that is called with the number of pairs that were scored last.
 
         Raises:
             ModelError: the similarity is a function that scores only whole blocks.
@@ -79,8 +79,8 @@ class Member:
             some_images, rows = _distinct(self.images, some[0], device)
             some_texts, columns = _distinct(self.texts, some[1], device)
             parts.append(at_least_single(self.similarity.pairs(some_images, some_texts, rows, columns)))
-            if told is not None:
-                told(len(rows))
+            if count is not None:
+                count(len(rows))
         return torch.cat(parts)
 
 

@@ -178,8 +178,8 @@ def _scores(
 def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
     def one(ranked: QueryRanks, best: Best, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
         first = best.positions[:, :keep], best.scores[:, :keep]
-        found, scores = (each.cpu().numpy()[ranked.queries] for each in first)
-        return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[found], scores)
+        hits, scores = (each.cpu().numpy()[ranked.queries] for each in first)
+        return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[hits], scores)
 
     return Outcomes(
         one(ranks.i2t, proposals.i2t, part.images, part.texts),
@@ -197,7 +197,7 @@ def _normalized(part: Fold, plain: RankedFold, again: RankedFold, hubs: Attracti
     """
 
     def mixed(side: Callable[[Any], Any], items: Int[np.ndarray, "n"], hubs: Attraction) -> list[Any]:
-        use = hubs.is_best[np.searchsorted(items, side(plain.outcomes).found[:, 0])]
+        use = hubs.is_best[np.searchsorted(items, side(plain.outcomes).hits[:, 0])]
         pairs = (again.ranks, plain.ranks), (again.outcomes, plain.outcomes)
         return [_rows(use, side(one), side(other)) for one, other in pairs]
 
@@ -236,13 +236,13 @@ def choose_betas(
 
 
 def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
-    width = min(part.found.shape[1] for part in parts)
+    width = min(part.hits.shape[1] for part in parts)
     queries = np.concatenate([part.queries for part in parts])
     order = np.argsort(queries, kind="stable")
     return QueryOutcomes(
         queries[order],
         np.concatenate([part.ranks for part in parts])[order],
-        np.concatenate([part.found[:, :width] for part in parts])[order],
+        np.concatenate([part.hits[:, :width] for part in parts])[order],
         np.concatenate([part.scores[:, :width] for part in parts])[order],
     )
 
@@ -306,8 +306,8 @@ def evaluate(
     place = device or images.vectors.device
     rank = partial(rank_fold, block_size=size, device=place, processes=processes, progress=progress)
     ranked, normalized = _rank_parts(parts, bank, partial(rank, every=every, keep=keep), see)
-    found = _report(parts, ranked, protocol, _remarks(ranked, relevance))
-    return replace(found, model=model, normalized=normalized)
+    report = _report(parts, ranked, protocol, _remarks(ranked, relevance))
+    return replace(report, model=model, normalized=normalized)
 
 
 def _rank_parts(
@@ -338,7 +338,7 @@ def _report(
     parts: Sequence[Fold], ranked: Sequence[RankedFold], protocol: Protocol, remarks: Remarks
 ) -> Report:
     """Compute the metrics of all parts, and what says how sure they are."""
-    ranks, kept = [each.ranks for each in ranked], [each.outcomes for each in ranked if each.outcomes]
+    ranks, outcomes = [each.ranks for each in ranked], [each.outcomes for each in ranked if each.outcomes]
     drawn, again = _replicates(ranks, parts, protocol.resamples, protocol.seed), parts[0].reranker
     seconds = sum(each.seconds for each in ranked)
     return Report(
@@ -349,7 +349,9 @@ def _report(
         intervals=percentile_intervals([drawn]) if drawn else {},
         chance=mean_metrics([chance_metrics(p.relevance, r) for p, r in zip(parts, ranks, strict=True)]),
         replicates=drawn,
-        outcomes=Outcomes(_joined([o.i2t for o in kept]), _joined([o.t2i for o in kept])) if kept else None,
+        outcomes=Outcomes(_joined([o.i2t for o in outcomes]), _joined([o.t2i for o in outcomes]))
+        if outcomes
+        else None,
     )
 
 

@@ -26,14 +26,14 @@ class AnsweredQuery:
     """One query, and what one model has found for it, or each of two models.
 
     Attributes:
-        found: the first results of the model, best first; or the first result of each model.
+        answers: the first results of the model, best first; or the first result of each model.
         hits: whether each of them is right.
         results: how good the answer of each model is, such as "right at 12".
         right: a right answer; a report on one model leaves it out where it is among the results.
     """
 
     query: Shown
-    found: tuple[Shown, ...]
+    answers: tuple[Shown, ...]
     hits: tuple[bool, ...]
     results: tuple[str, ...]
     right: Shown | None

@@ -98,11 +98,11 @@ class JudgedReport(Document):
             Table(["", *titles, "queries", "gallery"], rows).to_markdown(),
         ]
         if self.correlations:
-            told = [
+            remarks = [
                 [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
                 for kind, one in self.correlations.items()
             ]
-            sections.append(Table(["", "Spearman x 100", "pairs", "queries"], told).to_markdown())
+            sections.append(Table(["", "Spearman x 100", "pairs", "queries"], remarks).to_markdown())
         lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
         sections.append("\n".join(f"- {line}" for line in lines))
         return sections
@@ -228,12 +228,12 @@ def bootstrap_correlation(
             f"{len(starts)} queries have ratings, and a correlation needs at least 4: give more pairs"
         )
     generator = np.random.default_rng(seed)
-    found = []
+    correlations = []
     for _ in range(samples):
         half = generator.permutation(len(starts))[: len(starts) // 2]
         pair = order[starts[half] + generator.integers(counts[half])]
-        found.append(spearman(ratings[pair], scores[pair]))
-    drawn = 100.0 * np.array(found)
+        correlations.append(spearman(ratings[pair], scores[pair]))
+    drawn = 100.0 * np.array(correlations)
     return Correlation(len(queries), len(starts), float(np.mean(drawn)), float(np.std(drawn)))
 
 

@@ -189,9 +189,9 @@ def resampled_weights(
 ) -> Iterator[Float[np.ndarray, "R U"]]:
     """Yield how often each resample draws each of ``count`` units; a block holds a bounded number of weights."""
     step = max(1, _RESAMPLED_AT_ONCE // count)
-    chances = np.full(count, 1.0 / count)
+    probabilities = np.full(count, 1.0 / count)
     for start in range(0, resamples, step):
-        drawn = generator.multinomial(count, chances, size=min(step, resamples - start))
+        drawn = generator.multinomial(count, probabilities, size=min(step, resamples - start))
         yield drawn.astype(np.float64)
 
 

@@ -55,11 +55,11 @@ class TestProtocol:
             return merge_identical(corpus, key=str)
         images, most, step = corpus.relevance.images, *((5, 1) if self.pool == "first_five" else (1, -1))
         seen = Counter[int]()
-        kept = np.zeros(len(images), dtype=bool)
+        pooled = np.zeros(len(images), dtype=bool)
         for place in range(len(images))[::step]:
-            kept[place] = seen[images[place]] < most
+            pooled[place] = seen[images[place]] < most
             seen[images[place]] += 1
-        return corpus if kept.all() else corpus.with_pairs(kept)
+        return corpus if pooled.all() else corpus.with_pairs(pooled)
 
     def fits(self, corpus: Corpus) -> bool:
         """Return whether a part of a data set has the protocol's items, and no sentences but those that count."""
@@ -70,12 +70,10 @@ class TestProtocol:
         if self.items in (0, items) and self.texts in (0, texts):
             return ""
         wanted = " and ".join(f"{count:,}" for count in (self.items, self.texts) if count)
-        found = " and ".join(
+        size = " and ".join(
             f"{count:,}" for count, want in ((items, self.items), (texts, self.texts)) if want
         )
-        return (
-            f"protocol {self.name} has {wanted} items, and {found} are evaluated: the figures are not of it"
-        )
+        return f"protocol {self.name} has {wanted} items, and {size} are evaluated: the figures are not of it"
 
 
 _HGR = "cshizhe/hgr_v2t, t2vretrieval/readers/mpdata.py"

@@ -214,11 +214,11 @@ def _reached(
     threshold = calibration.threshold(wanted, relevance.num_images)
     if threshold is None:
         return PrecisionReached(wanted, None, 0, None, 0.0)
-    kept = scores >= threshold
+    above = scores >= threshold
     return PrecisionReached(
         wanted,
         threshold,
-        int(kept.sum()),
-        float(relevant[kept].mean()) if kept.any() else None,
-        float((kept & relevant).sum() / len(relevance.images)),
+        int(above.sum()),
+        float(relevant[above].mean()) if above.any() else None,
+        float((above & relevant).sum() / len(relevance.images)),
     )

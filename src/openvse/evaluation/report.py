@@ -98,13 +98,13 @@ class QueryOutcomes:
     Attributes:
         queries: the query of each row, ascending; queries without a relevant candidate are left out.
         ranks: the rank of its best relevant candidate.
-        found: its first candidates, best first.
+        hits: its first candidates, best first.
         scores: their scores.
     """
 
     queries: Int[np.ndarray, "Q"]
     ranks: Int[np.ndarray, "Q"]
-    found: Int[np.ndarray, "Q top"]
+    hits: Int[np.ndarray, "Q top"]
     scores: Float[np.ndarray, "Q top"]
 
 

@@ -121,9 +121,9 @@ def rerank(
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
     of_images, of_texts = proposals.of_images(), proposals.of_texts()
-    told = _told("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
-    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, told)
-    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
+    count = _counter("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
+    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, count)
+    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, count)
     seconds = time.perf_counter() - started
     relevant = RelevantPairs(relevance)
     again = Ranks(
@@ -146,14 +146,14 @@ def _mix(
     proposed: Float[Tensor, "Q top"],
     weight: float,
     device: torch.device | str,
-    told: Callable[[int], None],
+    count: Callable[[int], None],
 ) -> Float[Tensor, "Q top"]:
     """Score the proposals and add the scores of the proposing model, each with its weight."""
-    scores = member.score_pairs(images.flatten(), texts.flatten(), device, told).to(proposed.device)
+    scores = member.score_pairs(images.flatten(), texts.flatten(), device, count).to(proposed.device)
     return weight * scores.view_as(proposed) + (1 - weight) * proposed
 
 
-def _told(work: str, total: int, progress: OnProgress | None) -> Callable[[int], None]:
+def _counter(work: str, total: int, progress: OnProgress | None) -> Callable[[int], None]:
     """Return a function that adds up the finished pairs and reports their number."""
     done = 0
 

@@ -106,10 +106,10 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
     for size, inputs in zip(sizes, examples(tower, side, sizes), strict=True):
         embedded: EmbeddingSet = tower(inputs)
         given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
-        found = deviation(f"{name} tower", embedded.vectors.numpy(), run(*given))
+        measured = deviation(f"{name} tower", embedded.vectors.numpy(), run(*given))
         at = "" if side.longest is None else f" with {size} {side.inputs[0]}"
-        judge(found, f"the exported {name} tower{at}", is_int8=description.precision == "int8")
-        parts.append(found)
+        judge(measured, f"the exported {name} tower{at}", is_int8=description.precision == "int8")
+        parts.append(measured)
     return _worst(parts)
 
 
@@ -117,7 +117,7 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     """Compare a runtime with its model, on sentences and images; raise ModelError if they differ."""
     runtime = OnnxModel(folder)
     with without_warnings():
-        found = [
+        deviations = [
             deviation(
                 "sentences",
                 model.encode_text(PROBES[:-1]).vectors.numpy(),
@@ -126,14 +126,14 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
         ]
     if runtime.description.image.reading is not None:
         images = [probe_image(number, size) for number, size in enumerate(SHAPES)]
-        found.append(
+        deviations.append(
             deviation(
                 "images", model.encode_image(images).vectors.numpy(), runtime.encode_image(images).vectors
             )
         )
-    for each in found:
+    for each in deviations:
         judge(each, f"the export, for {each.what},")
-    return found
+    return deviations
 
 
 @contextmanager
@@ -170,24 +170,24 @@ def _worst(parts: Sequence[Deviation]) -> Deviation:
     )
 
 
-def judge(found: Deviation, what: str, *, is_int8: bool = False, tolerance: float | None = None) -> None:
+def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: float | None = None) -> None:
     """Raise ModelError if embeddings of an export are too far from those of the model.
 
     Args:
-        found: how far they are.
+        measured: how far they are.
         what: the name of what was exported, which begins the message.
         is_int8: whether the weights are integers, so that only the cosine counts.
         tolerance: the largest difference of a number of a float32 embedding; None is ``TOLERANCE``.
     """
     allowed = TOLERANCE if tolerance is None else tolerance
-    if is_int8 and not found.cosine >= _LOWEST_COSINE:
+    if is_int8 and not measured.cosine >= _LOWEST_COSINE:
         raise ModelError(
-            f"{what} gives embeddings in int8 whose cosine with those of the model falls to {found.cosine:.2f}: leave "
-            f"out --int8"
+            f"{what} gives embeddings in int8 whose cosine with those of the model falls to {measured.cosine:.2f}: "
+            f"leave out --int8"
         )
-    if not is_int8 and not found.largest <= allowed:
+    if not is_int8 and not measured.largest <= allowed:
         raise ModelError(
-            f"{what} gives embeddings that differ from those of the model by {found.largest:.1e} (allowed: "
+            f"{what} gives embeddings that differ from those of the model by {measured.largest:.1e} (allowed: "
             f"{allowed:g}), so it is not written: report it"
         )
 
@@ -234,16 +234,16 @@ def embed_images(model: OnnxModel, corpus: Corpus) -> tuple[ArraySet, Corpus]:
     def path(place: int) -> ImageFile:
         return corpus.image_paths[place]
 
-    kept: list[int] = []
+    readable: list[int] = []
     parts: list[np.ndarray] = []
     for batch in decoded(in_batches(places, _AT_ONCE), lambda place: model.read_image(path(place)), path):
         tell_skipped((path(place), reason) for place, reason in batch.failed)
         if batch.items:
             parts.append(model.encode_pixels(batch.values).vectors)
-            kept += batch.items
+            readable += batch.items
     if not parts:
         raise DataError(f"{corpus.name}: none of the images can be read: check them by 'openvse data check'")
-    return ArraySet.full(np.concatenate(parts)), corpus.select(np.array(kept))
+    return ArraySet.full(np.concatenate(parts)), corpus.select(np.array(readable))
 
 
 def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Corpus) -> Effect:

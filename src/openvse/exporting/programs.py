@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from openvse.aggregators import GPO, AdPool, RankedPooling
 from openvse.aggregators.base import Aggregator
 from openvse.encoders import BiGRU, TransformersText
-from openvse.errors import ModelError, said_by
+from openvse.errors import ModelError, message_of
 from openvse.model import Tower
 from openvse.types import EmbeddingSet, Inputs
 
@@ -153,7 +153,7 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
     except Exception as error:  # whatever a part does that a program cannot
         raise ModelError(
             f"the {side} side cannot be exported, because one of its parts does something that a program cannot "
-            f"({said_by(error)}): take built-in parts, or report it"
+            f"({message_of(error)}): take built-in parts, or report it"
         ) from error
 
 
@@ -183,7 +183,7 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
                 verbose=False,
             )
     except Exception as error:
-        raise ModelError(f"the {side} side has no form in ONNX ({said_by(error)}): report it") from error
+        raise ModelError(f"the {side} side has no form in ONNX ({message_of(error)}): report it") from error
     size = sum(weight.numel() * weight.element_size() for weight in traced_program.state_dict.values())
     made.save(str(path), external_data=size > _SINGLE_FILE)
 

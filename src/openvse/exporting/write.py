@@ -170,9 +170,9 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
         with without_warnings():
             ours = model.encode_text(sentences).vectors.numpy()
         theirs = np.asarray(loaded.encode(sentences, show_progress_bar=False))[:, None]
-        found = deviation("sentences", ours, theirs)
-        judge(found, "the written SentenceTransformer", tolerance=_OF_SENTENCES)
-    return found
+        measured = deviation("sentences", ours, theirs)
+        judge(measured, "the written SentenceTransformer", tolerance=_OF_SENTENCES)
+    return measured
 
 
 def _export_programs(
@@ -199,19 +199,19 @@ def _export_programs(
         if model.calibration is not None:
             (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
-        found = [
+        deviations = [
             *(check_side(model, partial, description, side) for side in sides),
             *(check_readers(model, partial) if format == "onnx" else ()),
         ]
-        if (distance := max(each.distance for each in found)) > farthest:
+        if (distance := max(each.distance for each in deviations)) > farthest:
             raise ModelError(f"scores would differ from those of the model by up to {distance:.1e}")
         if int8:
-            rounded, effect, found = _round(model, partial, description, on)
+            rounded, effect, deviations = _round(model, partial, description, on)
             description = rounded
-        description = replace(description, checked={each.what: each.largest for each in found})
+        description = replace(description, checked={each.what: each.largest for each in deviations})
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
     _remove_stale(target, description)
-    return Exported(target, format, _size(target), tuple(found), effect)
+    return Exported(target, format, _size(target), tuple(deviations), effect)
 
 
 def _round(
@@ -226,10 +226,10 @@ def _round(
     rounded = replace(description, precision="int8", fingerprint=f"{description.fingerprint}{_INT8}")
     (folder / EXPORT).write_text(rounded.to_json(), encoding="utf-8")
     (folder / CALIBRATION).unlink(missing_ok=True)  # the curve is that of other scores
-    found = [check_side(model, folder, rounded, side) for side in ("image", "text")]
+    deviations = [check_side(model, folder, rounded, side) for side in ("image", "text")]
     if on is None or images is None or texts is None:
-        return rounded, None, found
-    return rounded, effect_of(OnnxModel(folder), images, texts, on), found
+        return rounded, None, deviations
+    return rounded, effect_of(OnnxModel(folder), images, texts, on), deviations
 
 
 def _write_text(model: TwoTower, folder: Path, format: ProgramFormat, longest: int) -> Side:
@@ -328,10 +328,10 @@ def _check_target(folder: Path, format: Format) -> None:
 
 def _remove_stale(folder: Path, description: Description) -> None:
     """Remove the programs of an export of another format that was in the folder."""
-    kept = {description.image.file, description.text.file}
+    current = {description.image.file, description.text.file}
     for side in ("image", "text"):
         for suffix in _SUFFIXES.values():
-            if f"{side}{suffix}" not in kept:
+            if f"{side}{suffix}" not in current:
                 (folder / f"{side}{suffix}").unlink(missing_ok=True)
     if description.precision == "int8":
         (folder / CALIBRATION).unlink(missing_ok=True)

@@ -310,10 +310,10 @@ class _ImageExtraction(_Extraction[ImageFile]):
         boxes = [None] * len(images) if seen.boxes is None else seen.boxes.cpu()
         rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
         for (item, path), (status, _), row in zip(images, decoded_images, rows, strict=True):
-            local, real, found = row
+            local, real, row_boxes = row
             if sources is not None and isinstance(path, Path) and status is not None:
                 sources.add(item, path, status)
-            writer.add(item, local[real], None if found is None else found[real])
+            writer.add(item, local[real], None if row_boxes is None else row_boxes[real])
 
 
 @dataclass(frozen=True)
@@ -380,13 +380,13 @@ def _by_workers(
         f"{how.fingerprint} {at_once} {how.dtype} {workers.threads}",
         lambda item: f"{item[0]}\0{item[1]}",
     )
-    kept: dict[int, Failures[Content]] = {
+    earlier: dict[int, Failures[Content]] = {
         shard.number: []
         for shard in shards
         if (folder / shard.digest).exists() and _note(folder / shard.digest).exists()
     }
     prepare = partial(_shard_maker, replace(how, device=workers.device), folder)
-    for shard, failed in results_of(shards, prepare, workers, kept=kept):
+    for shard, failed in results_of(shards, prepare, workers, earlier=earlier):
         yield _join(folder / shard.digest, writer, sources), failed
     shutil.rmtree(folder)
 

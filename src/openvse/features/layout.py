@@ -226,8 +226,8 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
     for name, end in known.file_bytes.items():
         header = 0 if name == IDS else HEADER_BYTES
         if (all_files or end <= SMALL_BYTES) and name in sums:
-            found = checksum(folder / name, skip=header, size=end - header)
-            if found != sums[name]:
+            actual = checksum(folder / name, skip=header, size=end - header)
+            if actual != sums[name]:
                 raise damaged_store(folder, f"{name} does not match its checksum")
 
 

@@ -57,7 +57,7 @@ class IndexReport:
         resumed: the number of items that an interrupted indexing had embedded; they do not count as reused.
         recognised: the number of images that were moved, copied or touched, and recognised by their content.
         removed: the number of items that are no longer there, and were removed.
-        kept: roots and folders that could not be looked at, with the reason; their items stay.
+        unreached: roots and folders that could not be looked at, with the reason; their items stay.
         compacted: the number of rows that no item needed any more, and that were removed from the files.
         metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder.
         holds: the kind of the items.
@@ -73,7 +73,7 @@ class IndexReport:
     resumed: int = 0
     recognised: int = 0
     removed: int = 0
-    kept: list[tuple[Path, str]] = field(default_factory=list)
+    unreached: list[tuple[Path, str]] = field(default_factory=list)
     compacted: int = 0
     metadata_problems: list[str] = field(default_factory=list)
     holds: Held = "images"
@@ -197,9 +197,9 @@ def _plan(asked: _Asked, index: IndexFolder, folders: Sequence[Path], holds: Hel
         later := next((each for each in problems if isinstance(each, IndexVersionError)), None)
     ):
         raise later
-    found, unfinished = index.find(), index.find(UNFINISHED)
+    current, unfinished = index.find(), index.find(UNFINISHED)
     fresh, is_there = _numbered((), folders), (index.path / MANIFEST).is_file()
-    for each in (found, unfinished):
+    for each in (current, unfinished):
         if each is None or (each is unfinished and asked.overwrite):
             continue
         what = _difference(each.manifest, asked.model.fingerprint, holds)
@@ -213,11 +213,11 @@ def _plan(asked: _Asked, index: IndexFolder, folders: Sequence[Path], holds: Hel
             )
         if merged is None:
             return RootPlan(fresh, replace=is_there)
-    if found is None:
+    if current is None:
         return RootPlan(fresh, replace=isinstance(index.problem(), IndexVersionError))
-    if asked.dtype not in (None, found.manifest.dtype):
+    if asked.dtype not in (None, current.manifest.dtype):
         return RootPlan(fresh, replace=True)
-    return RootPlan(_merged(found, folders, asked.add) or fresh, replace=False)
+    return RootPlan(_merged(current, folders, asked.add) or fresh, replace=False)
 
 
 def _difference(manifest: IndexManifest, model: str, holds: Held) -> str:
@@ -226,20 +226,20 @@ def _difference(manifest: IndexManifest, model: str, holds: Held) -> str:
     return "" if manifest.holds == holds else f"holds {manifest.holds}, not {holds}"
 
 
-def _merged(found: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Root, ...] | None:
+def _merged(current: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Root, ...] | None:
     """Return the roots of an index once folders are indexed; None where they are others."""
-    known = {root.path: root for root in found.roots}
+    known = {root.path: root for root in current.roots}
     strange = [folder for folder in folders if str(folder) not in known]
     if not strange:
-        return found.roots
+        return current.roots
     if add:
         _check_apart([*map(Path, known), *strange])
-        return _numbered(found.roots, strange)
+        return _numbered(current.roots, strange)
     named = set(map(str, folders))
-    gone = [root for root in found.roots if root.path not in named and not Path(root.path).exists()]
-    if len(strange) == len(gone) == 1 and _holds_same(found.database, gone[0], strange[0]):
+    gone = [root for root in current.roots if root.path not in named and not Path(root.path).exists()]
+    if len(strange) == len(gone) == 1 and _holds_same(current.database, gone[0], strange[0]):
         moved = Root(gone[0].number, str(strange[0]), gone[0].label)
-        return tuple(moved if root == gone[0] else root for root in found.roots)
+        return tuple(moved if root == gone[0] else root for root in current.roots)
     return None
 
 
@@ -322,17 +322,17 @@ class _Run:
         named = set(map(str, folders))
         self._roots = [root for root in self._planned.roots if root.path in named]
 
-    def __call__(self, found: FoundIndex | None, *, anew: bool = False) -> IndexReport:
+    def __call__(self, current: FoundIndex | None, *, anew: bool = False) -> IndexReport:
         """Index the roots.
 
         Args:
-            found: the existing index, which remembers what the user gave before.
+            current: the existing index, which remembers what the user gave before.
             anew: begin a new index in its place.
         """
-        settings = self._settings(found)
+        settings = self._settings(current)
         seconds = float(settings[SECONDS] or 0)
         listings = self._listings(settings, seconds)
-        _check_present(listings, self._asked.given, found)
+        _check_present(listings, self._asked.given, current)
         with self._writer(anew=anew) as writer:
             changes, damaged = Changes(), set[str]()
             before = writer.written
@@ -353,12 +353,12 @@ class _Run:
                 read_headers(writer.written, [listing.root for listing in listings if not listing.missing])
             return self._report(writer, changes, outcome, problems)
 
-    def _settings(self, found: FoundIndex | None) -> dict[str, str]:
+    def _settings(self, current: FoundIndex | None) -> dict[str, str]:
         """Return what the user gives for the index to remember, or gave before."""
         seconds, rules, follows = self._asked.seconds, self._asked.ignore, self._asked.follow_links
         if self._holds == "sentences":
             return {SECONDS: ""}
-        before = {name: _remembered(found, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS)}
+        before = {name: _remembered(current, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS)}
         if seconds or (before[SECONDS] and seconds is not None):
             before[SECONDS] = f"{seconds:g}"
         if rules is not None:
@@ -436,11 +436,11 @@ class _Run:
             if listing.missing:
                 continue
             has_new = listing.root.number in with_new or writer.first_unfinished > 0
-            said = new_metadata(database, listing, has_new=has_new)
-            if said is None:
+            metadata = new_metadata(database, listing, has_new=has_new)
+            if metadata is None:
                 continue
-            problems += said.problems
-            writer.at_the_end(partial(note_metadata, root=listing.root, said=said))
+            problems += metadata.problems
+            writer.at_the_end(partial(note_metadata, root=listing.root, stated=metadata))
         return problems
 
     def _report(
@@ -466,7 +466,7 @@ class _Run:
             resumed=changes.resumed,
             recognised=outcome.recognised,
             removed=len(changes.gone),
-            kept=changes.kept,
+            unreached=changes.unreached,
             compacted=compacted,
             metadata_problems=metadata_problems,
             holds=self._holds,
@@ -475,17 +475,17 @@ class _Run:
         )
 
 
-def _remembered(found: FoundIndex | None, name: str) -> str:
+def _remembered(current: FoundIndex | None, name: str) -> str:
     """Return a setting that the user gave an index before; "" if there is none."""
-    return "" if found is None else found.database.setting(name)
+    return "" if current is None else current.database.setting(name)
 
 
 def _check_present(
-    listings: Sequence[RootListing], given: Sequence[str | Path], found: FoundIndex | None
+    listings: Sequence[RootListing], given: Sequence[str | Path], current: FoundIndex | None
 ) -> None:
     """Raise DataError for a root in which there is nothing, unless the index holds items of it, which are kept."""
     for listing in listings:
-        is_held = found is not None and any(found.database.walk(listing.root.number))
+        is_held = current is not None and any(current.database.walk(listing.root.number))
         if not listing.missing or is_held:
             continue
         folder = next((each for each in given if str(Path(each).resolve()) == listing.root.path), "")

@@ -137,14 +137,14 @@ class Condition:
         return (f"NOT ifnull({fits}, 0)" if self.operator == "!=" else fits), values
 
     def _on_place(self) -> tuple[str, list[object]]:
-        found = _NEAR.fullmatch(self.value)
-        latitude, longitude = (float(found[1]), float(found[2])) if found else (math.inf, math.inf)
-        if found is None or self.operator not in ("=", "!=") or abs(latitude) > 90 or abs(longitude) > 180:
+        match = _NEAR.fullmatch(self.value)
+        latitude, longitude = (float(match[1]), float(match[2])) if match else (math.inf, math.inf)
+        if match is None or self.operator not in ("=", "!=") or abs(latitude) > 90 or abs(longitude) > 180:
             raise DataError(
                 f"near {self.operator} {_shortened(self.value)}: give = or !=, and LATITUDE,LONGITUDE,RADIUS in "
                 f"degrees and km or m, such as 'near = 52.5,13.4,20km'; a key of the metadata of this name is meta.near"
             )
-        metres = float(found[3]) * (1000 if found[4] == "km" else 1)
+        metres = float(match[3]) * (1000 if match[4] == "km" else 1)
         fits = f"ifnull(metres_between({_PLACE}, ?, ?) <= ?, 0)"
         return (f"NOT {fits}" if self.operator == "!=" else fits), [latitude, longitude, metres]
 
@@ -152,10 +152,10 @@ class Condition:
         """Return the condition on a value of the metadata, or on one of a list of values."""
         if '"' in self.key or "\\" in self.key:
             raise DataError(f"the key {self.key} holds quotation marks or a backslash: give another key")
-        found, values = self._said(*self._on_value())
-        return (f"NOT {found}" if self.operator == "!=" else found), values
+        test, values = self._any_value(*self._on_value())
+        return (f"NOT {test}" if self.operator == "!=" else test), values
 
-    def _said(self, one: str, values: Sequence[object]) -> tuple[str, list[object]]:
+    def _any_value(self, one: str, values: Sequence[object]) -> tuple[str, list[object]]:
         """Return that an item has a value of the key of which something is true."""
         each: str = "json_each(items.metadata, ?)"
         key: object = f'$."{self.key}"'
@@ -188,7 +188,9 @@ class Condition:
             self.value, ("texts",)
         )
 
-    def doubt(self, holds: Callable[[str, Sequence[object]], bool], keys: Callable[[], Sequence[str]]) -> str:
+    def warning(
+        self, holds: Callable[[str, Sequence[object]], bool], keys: Callable[[], Sequence[str]]
+    ) -> str:
         """Return why it fits no item, or every one, whatever its value: an unknown key, or values of another type.
 
         Args:
@@ -201,7 +203,7 @@ class Condition:
 
         def has(what: Sequence[str]) -> bool:
             types = [name for each in what for name in _TYPES[each]]
-            return holds(*self._said(f"said.type IN ({', '.join('?' * len(types))})", types))
+            return holds(*self._any_value(f"said.type IN ({', '.join('?' * len(types))})", types))
 
         if not self.key or has(self._comparable()):
             return ""
@@ -253,14 +255,14 @@ def forms_of(text: str) -> list[str]:
 
 def parse_condition(text: str) -> Condition:
     """Read FIELD OPERATOR VALUE, such as ``size > 2MB``; raise DataError if it cannot be understood."""
-    found = _CONDITION.fullmatch(whole_characters(text))
-    if found is None or not found["value"]:
+    match = _CONDITION.fullmatch(whole_characters(text))
+    if match is None or not match["value"]:
         raise DataError(
             f"{text!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, such as "
             f"'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a key of "
             f"the metadata"
         )
-    condition = Condition(found["quoted"] or found["field"], found["operator"], found["value"])
+    condition = Condition(match["quoted"] or match["field"], match["operator"], match["value"])
     condition.sql()
     return condition
 
@@ -290,13 +292,13 @@ def all_of(conditions: Sequence[Condition]) -> tuple[str, list[object]]:
 
 
 def _bytes(value: str) -> int:
-    found = _SIZE.fullmatch(value)
-    if found is None:
+    match = _SIZE.fullmatch(value)
+    if match is None:
         raise DataError(
             f"{value} is no size: give a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB"
         )
-    power = " kmgt".index((found[2] or " ").lower())
-    return _stored(int(Decimal(found[1]) * (1024 if found[3] else 1000) ** power), value)
+    power = " kmgt".index((match[2] or " ").lower())
+    return _stored(int(Decimal(match[1]) * (1024 if match[3] else 1000) ** power), value)
 
 
 def _stored(number: int, value: str) -> int:

@@ -426,8 +426,8 @@ def taken_at(value: object) -> str | None:
         >>> taken_at("1985-07"), taken_at("2024-06-01 12:30:00+02:00")
         ('1985-07-01T00:00:00', '2024-06-01T12:30:00')
     """
-    found = None if value is None else _DATE.fullmatch(str(value))
-    return found and found[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(found[1]) :]
+    match = None if value is None else _DATE.fullmatch(str(value))
+    return match and match[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(match[1]) :]
 
 
 def metres_between(

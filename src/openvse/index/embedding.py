@@ -173,7 +173,7 @@ class KnownContent:
         sound = [
             row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
         ]
-        found: list[tuple[Entry, Row]] = []
+        rows: list[tuple[Entry, Row]] = []
         header: str | None = None
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._segments:
@@ -181,9 +181,9 @@ class KnownContent:
             vectors = self._segments.get(number)
             if vectors is None or row >= len(vectors):
                 return []
-            header = header if found else header_of(candidate.path)
-            found.append((_entry(candidate, (content, header), name), vectors[row]))
-        return found
+            header = header if rows else header_of(candidate.path)
+            rows.append((_entry(candidate, (content, header), name), vectors[row]))
+        return rows
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
         folder, manifest, files = self._index.folder, self._index.manifest, self._database.segments()

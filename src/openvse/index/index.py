@@ -210,12 +210,12 @@ class Index:
             )
 
     def _not_finite(self) -> list[int]:
-        found: set[int] = set()
+        positions: set[int] = set()
         for segment in self.segments:
             used = segment.positions.copy()
             used[finite_rows(segment.vectors)] = -1
-            found.update(used[used >= 0].tolist())
-        return sorted(found)
+            positions.update(used[used >= 0].tolist())
+        return sorted(positions)
 
 
 def places_among(

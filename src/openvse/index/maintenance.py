@@ -63,16 +63,16 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
         database, roots = index.database, index.roots
         before = database.count()
         wanted = {str(folder), str(Path(folder).resolve())}
-        found = [root for root in roots if root.path in wanted]
+        forgotten = [root for root in roots if root.path in wanted]
         names = ", ".join(root.path for root in roots)
-        if not found:
+        if not forgotten:
             raise IndexFormatError(f"index {path} does not hold {folder}: it holds {names}")
         if len(roots) == 1:
             raise IndexFormatError(
                 f"index {path} holds nothing but {names}: remove the folder of the index instead"
             )
         with database.transaction():
-            database.drop_root(found[0].number)
+            database.drop_root(forgotten[0].number)
             database.drop_empty_segments()
         return before - database.count()
 
@@ -95,8 +95,8 @@ def _changed(path: Path) -> Iterator[FoundIndex]:
         with IndexFolder(path) as folder:
             if (problem := folder.problem()) is not None:
                 raise problem
-            if (found := folder.find()) is not None:
-                yield found
+            if (current := folder.find()) is not None:
+                yield current
     except (DiskError, sqlite3.Error) as error:
         reason = refusal_of_disk(error) or str(error)
         raise IndexFormatError(
@@ -154,8 +154,8 @@ def read_headers(index: FoundIndex, roots: Sequence[Root]) -> None:
                 headers = dict(zip(there, pool.map(header_of, there), strict=True))
             with disk_errors(index.folder), index.database.transaction():
                 index.database.describe(
-                    (*described(headers[path], None if said is None else str(said)), int(str(key)))
-                    for path, (key, _, said) in zip(paths, some, strict=True)
+                    (*described(headers[path], None if metadata is None else str(metadata)), int(str(key)))
+                    for path, (key, _, metadata) in zip(paths, some, strict=True)
                     if path in headers
                 )
 

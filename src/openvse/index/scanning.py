@@ -67,7 +67,7 @@ class Changes:
         resumed: the number of these that an interrupted indexing embedded.
         gone: ids of items that are no longer there.
         failed: files that cannot be used, with the reason.
-        kept: roots and folders that cannot be looked at, with the reason; their items stay.
+        unreached: roots and folders that cannot be looked at, with the reason; their items stay.
         left_out: files that look like images and are not tried.
         present: the number of files.
     """
@@ -77,7 +77,7 @@ class Changes:
     resumed: int = 0
     gone: list[str] = field(default_factory=list)
     failed: list[tuple[Path, str]] = field(default_factory=list)
-    kept: list[tuple[Path, str]] = field(default_factory=list)
+    unreached: list[tuple[Path, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     present: int = 0
 
@@ -116,19 +116,19 @@ def list_roots(
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
     rules = [rules_of(folder, ignore) or None for folder in there.values()]
     listings = list_folders([*there.values()], rules, videos=videos, follow_links=follow_links)
-    found = dict(zip(there, listings, strict=True))
-    return [_files_below(root, found.get(root)) for root in roots]
+    by_root = dict(zip(there, listings, strict=True))
+    return [_files_below(root, by_root.get(root)) for root in roots]
 
 
-def _files_below(root: Root, found: Listing | None) -> RootListing:
+def _files_below(root: Root, listing: Listing | None) -> RootListing:
     """Return the files of a listing with their times and sizes; None of a root that is not there."""
-    if found is None:
+    if listing is None:
         return RootListing(root, [], _ROOT_IS_GONE)
     folder = Path(root.path)
     above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
     entries: list[Listed] = []
     failed = []
-    for name in found.names:
+    for name in listing.names:
         try:
             status = os.stat(above + name)  # noqa: PTH116
         except OSError as error:
@@ -136,8 +136,8 @@ def _files_below(root: Root, found: Listing | None) -> RootListing:
             continue
         entries.append((encode_id(label + name), status.st_mtime_ns, status.st_size, name))
     entries.sort()
-    missing = "" if found.names else _ROOT_IS_EMPTY
-    return RootListing(root, entries, missing, found.unreadable, failed, found.left_out)
+    missing = "" if listing.names else _ROOT_IS_EMPTY
+    return RootListing(root, entries, missing, listing.unreadable, failed, listing.left_out)
 
 
 def list_sentences(root: Root) -> RootListing:
@@ -182,14 +182,14 @@ def compare(
     """
     root = listing.root
     changes.failed += listing.failed
-    changes.kept += [(path, _UNREADABLE) for path in listing.unreadable]
+    changes.unreached += [(path, _UNREADABLE) for path in listing.unreadable]
     changes.left_out = _joined(changes.left_out, listing.left_out)
     changes.present += len(listing.entries) + len(listing.failed)
     known = iter(()) if database is None else held_files(database, root.number)
     if listing.missing:
         held = sum(len(items_of(file)) for file in known)
         if held:
-            changes.kept.append((Path(root.path), listing.missing))
+            changes.unreached.append((Path(root.path), listing.missing))
         changes.unchanged += held
         return
     kept_below = tuple(encode_id(root.id_of(_below(path, root.path))) for path in listing.unreadable)
@@ -296,12 +296,12 @@ def items_of(file: HeldFile) -> tuple[str, ...]:
 
 def _cut_files(database: Database, root: int) -> list[HeldFile]:
     """Return the files of a root whose segments are items, in the order of their ids."""
-    found: dict[str, list[tuple[str, int, int, int]]] = {}
+    segments: dict[str, list[tuple[str, int, int, int]]] = {}
     for row in database.walk(root, segments=True):
-        found.setdefault(file_of(row[0]), []).append(row)
+        segments.setdefault(file_of(row[0]), []).append(row)
     return sorted(
         (encode_id(name), rows[0][1], rows[0][2], min(row[3] for row in rows), tuple(row[0] for row in rows))
-        for name, rows in found.items()
+        for name, rows in segments.items()
     )
 
 
@@ -327,17 +327,17 @@ def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> li
 
 
 def same_segments(
-    found: Sequence[tuple[str, int, int]], item_id: str, seconds: float
+    segments: Sequence[tuple[str, int, int]], item_id: str, seconds: float
 ) -> list[tuple[str, int, int]]:
     """Return the items of a file of the same content, cut in the same way, under the names of another file.
 
     Args:
-        found: id, segment and row of all items of this content.
+        segments: id, segment and row of all items of this content.
         item_id: of the other file.
         seconds: the length of its segments; 0 for a whole file.
     """
     files: dict[str, list[tuple[str, int, int]]] = {}
-    for each in found:
+    for each in segments:
         files.setdefault(file_of(each[0]), []).append(each)
     for rows in files.values():
         if are_cut([row[0] for row in rows], seconds):
@@ -410,16 +410,18 @@ def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tup
     if listed.issuperset(names):
         return {}, []
     paths = {folder / name: name for name in names if name}
-    found, problems = find_files(paths), []
+    existing, problems = find_files(paths), []
     files = {
-        name: found.files[path].relative_to(folder).as_posix()
+        name: existing.files[path].relative_to(folder).as_posix()
         for path, name in paths.items()
-        if path in found.files and found.files[path] != path and found.files[path].is_relative_to(folder)
+        if path in existing.files
+        and existing.files[path] != path
+        and existing.files[path].is_relative_to(folder)
     }
-    missing = [found.without_file(path) for path in paths if path not in found.files]
+    missing = [existing.without_file(path) for path in paths if path not in existing.files]
     for what, cases in (
         ("line(s) are about files that are not there", missing),
-        ("name(s) are written in another way than those of their files", found.otherwise_written()),
+        ("name(s) are written in another way than those of their files", existing.otherwise_written()),
     ):
         if cases:
             problems.append(f"{len(cases):,} {what} (first: {escaped(cases[0])})")
@@ -434,8 +436,8 @@ def _as_json(entry: dict[str, object]) -> str:
 
 def header_of(path: Path) -> str | None:
     """Return what the header of a file says, as a JSON object; None for nothing."""
-    said = read_header(path)
-    return json.dumps(said) if said else None
+    header = read_header(path)
+    return json.dumps(header) if header else None
 
 
 def described(header: str | None, user: str | None) -> tuple[str | None, str]:
@@ -446,19 +448,19 @@ def described(header: str | None, user: str | None) -> tuple[str | None, str]:
     return json.dumps({**json.loads(own), **json.loads(user)}), own
 
 
-def note_metadata(database: Database, root: Root, said: Metadata) -> None:
+def note_metadata(database: Database, root: Root, stated: Metadata) -> None:
     """Note in a transaction what is said of the items of a root; only what differs is written."""
     sql = "SELECT key, id, metadata, header FROM items WHERE root = ?"
     changed = []
     for key, item_id, metadata, header in database.read(sql, (root.number,)):
         own = metadata if header == ONLY_HEADER else header
-        now, kept = described(
-            None if own is None else str(own), said.lines.get(file_of(root.name_of(str(item_id))))
+        now, before = described(
+            None if own is None else str(own), stated.lines.get(file_of(root.name_of(str(item_id))))
         )
         if now != metadata:
-            changed.append((now, None if header is None else kept, int(str(key))))
+            changed.append((now, None if header is None else before, int(str(key))))
     database.describe(changed)
-    database.set(_metadata_setting(root.number), said.state)
+    database.set(_metadata_setting(root.number), stated.state)
 
 
 def _metadata_state(folder: Path) -> str:

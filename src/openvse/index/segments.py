@@ -44,11 +44,11 @@ def map_segment(folder: Path, file: SegmentFile, manifest: IndexManifest) -> Flo
     path = folder / file.file
     with path.open("rb") as opened:
         np.lib.format.read_magic(opened)
-        shape, fortran, found = np.lib.format.read_array_header_1_0(opened)
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(opened)
         offset = opened.tell()
     row = manifest.num_embeddings, manifest.dim
-    if shape[1:] != row or fortran or found != np.dtype(manifest.dtype):
-        raise ValueError(f"{path.name} holds {found} {list(shape)}")
+    if shape[1:] != row or fortran or dtype != np.dtype(manifest.dtype):
+        raise ValueError(f"{path.name} holds {dtype} {list(shape)}")
     # Copy-on-write because torch wants memory that could be written; nothing reaches the file.
     return np.memmap(path, manifest.dtype, "c", offset, (file.rows, *row))
 
@@ -61,11 +61,11 @@ def row_checksum(item: Item, vectors: Float[np.ndarray, "K D"]) -> int:
 
 def finite_rows(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
     """Return the rows without NaN and infinite numbers, holding some rows at a time."""
-    found = [
+    finite = [
         start + np.flatnonzero(np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
         for start in range(0, len(vectors), block)
     ]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    return np.concatenate(finite) if finite else np.empty(0, dtype=np.int64)
 
 
 class SegmentWriter:

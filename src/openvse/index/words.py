@@ -74,8 +74,8 @@ def words_of(stored: bytes, metadata: str | None) -> str:
         stored: the bytes of its id; of a segment of a clip, the file counts.
         metadata: what is said of it, as a JSON object.
     """
-    said = json.loads(metadata) if metadata else {}
-    texts = chain.from_iterable(_texts(said[key]) for key in TEXT_KEYS if key in said)
+    fields = json.loads(metadata) if metadata else {}
+    texts = chain.from_iterable(_texts(fields[key]) for key in TEXT_KEYS if key in fields)
     return "\n".join(map(line_of, map(_parts, (file_of(stored.decode("utf-8", "replace")), *texts))))
 
 
@@ -92,7 +92,7 @@ def query_words(text: str) -> dict[str, list[str]]:
         {'IMG_2041': ['img', '2041'], 'dog': ['dog'], 'Zoë': ['zoe']}
     """
     parts = ((word, _parts(word)) for word in dict.fromkeys(text.replace('"', " ").split()))
-    return dict(islice(((word, found) for word, found in parts if found), MOST_WORDS))
+    return dict(islice(((word, pieces) for word, pieces in parts if pieces), MOST_WORDS))
 
 
 def _parts(text: str) -> list[str]:

@@ -62,7 +62,7 @@ class IndexFolder:
             opening.enter_context(made(path))
             # No other process writes here from now on, whose files this one would remove at the end.
             opening.enter_context(locked(path, "index", IndexFormatError))
-            self._found = {
+            self._indexes = {
                 name: self._look(name) for name in (MANIFEST, UNFINISHED) if (path / name).is_file()
             }
             self._open = opening.pop_all()
@@ -75,9 +75,9 @@ class IndexFolder:
     ) -> None:
         try:
             named = self._named()
-            for found in self._found.values():
-                if isinstance(found, FoundIndex):
-                    found.database.close()
+            for index in self._indexes.values():
+                if isinstance(index, FoundIndex):
+                    index.database.close()
             if named is not None:
                 self._remove_all_but(named)
         finally:
@@ -85,13 +85,13 @@ class IndexFolder:
 
     def find(self, name: str = MANIFEST) -> FoundIndex | None:
         """Return the index under a name; None if there is none, or a damaged one, or one of another format version."""
-        found = self._found.get(name)
-        return found if isinstance(found, FoundIndex) else None
+        index = self._indexes.get(name)
+        return index if isinstance(index, FoundIndex) else None
 
     def problem(self, name: str = MANIFEST) -> IndexFormatError | None:
         """Return why the index under a name cannot be used; None if it can be, or if there is none."""
-        found = self._found.get(name)
-        return found if isinstance(found, IndexFormatError) else None
+        index = self._indexes.get(name)
+        return index if isinstance(index, IndexFormatError) else None
 
     def publish(self, name: str, index: FoundIndex) -> None:
         """Make an index the one under a name; as the index itself, it takes the place of an unfinished one."""
@@ -100,15 +100,15 @@ class IndexFolder:
             index.manifest.write(self.path, name)
         if name == MANIFEST:
             (self.path / UNFINISHED).unlink(missing_ok=True)
-        replaced = [self._found.pop(each, None) for each in (name, UNFINISHED)]
-        self._found[name] = index
-        for found in replaced:
-            if isinstance(found, FoundIndex) and found.database is not index.database:
-                found.database.close()
+        replaced = [self._indexes.pop(each, None) for each in (name, UNFINISHED)]
+        self._indexes[name] = index
+        for old in replaced:
+            if isinstance(old, FoundIndex) and old.database is not index.database:
+                old.database.close()
 
     def holds(self, database: Database) -> bool:
         """Return whether a database is that of an index of this folder, which closes it."""
-        indexes = [found for found in self._found.values() if isinstance(found, FoundIndex)]
+        indexes = [each for each in self._indexes.values() if isinstance(each, FoundIndex)]
         return any(index.database is database for index in indexes)
 
     def _look(self, name: str) -> FoundIndex | IndexFormatError:
@@ -128,12 +128,12 @@ class IndexFolder:
     def _named(self) -> set[str] | None:
         """Return the files that belong to an index; None if one cannot be understood."""
         named: set[str] = set()
-        for found in self._found.values():
-            if not isinstance(found, FoundIndex):
+        for index in self._indexes.values():
+            if not isinstance(index, FoundIndex):
                 return None
-            named |= {found.manifest.items, f"{found.manifest.items}-journal"}
+            named |= {index.manifest.items, f"{index.manifest.items}-journal"}
             try:
-                named |= {segment.file for segment in found.database.segments()}
+                named |= {segment.file for segment in index.database.segments()}
             except IndexFormatError:
                 return None
         return named
@@ -209,8 +209,8 @@ class IndexWriter:
         self._notes: dict[str, str] = {}
         self._is_published = False
         self.run, self.first_unfinished = 1, 0
-        if not anew and (found := self._index.find(self._name)) is not None:
-            self._go_on(found, dtype)
+        if not anew and (before := self._index.find(self._name)) is not None:
+            self._go_on(before, dtype)
 
     def __enter__(self) -> IndexWriter:
         return self
@@ -307,15 +307,15 @@ class IndexWriter:
     def _lacks_words(self) -> bool:
         return self._database is not None and not self._database.has_words()
 
-    def _go_on(self, found: FoundIndex, dtype: VectorDtype | None) -> None:
+    def _go_on(self, before: FoundIndex, dtype: VectorDtype | None) -> None:
         """Go on with an index, if it is one of the same kind."""
-        old, mine = found.manifest, self._manifest
+        old, mine = before.manifest, self._manifest
         if (old.model, old.holds) != (mine.model, mine.holds) or dtype not in (None, old.dtype):
             return
-        self._database, self._is_published = found.database, mine.model_place in (None, old.model_place)
+        self._database, self._is_published = before.database, mine.model_place in (None, old.model_place)
         self._manifest = replace(old, model_place=mine.model_place or old.model_place)
-        self.run = int(found.database.setting("run", "0")) + 1
-        self.first_unfinished = int(found.database.setting("unfinished", "0"))
+        self.run = int(before.database.setting("run", "0")) + 1
+        self.first_unfinished = int(before.database.setting("unfinished", "0"))
 
     def _segment_to_fill(self) -> SegmentWriter:
         """Return the segment that the next embeddings belong to: the last one of the index, until it is full."""

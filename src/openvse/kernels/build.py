@@ -68,10 +68,10 @@ def _cache() -> Path:
 def _is_ours(place: Path) -> bool:
     """Return whether a file is there that only this user can have written."""
     try:
-        found = place.stat()
+        status = place.stat()
     except FileNotFoundError:
         return False
-    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _compile(source: Path, place: Path) -> ctypes.CDLL:

@@ -111,9 +111,9 @@ class _Sort(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, mask: Tensor) -> Tensor:
         """Sort, and keep which element has which rank."""
-        real, kept = _bytes(mask), _byte_for_each(local)
-        ctx.save_for_backward(real, kept)
-        return _sorted(_with_rows(local), real, kept)
+        real, ids = _bytes(mask), _byte_for_each(local)
+        ctx.save_for_backward(real, ids)
+        return _sorted(_with_rows(local), real, ids)
 
     @staticmethod
     @once_differentiable

@@ -233,12 +233,12 @@ class _Recurrence(torch.autograd.Function):
         ):
             at_state = at.clone()
             at_state.narrow(1, 0, carried.shape[1]).add_(carried)
-            kept = at_state * z
-            torch.mul(at_state - kept, f_new, out=inwards)
+            through_gate = at_state * z
+            torch.mul(at_state - through_gate, f_new, out=inwards)
             torch.mul(inwards, f_reset, out=by_reset)
             torch.mul(at_state, f_update, out=by_update)
             torch.mul(inwards, r, out=by_new)
-            carried = kept.add_(torch.bmm(whole, weight))
+            carried = through_gate.add_(torch.bmm(whole, weight))
         at_gates = torch.cat([_parts(at_hidden, width)[0], at_new], dim=2)
         return at_gates, torch.bmm(at_hidden.mT, before), at_hidden.sum(dim=1), None, None
 

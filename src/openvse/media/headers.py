@@ -49,10 +49,10 @@ def read_header(path: Path) -> Header:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = _of_video(path) if is_video_name(path.name) else _of_image(path)
+            header = _of_video(path) if is_video_name(path.name) else _of_image(path)
     except Exception:  # damaged files make readers raise almost any error
         return {}
-    return {name: value for name, value in found.items() if value not in (None, "", [])}
+    return {name: value for name, value in header.items() if value not in (None, "", [])}
 
 
 def _of_image(path: Path) -> Header:
@@ -74,10 +74,10 @@ def _of_image(path: Path) -> Header:
 
 def _joined(exif: Image.Exif, xmp: bytes | str, image: Image.Image | None) -> Header:
     """Return what EXIF, XMP and the IPTC of an image say; XMP comes before IPTC, whose encoding is a guess."""
-    taken, said, iptc = exif.get_ifd(ExifTags.IFD.Exif), _xmp(xmp), _iptc(image)
+    taken, texts, iptc = exif.get_ifd(ExifTags.IFD.Exif), _xmp(xmp), _iptc(image)
     dates = [
         _date(taken.get(ExifTags.Base.DateTimeOriginal), taken.get(ExifTags.Base.OffsetTimeOriginal)),
-        *(_date(value) for value in said(_CREATED)),
+        *(_date(value) for value in texts(_CREATED)),
         _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized)),
     ]
     described = _text(exif.get(ExifTags.Base.ImageDescription))
@@ -86,40 +86,40 @@ def _joined(exif: Image.Exif, xmp: bytes | str, image: Image.Image | None) -> He
         "taken": next(filter(None, dates), None),
         "camera": _camera(exif.get(ExifTags.Base.Make), exif.get(ExifTags.Base.Model)),
         **_place(exif.get_ifd(ExifTags.IFD.GPSInfo)),
-        "title": next(iter((*said(f"{_DC}title"), *iptc(5))), ""),
-        "description": next(iter((*said(f"{_DC}description"), *iptc(120))), own),
-        "keywords": list(dict.fromkeys((*said(f"{_DC}subject"), *iptc(25))))[:_MOST],
+        "title": next(iter((*texts(f"{_DC}title"), *iptc(5))), ""),
+        "description": next(iter((*texts(f"{_DC}description"), *iptc(120))), own),
+        "keywords": list(dict.fromkeys((*texts(f"{_DC}subject"), *iptc(25))))[:_MOST],
     }
 
 
 def _of_video(path: Path) -> Header:
     with opened_video(str(path)) as container:
-        said: dict[str, str] = {}
+        tags: dict[str, str] = {}
         for held in (*(stream.metadata for stream in container.streams.video), container.metadata):
-            said |= {name.lower(): value for name, value in held.items()}
-    at = _PLACE.match(said.get(f"{_APPLE}location.iso6709") or said.get("location") or "")
+            tags |= {name.lower(): value for name, value in held.items()}
+    at = _PLACE.match(tags.get(f"{_APPLE}location.iso6709") or tags.get("location") or "")
     return {
-        "taken": _date(said.get(f"{_APPLE}creationdate")) or _date(said.get("creation_time")),
-        "camera": _camera(said.get(f"{_APPLE}make"), said.get(f"{_APPLE}model")),
+        "taken": _date(tags.get(f"{_APPLE}creationdate")) or _date(tags.get("creation_time")),
+        "camera": _camera(tags.get(f"{_APPLE}make"), tags.get(f"{_APPLE}model")),
         **(_coordinates(float(at[1]), float(at[2])) if at else {}),
-        "title": _text(said.get("title")),
-        "description": _text(said.get("description") or said.get("comment")),
-        "keywords": [word for each in said.get("keywords", "").split(",") if (word := _text(each))][:_MOST],
+        "title": _text(tags.get("title")),
+        "description": _text(tags.get("description") or tags.get("comment")),
+        "keywords": [word for each in tags.get("keywords", "").split(",") if (word := _text(each))][:_MOST],
     }
 
 
 def _date(value: object, offset: object = None) -> str | None:
     """Return a date as ISO 8601; UTC (of videos, mostly) becomes the time of this machine's zone."""
-    found = _DATE.fullmatch(_text(value))
+    match = _DATE.fullmatch(_text(value))
     try:
-        written = datetime(*(int(part or 0) for part in found.groups()[:6])).isoformat() if found else "0"  # type: ignore[arg-type]
+        written = datetime(*(int(part or 0) for part in match.groups()[:6])).isoformat() if match else "0"  # type: ignore[arg-type]
     except ValueError:
         return None
-    if found is None or written.startswith(_UNSET):
+    if match is None or written.startswith(_UNSET):
         return None
-    if found[7] == "Z":
+    if match[7] == "Z":
         return datetime.fromisoformat(f"{written}+00:00").astimezone().isoformat()
-    zone = found[7] or _text(offset)
+    zone = match[7] or _text(offset)
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
     return written + (zone if _OFFSET.fullmatch(zone) else "")
 
@@ -133,7 +133,7 @@ def _camera(maker: object, model: object) -> str:
 
 def _place(gps: Mapping[int, Any]) -> Header:
     """Return latitude and longitude of EXIF's degrees, minutes and seconds."""
-    found = []
+    coordinates = []
     for tag, most, signs in ((ExifTags.GPS.GPSLatitude, 90, "NS"), (ExifTags.GPS.GPSLongitude, 180, "EW")):
         parts, side = gps.get(tag), _text(gps.get(tag - 1)).upper()[:1]
         if not isinstance(parts, Sequence) or len(parts) != 3 or side not in tuple(signs):
@@ -141,8 +141,8 @@ def _place(gps: Mapping[int, Any]) -> Header:
         degrees = sum(float(part) / 60**place for place, part in enumerate(parts))
         if not 0 <= degrees <= most:
             return {}
-        found.append(degrees if side == signs[0] else -degrees)
-    return _coordinates(*found)
+        coordinates.append(degrees if side == signs[0] else -degrees)
+    return _coordinates(*coordinates)
 
 
 def _coordinates(latitude: float, longitude: float) -> Header:
@@ -176,10 +176,10 @@ def _xmp(packet: bytes | str) -> Callable[[str], list[str]]:
             elements = [*ElementTree.fromstring(text.strip("\ufeff\0 \n\r\t")).iter()]
 
     def values(name: str) -> list[str]:
-        found = [element.get(name) for element in elements]
+        texts = [element.get(name) for element in elements]
         named = [element for element in elements if element.tag == name]
-        found += [each.text for element in named for each in (element, *element.iter(f"{_RDF}li"))]
-        return list(filter(None, map(_text, found)))
+        texts += [each.text for element in named for each in (element, *element.iter(f"{_RDF}li"))]
+        return list(filter(None, map(_text, texts)))
 
     return values
 
@@ -192,7 +192,7 @@ def _iptc(image: Image.Image | None) -> Callable[[int], list[str]]:
             held = IptcImagePlugin.getiptcinfo(image) or {}
 
     def texts(number: int) -> list[str]:
-        found = held.get((2, number), [])
-        return list(filter(None, map(_text, found if isinstance(found, list) else [found])))
+        values = held.get((2, number), [])
+        return list(filter(None, map(_text, values if isinstance(values, list) else [values])))
 
     return texts

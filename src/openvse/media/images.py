@@ -190,16 +190,16 @@ def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
     samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
     if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
         raise BadImageError(
-            f"{_told(image.size, limit)}, and it is progressive: save it as a plain JPEG, or make it smaller"
+            f"{_size_message(image.size, limit)}, and it is progressive: save it as a plain JPEG, or make it smaller"
         )
 
 
 def _too_large(size: tuple[int, int], limit: int, *, chosen: bool) -> BadImageError:
     more = "" if chosen else f", or allow more (--max-pixels {size[0] * size[1]})"
-    return BadImageError(f"{_told(size, limit)}: make it smaller{more}")
+    return BadImageError(f"{_size_message(size, limit)}: make it smaller{more}")
 
 
-def _told(size: tuple[int, int], limit: int) -> str:
+def _size_message(size: tuple[int, int], limit: int) -> str:
     return f"it has {size[0]} x {size[1]} pixels, at most {limit:,} are decoded"
 
 
@@ -419,6 +419,6 @@ def _reason(error: Exception) -> str:
 
 def _plain(error: Exception) -> str:
     """Return what an error says, in one line; LibRaw's say it in bytes."""
-    said = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error)
-    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+    message = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error)
+    text = message.decode("utf-8", "replace") if isinstance(message, bytes) else message
     return " ".join(text.split()) or type(error).__name__

@@ -106,8 +106,8 @@ class Listing:
         unused = [link for link in links if not any(path.is_relative_to(link) for path in used)]
         files = {kind: unused if kind == LINK else paths for kind, paths in self.left_out.files.items()}
         left_out = LeftOut({kind: paths for kind, paths in files.items() if paths})
-        told = [left_out.describe()] if left_out else []
-        return (*told, *(f"{escaped(path)}: the folder cannot be listed" for path in self.unreadable))
+        lines = [left_out.describe()] if left_out else []
+        return (*lines, *(f"{escaped(path)}: the folder cannot be listed" for path in self.unreadable))
 
 
 def list_media(folder: str | Path, *, videos: bool = False, ignored: IgnoreRules | None = None) -> Listing:

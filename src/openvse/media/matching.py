@@ -108,11 +108,11 @@ class _Search:
         if base is None:
             return []
         below = str(path.relative_to(base)).replace("\\", "/")
-        found = [base]
+        places = [base]
         for part in below.split("/"):
             if part not in ("", "."):
-                found = [file for folder in found for file in self._names(folder, form).get(form(part), ())]
-        return [file for file in found if file != base]
+                places = [file for folder in places for file in self._names(folder, form).get(form(part), ())]
+        return [file for file in places if file != base]
 
 
 def _names_by_form(folder: Path, form: Callable[[str], str]) -> dict[str, list[Path]]:

@@ -56,14 +56,14 @@ def file_of(name: str) -> str:
         >>> file_of("a.mp4#t=5,10.5"), file_of("b.jpg")
         ('a.mp4', 'b.jpg')
     """
-    found = _NAME.fullmatch(name)
-    return name if found is None else found["file"]
+    match = _NAME.fullmatch(name)
+    return name if match is None else match["file"]
 
 
 def span_of(name: str) -> tuple[float, float] | None:
     """Return start and end of a segment by its name; None for the name of a whole file."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (float(found["start"]), float(found["end"]))
+    match = _NAME.fullmatch(name)
+    return None if match is None else (float(match["start"]), float(match["end"]))
 
 
 def clock(seconds: float) -> str:

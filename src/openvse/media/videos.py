@@ -497,6 +497,6 @@ def _reason(error: Exception) -> str:
         case EOFError():
             return "it ends before its first frame"
         case _:
-            said = str(getattr(error, "strerror", "") or error)
-            detail = " ".join(said.split()) or type(error).__name__
+            reason = str(getattr(error, "strerror", "") or error)
+            detail = " ".join(reason.split()) or type(error).__name__
             return f"it is truncated, damaged or nothing that we read ({detail})"

@@ -150,8 +150,8 @@ class Calibration:
         """Return the probability of the best possible score; see ``probabilities`` for the arguments."""
         return float(self.probabilities(self._knots[0][-1:], gallery, expected)[0])
 
-    def found(self, score: float) -> float:
-        """Return the share of the relevant pairs that score at least as much (the recall of a threshold)."""
+    def recall(self, score: float) -> float:
+        """Return the recall of a threshold: the share of the relevant pairs that score at least as much."""
         return float(np.interp(score, self._knots[0], self.relevant_above, right=0.0))
 
     @cached_property

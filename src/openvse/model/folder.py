@@ -19,7 +19,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from openvse import __version__
-from openvse.errors import ModelError, said_by
+from openvse.errors import ModelError, message_of
 from openvse.files import read_text
 from openvse.output.table import Table
 from openvse.specs import ModelSpec
@@ -95,7 +95,7 @@ def read_weights(modules: nn.Module, folder: Path) -> None:
             f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again"
         ) from error
     except RuntimeError as error:
-        raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {said_by(error)}") from error
+        raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {message_of(error)}") from error
 
 
 def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, Any]) -> str:

@@ -65,9 +65,9 @@ def measure_attraction(
                 parts = np.exp(beta * (scores - highest[:, np.newaxis])).sum(axis=1, dtype=np.float64)
                 of_beta[rows] = np.logaddexp(of_beta[rows], np.log(parts) + beta * highest)
             place = scores.argmax(axis=0)
-            found = scores[place, np.arange(len(place))]
-            better = found > best[columns]
-            best[columns] = np.where(better, found, best[columns])
+            highest = scores[place, np.arange(len(place))]
+            better = highest > best[columns]
+            best[columns] = np.where(better, highest, best[columns])
             item[columns] = np.where(better, place + rows.start, item[columns])
     amounts = (sums - np.log(max(1, num_queries))) / np.reshape(betas, (-1, 1))
     return amounts.astype(np.float32), best, item

@@ -172,15 +172,15 @@ def _differing(given: Mapping[str, Any], had: Mapping[str, Any], defaults: Mappi
     return [f"{key} {ours} in place of {theirs}" for key, (ours, theirs) in pairs.items() if ours != theirs]
 
 
-def _said(options: Mapping[str, Any]) -> dict[str, Any]:
+def _stated(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a built part as they are written in a recipe."""
-    said = {}
+    stated = {}
     for key, value in options.items():
         try:
-            said[key] = option_as_said(value, key)
+            stated[key] = option_as_said(value, key)
         except ModelError:  # an option of a plug-in's part, which its kind alone tells
-            said[key] = type(value).__name__
-    return dict(without_folders(said))
+            stated[key] = type(value).__name__
+    return dict(without_folders(stated))
 
 
 def _plain(value: Any) -> Any:
@@ -229,17 +229,17 @@ def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[s
         return
     if isinstance(mine, ImageEncoder) and isinstance(theirs, ImageEncoder) and not reasons:
         _refuse_other_features(part, mine, theirs)
-    found: list[Origin] = []
+    origins: list[Origin] = []
     for name, child in mine.named_children():
         note = "; ".join(reasons) if name == "backbone" else ""
-        found += _take_part(f"{part}.{name}", child, getattr(theirs, name, None), note)
-    whole = {origin.taken for origin in found}
+        origins += _take_part(f"{part}.{name}", child, getattr(theirs, name, None), note)
+    whole = {origin.taken for origin in origins}
     if whole == {True}:
         yield Origin(part, True)
     elif whole == {False} and reasons:
         yield Origin(part, False, "; ".join(reasons))
     else:
-        yield from found
+        yield from origins
 
 
 def _refuse_other_features(part: str, mine: ImageEncoder, theirs: ImageEncoder) -> None:
@@ -319,7 +319,7 @@ def _difference(mine: nn.Module, theirs: Any) -> str:
             for each in (mine, theirs)
         )
         defaults = {key: each.default for key, each in parameters(type(mine)).items()}
-        if reasons := _differing(_said(options), _said(had), _said(defaults)):
+        if reasons := _differing(_stated(options), _stated(had), _stated(defaults)):
             return "; ".join(reasons)
     ours, others = (
         {key: list(value.shape) for key, value in each.state_dict().items()} for each in (mine, theirs)

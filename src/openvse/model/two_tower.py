@@ -159,13 +159,13 @@ class TwoTower(Model):
 
         None if nothing has fitted one (``openvse calibrate``), or if the model has changed since, by its fingerprint.
         """
-        kept = self._calibration
-        if kept is None or kept.model == self.fingerprint:
-            return kept
+        curve = self._calibration
+        if curve is None or curve.model == self.fingerprint:
+            return curve
         _logger.warning(
             "the curve from score to probability is not used, as it was fitted to other weights (model %s): run "
             "'openvse calibrate' again",
-            kept.model,
+            curve.model,
         )
         self._calibration = None
         return None

@@ -69,7 +69,8 @@ def line_chart(lines: Sequence[Line], *, x: str, y: str, bounds: tuple[float, fl
     kind = _LogScale if wide else _Scale
     up = kind(bounds or values, _HEIGHT - _BOTTOM, _TOP, rounded=True)
     parts = [
-        f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{escape(_said(drawn, x, y))}">'
+        f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" '
+        f'aria-label="{escape(_summary(drawn, x, y))}">'
     ]
     for tick in up.ticks():
         place = up(tick)
@@ -156,7 +157,7 @@ def _drawn(line: Line, across: _Scale, up: _Scale) -> str:
     return f'<polyline class="{style}" points="{joined}"><title>{escape(line.label)}</title></polyline>{dots}'
 
 
-def _said(lines: Sequence[Line], x: str, y: str) -> str:
+def _summary(lines: Sequence[Line], x: str, y: str) -> str:
     ends = "; ".join(f"{line.label} from {_number(line.y[0])} to {_number(line.y[-1])}" for line in lines)
     return f"{y} over {x}: {ends}"
 

@@ -74,8 +74,8 @@ def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
     leaks = {line for each in reports for line in each.leaks}
     rows = figure_rows(reports, names)
     intervals = any(row.kind == "interval" for row in rows)
-    told = [*([f"below a figure: its {CONFIDENCE:.0%} interval"] if intervals else []), *remarks(reports)]
-    notes = "".join(f"<li>{escape(line)}</li>" for line in told if line not in leaks)
+    lines = [*([f"below a figure: its {CONFIDENCE:.0%} interval"] if intervals else []), *remarks(reports)]
+    notes = "".join(f"<li>{escape(line)}</li>" for line in lines if line not in leaks)
     return [
         f"<section>\n<h2>Figures</h2>\n{_table(rows, names)}\n"
         f'<ul class="notes">{notes}</ul>\n{_published(reports, names)}</section>'
@@ -201,11 +201,11 @@ def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
 
 
 def _by_part(curves: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
-    found: dict[str, dict[int, Sequence[float]]] = {}
+    by_part: dict[str, dict[int, Sequence[float]]] = {}
     for name, values in curves.items():
         if match := _COEFFICIENTS.match(name):
-            found.setdefault(match["part"] or "pooling", {})[int(match["size"])] = values
-    return found
+            by_part.setdefault(match["part"] or "pooling", {})[int(match["size"])] = values
+    return by_part
 
 
 def _probabilities(reports: Sequence[MeasuredReport]) -> Iterator[str]:
@@ -282,7 +282,7 @@ def _direction(some: AnsweredQueries, small: _Small) -> str:
 
 
 def _query_card(query: AnsweredQuery, small: _Small) -> str:
-    answers = [*zip(query.found, query.hits, strict=True)]
+    answers = [*zip(query.answers, query.hits, strict=True)]
     result = f'<span class="result">{escape(query.results[0])}</span>'
     if any(shown.image is not None for shown, _ in answers):
         frames = [_frame(shown, small, hit=hit) for shown, hit in answers]
@@ -335,9 +335,9 @@ def start_of(run: ReportedRun) -> Mapping[str, Any]:
     name = {"name": stated} if isinstance(stated, str) else {}
     if isinstance(written, Mapping) and isinstance(written.get("start"), Mapping):
         return {**written["start"], **name, "changes": written.get("metrics", {})}
-    kept = run.config.provenance.get("start")
+    start = run.config.provenance.get("start")
     # A model of epoch 0 is the start itself, whose folder tells of its own start.
-    return {**kept, **name} if isinstance(kept, Mapping) and run.best_epoch != 0 else {}
+    return {**start, **name} if isinstance(start, Mapping) and run.best_epoch != 0 else {}
 
 
 def _start_table(run: ReportedRun, *, named: bool) -> str:
@@ -352,7 +352,7 @@ def _start_table(run: ReportedRun, *, named: bool) -> str:
     if not rows:
         return ""
     heading = f"<h3>{escape(run.name)}</h3>\n" if named else ""
-    kept = (
+    lines = (
         " No epoch was above it, so that the run kept it; after: the best epoch."
         if run.best_epoch == 0
         else ""
@@ -360,7 +360,7 @@ def _start_table(run: ReportedRun, *, named: bool) -> str:
     return (
         f"{heading}{Table(('', 'before', 'after', 'difference'), rows).to_html(named=True)}\n"
         f'<ul class="notes"><li>before: {escape(str(start.get("name", "")))}, the model '
-        f"that the run began from.{kept}</li><li>below a difference: its {CONFIDENCE:.0%} interval, by a paired "
+        f"that the run began from.{lines}</li><li>below a difference: its {CONFIDENCE:.0%} interval, by a paired "
         f"bootstrap over images; one that holds 0 shows no difference</li></ul>\n"
     )
 
@@ -434,11 +434,11 @@ def _data(data: Mapping[str, Any]) -> str:
 
 def _changes(run: ReportedRun) -> str:
     """Return after which epochs the run went on with other data, and the sizes of these; "" if it never did."""
-    said = []
+    lines = []
     for record in run.records.of("data")[1:] if run.records else []:
         sizes = (f"{n:,} {split}" for split in SPLITS if isinstance(n := record.get(f"{split}_images"), int))
-        said.append(f"after epoch {record['epoch']}: {', '.join(sizes)} images since then")
-    return "; ".join(said)
+        lines.append(f"after epoch {record['epoch']}: {', '.join(sizes)} images since then")
+    return "; ".join(lines)
 
 
 def _leakage(each: MeasuredReport) -> tuple[str, bool]:
@@ -481,10 +481,10 @@ def _epochs(run: ReportedRun) -> str:
 
 
 def _time(run: ReportedRun) -> str:
-    found = run.seconds()
-    if found is None:
+    duration = run.seconds()
+    if duration is None:
         return ""
-    seconds, recorded = found
+    seconds, recorded = duration
     how = "" if recorded else " (from the speed of its steps)"
     return f"{timedelta(seconds=round(seconds))}{how}, validation not counted"
 
@@ -515,12 +515,12 @@ def published_elsewhere(reports: Sequence[MeasuredReport]) -> dict[str, Metrics]
     Args:
         reports: the runs; those that were not evaluated have nothing to compare with.
     """
-    found: dict[str, Metrics] = {}
+    published: dict[str, Metrics] = {}
     for findings in {each.findings.data: each.findings for each in reports if each.findings}.values():
         data, _, split = findings.data.partition("/")
         of_data = list_recipes() if data and split == "test" else ()
         for name in of_data:
             if name.partition("/")[2].startswith(f"{data}_"):
-                found |= published_for(read_recipe(name), findings.size, findings.protocols)
+                published |= published_for(read_recipe(name), findings.size, findings.protocols)
     own = {label for each in reports if each.findings for label in each.findings.beside}
-    return {source: metrics for source, metrics in found.items() if source not in own}
+    return {source: metrics for source, metrics in published.items() if source not in own}

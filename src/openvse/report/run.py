@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from openvse.corpus.splits import LEAKAGE
-from openvse.errors import OpenVSEError, said_by
+from openvse.errors import OpenVSEError, message_of
 from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import Metrics
 from openvse.files import read_text
@@ -77,13 +77,13 @@ class ReportedRun:
             places = (
                 [self.named.folder / "features"] if stated == AUTO else [*places, self.named.folder / stated]
             )
-        found = next((place for place in places if place.exists()), None)
-        if found is None and stated != AUTO:
+        store = next((place for place in places if place.exists()), None)
+        if store is None and stated != AUTO:
             raise OpenVSEError(
                 f"{self.named.source} was trained with the feature store {stated}, which is not there: give "
                 f"--features STORE, or --no-test"
             )
-        return found
+        return store
 
     def seconds(self) -> tuple[float, bool] | None:
         """Return the training time in seconds, and whether it was recorded or follows from speeds; None if unknown."""
@@ -125,7 +125,7 @@ def _read_recipe(path: Path) -> Mapping[str, Any]:
         tree = yaml.safe_load(read_text(path))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise OpenVSEError(
-            f"{path} cannot be read ({said_by(error)}): restore it, or name another run"
+            f"{path} cannot be read ({message_of(error)}): restore it, or name another run"
         ) from error
     if not isinstance(tree, dict):
         raise OpenVSEError(f"{path} is not a recipe: restore it, or name another run")
@@ -138,7 +138,7 @@ def _at(tree: Mapping[str, Any] | None, *keys: str) -> object:
     return tree
 
 
-KEPT = 10
+FIRST_HITS = 10
 """The number of first results of each query that are kept; more than an image of most data sets has captions."""
 
 
@@ -194,7 +194,7 @@ def measure_run(
     if request is None:
         return measured
     kind = kind_of(model.task)
-    evaluation = kind.evaluate([model], replace(request, keep=KEPT if examples else 0))
+    evaluation = kind.evaluate([model], replace(request, keep=FIRST_HITS if examples else 0))
     measured = replace(measured, findings=kind.findings(evaluation, examples))
     if not untrained:
         return measured

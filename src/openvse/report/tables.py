@@ -103,11 +103,13 @@ def remarks(reports: Sequence[MeasuredReport]) -> list[str]:
     """Return what a reader needs to know about the table, a line at a time: leakage first, and who is meant."""
     there = [each for each in reports if each.findings is not None]
     leaks = [line for each in there for line in each.leaks]
-    told = {each.run.name: _notes(each) for each in there}
-    shared = [line for line in next(iter(told.values()), []) if all(line in lines for lines in told.values())]
+    notes = {each.run.name: _notes(each) for each in there}
+    shared = [
+        line for line in next(iter(notes.values()), []) if all(line in lines for lines in notes.values())
+    ]
     own = [
         f"{name}: {line}" if len(there) > 1 else line
-        for name, lines in told.items()
+        for name, lines in notes.items()
         for line in lines
         if line not in shared
     ]
@@ -192,8 +194,8 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
             _spread([run.metrics[name] for run in row.runs]) for row in comparison.rows
         ]
     columns[f"{metric_title(main)}, difference"] = [
-        f"{found.change:+.1f} ({found.interval[0]:+.1f} to {found.interval[1]:+.1f})"
-        if (found := against.get(row.name)) is not None
+        f"{contrast.change:+.1f} ({contrast.interval[0]:+.1f} to {contrast.interval[1]:+.1f})"
+        if (contrast := against.get(row.name)) is not None
         else ""
         for row in comparison.rows
     ]

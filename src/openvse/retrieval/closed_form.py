@@ -80,14 +80,14 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
     # In the basis, x = left * scale; the predictions of a ridge r shrink each direction by v / (v + r).
     left = basis if dual else x @ basis
     onto = left.T @ y
-    found: list[tuple[float, float, Float[np.ndarray, "k"]]] = []
+    candidates: list[tuple[float, float, Float[np.ndarray, "k"]]] = []
     for ridge in RIDGES:
         inverse = 1 / (variances + ridge * unit)
         shrink = variances * inverse if dual else inverse
         own = (left**2) @ shrink + 1 / count
         residual = (y - left @ (shrink[:, None] * onto)) / (1 - own).clip(min=1e-9)[:, None]
-        found.append((float((residual**2).sum()), ridge, inverse))
-    error, ridge, inverse = min(found, key=lambda each: each[0])
+        candidates.append((float((residual**2).sum()), ridge, inverse))
+    error, ridge, inverse = min(candidates, key=lambda each: each[0])
     solved = basis @ (inverse[:, None] * onto)
     weight = x.T @ solved if dual else solved
     explained = 1 - error / max(float((y**2).sum()), np.finfo(float).tiny)
@@ -104,8 +104,8 @@ def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.nda
     variances, basis = variances[::-1].clip(min=0), basis[:, ::-1]
     scale = (variances / max(variances[0], np.finfo(float).tiny) + FLOOR) ** -WHITENING
     whole = np.zeros((len(basis), width))
-    kept = min(width, len(basis))
-    whole[:, :kept] = (basis * scale)[:, :kept]
+    rank = min(width, len(basis))
+    whole[:, :rank] = (basis * scale)[:, :rank]
     return whole
 
 
@@ -141,11 +141,11 @@ def solve(
     targets /= np.bincount(pairs.images, minlength=len(images)).clip(min=1)[:, None]
     if image.residual or text.residual:
         return _adapt(image, images, targets)
-    found = ridge_regression(images, targets)
-    white = whitening((images - found.image_mean) @ found.weight, image.linear.out_features)
-    _set(image, found.weight @ white, found.image_mean)
-    _set(text, white, found.target_mean)
-    return found
+    regression = ridge_regression(images, targets)
+    white = whitening((images - regression.image_mean) @ regression.weight, image.linear.out_features)
+    _set(image, regression.weight @ white, regression.image_mean)
+    _set(text, white, regression.target_mean)
+    return regression
 
 
 def can_adapt(model: TwoTower) -> bool:
@@ -158,10 +158,10 @@ def _adapt(image: PooledLinear, images: Float[np.ndarray, "n C"], targets: Float
     """Move images towards their sentences by a map that the ridge pulls to 0, at which they have their own scores."""
     x, y = images - images.mean(0), targets - targets.mean(0)
     own = (x * y).sum() / max((x**2).sum(), np.finfo(float).tiny)  # what the images as they are predict best
-    found = ridge_regression(images, y - own * x)
-    gains = own > 0 and found.explained > 0
-    _set(image, found.weight / own if gains else 0 * found.weight, found.image_mean)
-    return found
+    regression = ridge_regression(images, y - own * x)
+    gains = own > 0 and regression.explained > 0
+    _set(image, regression.weight / own if gains else 0 * regression.weight, regression.image_mean)
+    return regression
 
 
 def linear_of(side: str, aggregator: Aggregator) -> PooledLinear:

@@ -36,7 +36,7 @@ from openvse.retrieval.evaluate import (
 from openvse.training.kind import Compared, LoadedRun, Request
 from openvse.types import FeatureSource, OnProgress
 
-_KEPT = 1
+_FIRST_HITS = 1
 """How many first results of each query are kept for the examples."""
 
 
@@ -57,16 +57,16 @@ def _of_side(corpus: Corpus, title: str, side: str, rows: tuple[Row, Row], count
 def _example(
     corpus: Corpus, side: str, number: int, rows: tuple[Row, Row], ranks: Sequence[Float[np.ndarray, "Q"]]
 ) -> AnsweredQuery:
-    found: list[QueryOutcomes] = [getattr(row.runs[0].found, side) for row in rows]
-    query, asks_with_image = int(found[0].queries[number]), side == "i2t"
+    outcomes: list[QueryOutcomes] = [getattr(row.runs[0].outcomes, side) for row in rows]
+    query, asks_with_image = int(outcomes[0].queries[number]), side == "i2t"
     pairs = corpus.relevance
     asking, asked = (pairs.images, pairs.texts) if asks_with_image else (pairs.texts, pairs.images)
     right: Int[np.ndarray, "R"] = asked[asking == query]
-    first = [int(each.found[number, 0]) for each in found]
+    first = [int(each.hits[number, 0]) for each in outcomes]
     return AnsweredQuery(
         query=shown_item(corpus, query, is_image=asks_with_image),
         right=shown_item(corpus, int(right[0]), is_image=not asks_with_image),
-        found=tuple(shown_item(corpus, position, is_image=not asks_with_image) for position in first),
+        answers=tuple(shown_item(corpus, position, is_image=not asks_with_image) for position in first),
         results=tuple(_place(each[number], len(row.runs)) for each, row in zip(ranks, rows, strict=True)),
         hits=tuple(position in right for position in first),
     )
@@ -93,7 +93,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     with TemporaryDirectory() as states:
         for run in loaded:
             models = cast("tuple[TwoTower, ...]", run.models)
-            asked = replace(request, places=run.places, rerank=run.rerank, keep=_KEPT)
+            asked = replace(request, places=run.places, rerank=run.rerank, keep=_FIRST_HITS)
             if shares_texts:
                 asked = _with_states(models, corpus, asked, Path(states))
             stores = stores_for(models, corpus, asked, first=done)
@@ -101,7 +101,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
             for store in stores:
                 corpus = _same_images(corpus, store, run.source, is_first=not runs)
             embedded = embed_requested(models, corpus, stores, asked)
-            corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
+            corpus = _same_images(corpus, None, run.source, is_first=not runs, embedded=embedded.corpus)
             report = report_on(models, embedded, asked, corpus.name)
             assert report.outcomes is not None
             queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
@@ -158,10 +158,15 @@ def _show(progress: OnProgress, state: WorkProgress) -> None:
 
 
 def _same_images(
-    corpus: Corpus, store: FeatureSource | None, source: str, *, is_first: bool, kept: Corpus | None = None
+    corpus: Corpus,
+    store: FeatureSource | None,
+    source: str,
+    *,
+    is_first: bool,
+    embedded: Corpus | None = None,
 ) -> Corpus:
     """Return the readable images; raise DataError if the models before read others."""
-    readable = with_features(corpus, store) if kept is None else kept
+    readable = with_features(corpus, store) if embedded is None else embedded
     if not is_first and len(readable) < len(corpus):
         raise DataError(
             f"{source} can read {len(readable)} of the {len(corpus)} images that the runs before it read: name it "

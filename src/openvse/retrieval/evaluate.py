@@ -143,9 +143,9 @@ def stores_for(
     for number, model in enumerate(models):
         store = open_store(request.store(first + number), model.image.encoder)
         if store is None and number < len(request.places):
-            found = find_stored_features(model, request.places[number])
-            if found is not None and found.holds(corpus.image_ids, corpus.image_paths):
-                store = found.store
+            stored = find_stored_features(model, request.places[number])
+            if stored is not None and stored.holds(corpus.image_ids, corpus.image_paths):
+                store = stored.store
         stores.append(store)
     return stores
 
@@ -291,8 +291,8 @@ def _judged(
 
 def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[str, ...]:
     """Return a line for each named model that was trained on images of the corpus, as far as it remembers them."""
-    found = (seen_in_training(model.provenance, corpus).describe(name) for name, model in models)
-    return tuple(filter(None, found))
+    lines = (seen_in_training(model.provenance, corpus).describe(name) for name, model in models)
+    return tuple(filter(None, lines))
 
 
 def _published(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> dict[str, dict[str, float]]:
@@ -348,15 +348,15 @@ def _queries(evaluation: RetrievalEvaluation, report: Report, count: int) -> Ite
     if report.outcomes is None or evaluation.corpus is None:
         return
     for side, title in SIDES:
-        found = report.outcomes.i2t if side == "i2t" else report.outcomes.t2i
-        yield _Direction(evaluation.corpus, side, found).queries(title, count)
+        outcomes = report.outcomes.i2t if side == "i2t" else report.outcomes.t2i
+        yield _Direction(evaluation.corpus, side, outcomes).queries(title, count)
 
 
 class _Direction:
     """The queries of one direction, with what each of them has found."""
 
-    def __init__(self, corpus: Corpus, side: str, found: QueryOutcomes) -> None:
-        self._corpus, self._found, self._asks_with_image = corpus, found, side == "i2t"
+    def __init__(self, corpus: Corpus, side: str, outcomes: QueryOutcomes) -> None:
+        self._corpus, self._outcomes, self._asks_with_image = corpus, outcomes, side == "i2t"
         pairs = corpus.relevance
         asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
         order = np.argsort(asking, kind="stable")
@@ -365,38 +365,41 @@ class _Direction:
 
     def queries(self, title: str, count: int) -> AnsweredQueries:
         """Return those that are right at once by the widest margin, and those whose right answer is farthest."""
-        ranks = self._found.ranks
+        ranks = self._outcomes.ranks
         margins = np.where(ranks == 1, self._margins(), -np.inf)
         best = [number for number in np.argsort(-margins, kind="stable").tolist() if ranks[number] == 1]
         worst = [number for number in np.argsort(-ranks, kind="stable").tolist() if ranks[number] > 1]
         rights = (int(self._right(number)[0]) for number in range(len(ranks)))
-        images = self._found.queries.tolist() if self._asks_with_image else list(rights)
+        images = self._outcomes.queries.tolist() if self._asks_with_image else list(rights)
         return AnsweredQueries(
             title,
             *(tuple(map(self._shown, one_per_image(some, images, count))) for some in (best, worst)),
         )
 
     def _right(self, number: int) -> Int[np.ndarray, "R"]:
-        query = int(self._found.queries[number])
+        query = int(self._outcomes.queries[number])
         return self._asked[self._starts[query] : self._starts[query + 1]]
 
     def _margins(self) -> Float[np.ndarray, "Q"]:
         """Return by how much the first result of each query scores better than the first wrong one after it."""
-        scores = self._found.scores
+        scores = self._outcomes.scores
         margins = np.zeros(len(scores))
-        for number, found in enumerate(self._found.found):
-            wrong = np.flatnonzero(~np.isin(found, self._right(number)))
+        for number, hits in enumerate(self._outcomes.hits):
+            wrong = np.flatnonzero(~np.isin(hits, self._right(number)))
             margins[number] = scores[number, 0] - scores[number, wrong[0] if len(wrong) else -1]
         return margins
 
     def _shown(self, number: int) -> AnsweredQuery:
-        right, rank = self._right(number), int(self._found.ranks[number])
-        found = self._found.found[number, :SHOWN].tolist()
-        hits = tuple(position in right for position in found)
+        right, rank = self._right(number), int(self._outcomes.ranks[number])
+        positions = self._outcomes.hits[number, :SHOWN].tolist()
+        hits = tuple(position in right for position in positions)
         return AnsweredQuery(
-            query=shown_item(self._corpus, int(self._found.queries[number]), is_image=self._asks_with_image),
-            found=tuple(
-                shown_item(self._corpus, position, is_image=not self._asks_with_image) for position in found
+            query=shown_item(
+                self._corpus, int(self._outcomes.queries[number]), is_image=self._asks_with_image
+            ),
+            answers=tuple(
+                shown_item(self._corpus, position, is_image=not self._asks_with_image)
+                for position in positions
             ),
             hits=hits,
             right=None

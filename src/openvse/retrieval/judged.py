@@ -63,10 +63,10 @@ class NumberedItems:
         """Return the image of each query: that of a text, or the image itself."""
         return self.text_images[queries] if are_texts else queries
 
-    def with_texts(self, kept: Bool[np.ndarray, "T"]) -> NumberedItems:
+    def with_texts(self, mask: Bool[np.ndarray, "T"]) -> NumberedItems:
         """Return the items with some of the texts."""
-        rows = torch.from_numpy(np.flatnonzero(kept))
-        numbers, images = self.text_numbers[kept], self.text_images[kept]
+        rows = torch.from_numpy(np.flatnonzero(mask))
+        numbers, images = self.text_numbers[mask], self.text_images[mask]
         return NumberedItems(self.corpus, self.images, self.texts[rows], self.image_numbers, numbers, images)
 
 
@@ -119,7 +119,7 @@ def judge_cxc(
     items = items.with_texts(np.isin(items.text_numbers, listed))
     sides = {"image": (items.images, items.image_numbers), "text": (items.texts, items.text_numbers)}
     kinds = {"sits": ("text", "image"), "sts": ("text", "text"), "sis": ("image", "image")}
-    found = {
+    ratings = {
         task: _present(rated[task], sides[first][1], sides[second][1])
         for task, (first, second) in kinds.items()
     }
@@ -127,8 +127,8 @@ def judge_cxc(
     return JudgedReport(
         protocol="Crisscrossed Captions" + ", the strict reading" * strict,
         name=items.corpus.name,
-        retrieval=dict(_directions(items, found, similarity, from_images, strict=strict)),
-        correlations=dict(_correlations(items, found, similarity)),
+        retrieval=dict(_directions(items, ratings, similarity, from_images, strict=strict)),
+        correlations=dict(_correlations(items, ratings, similarity)),
         model=model,
         problems=tuple(problems),
         notes=(
@@ -145,7 +145,7 @@ def judge_cxc(
 
 def _directions(
     items: NumberedItems,
-    found: dict[str, _Found],
+    ratings: dict[str, _Rated],
     similarity: Similarity,
     from_images: float,
     *,
@@ -153,10 +153,10 @@ def _directions(
 ) -> Iterator[tuple[str, Direction]]:
     """Yield each direction of Crisscrossed Captions with its recalls."""
     images, texts = items.images, items.texts
-    text, image = _positive(found["sits"])
-    co_captions = _co_captions(items.text_images, found["sts"] if strict else None)
-    same_texts = _both_ways(_joined(_positive(found["sts"]), co_captions))
-    same_images = _both_ways(_positive(found["sis"], from_images))
+    text, image = _positive(ratings["sits"])
+    co_captions = _co_captions(items.text_images, ratings["sts"] if strict else None)
+    same_texts = _both_ways(_joined(_positive(ratings["sts"]), co_captions))
+    same_images = _both_ways(_positive(ratings["sis"], from_images))
     for name, pairs, ranked in (
         ("image to text", (image, text), rank_among(images, texts, (image, text), similarity)),
         ("text to image", (text, image), rank_among(texts, images, (text, image), similarity, swapped=True)),
@@ -215,7 +215,7 @@ def judge_eccv_caption(
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Rated:
     """Rated pairs by the positions of their items."""
 
     first: Int[np.ndarray, "P"]
@@ -223,7 +223,7 @@ class _Found:
     ratings: np.ndarray
 
 
-def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> _Found:
+def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> _Rated:
     one, other = _positions(rated.first, first), _positions(rated.second, second)
     there = (one >= 0) & (other >= 0)
     if not there.any():
@@ -231,7 +231,7 @@ def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndar
             "the ratings are of none of the images and captions of this data set: give COCO in Karpathy's split, and "
             "the --split of the ratings"
         )
-    return _Found(one[there], other[there], rated.ratings[there])
+    return _Rated(one[there], other[there], rated.ratings[there])
 
 
 def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> Int[np.ndarray, "P"]:
@@ -241,9 +241,9 @@ def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> In
     return np.where(known[order[place]] == numbers, order[place], -1)
 
 
-def _positive(found: _Found, rating: float = POSITIVE) -> Pairs:
-    chosen = found.ratings >= rating
-    return found.first[chosen], found.second[chosen]
+def _positive(ratings: _Rated, rating: float = POSITIVE) -> Pairs:
+    chosen = ratings.ratings >= rating
+    return ratings.first[chosen], ratings.second[chosen]
 
 
 def _joined(one: Pairs, other: Pairs) -> Pairs:
@@ -258,7 +258,7 @@ def _both_ways(pairs: Pairs) -> Pairs:
     return distinct[0], distinct[1]
 
 
-def _co_captions(images: Int[np.ndarray, "T"], rated: _Found | None) -> Pairs:
+def _co_captions(images: Int[np.ndarray, "T"], rated: _Rated | None) -> Pairs:
     """Return the pairs of texts of one image, without those that are rated below the threshold."""
     order = np.argsort(images, kind="stable")
     pairs = [
@@ -276,14 +276,14 @@ def _co_captions(images: Int[np.ndarray, "T"], rated: _Found | None) -> Pairs:
         np.minimum(a, b) * len(images) + np.maximum(a, b)
         for a, b in ((first, second), (rated.first[low], rated.second[low]))
     ]
-    kept = ~np.isin(keys[0], keys[1])
-    return first[kept], second[kept]
+    others = ~np.isin(keys[0], keys[1])
+    return first[others], second[others]
 
 
 def _correlations(
-    items: NumberedItems, found: dict[str, _Found], similarity: Similarity
+    items: NumberedItems, ratings: dict[str, _Rated], similarity: Similarity
 ) -> Iterator[tuple[str, Correlation]]:
-    text_image, text_text, image_image = found["sits"], found["sts"], found["sis"]
+    text_image, text_text, image_image = ratings["sits"], ratings["sts"], ratings["sis"]
     images, texts = items.images, items.texts
     for name, pairs, sides, listed in (
         ("image-text", text_image, (images, texts), (text_image.second, text_image.first)),

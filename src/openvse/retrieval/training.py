@@ -202,8 +202,8 @@ def open_data(recipe: RetrievalRecipe) -> Corpus:
         return corpus
     labels = np.asarray(corpus.split_labels())
     learned = drawn(np.flatnonzero(labels == "train"), recipe)
-    kept = np.sort(np.concatenate([np.flatnonzero(labels != "train"), learned]))
-    return replace(corpus, splits=tuple(labels.tolist())).select(kept)
+    positions = np.sort(np.concatenate([np.flatnonzero(labels != "train"), learned]))
+    return replace(corpus, splits=tuple(labels.tolist())).select(positions)
 
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
@@ -267,10 +267,10 @@ def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) 
         if inputs.goes_on:
             return replace(inputs.start, name=name)
         inputs.watcher.note(f"{inputs.start.name} as it is: {task.summary(task.validate())}")
-    found = solve(task.model, training, task.features, task.text_features)
+    regression = solve(task.model, training, task.features, task.text_features)
     inputs.watcher.note(
         f"start: {CLOSED_FORM}, a linear map from {len(training):,} images to their sentences, which explains "
-        f"{max(found.explained, 0):.0%} of the sentences of left-out images (ridge {found.ridge:.2g})"
+        f"{max(regression.explained, 0):.0%} of the sentences of left-out images (ridge {regression.ridge:.2g})"
     )
     start = copy.deepcopy(task.model)
     for aggregator in (start.image.aggregator, start.text.aggregator):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.encoders.vocabulary import UnknownWord, unknown_line
-from openvse.errors import DataError, ModelError, said_by
+from openvse.errors import DataError, ModelError, message_of
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.model.calibration import Calibration, read_calibration
 from openvse.pipeline import read_ahead
@@ -243,4 +243,4 @@ def open_program(path: Path, threads: int | None = None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has one class for each of its codes
-        raise ModelError(f"{path} cannot be read ({said_by(error)}): export the model again") from error
+        raise ModelError(f"{path} cannot be read ({message_of(error)}): export the model again") from error

@@ -174,18 +174,18 @@ def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
             vectors = index.gather(order[rows[items]]).astype(np.float32)
             return np.asarray(compare(vectors, queries[asked[some]]), np.float32)
 
-        amounts, best, found = measure_attraction(score, len(rows), len(asked), betas)
-        return amounts, best, np.append(keys[rows], -1)[found]
+        amounts, best, best_rows = measure_attraction(score, len(rows), len(asked), betas)
+        return amounts, best, np.append(keys[rows], -1)[best_rows]
 
     amounts = np.append(held["amounts"], 0)[places]
     best, best_keys = held["best"].copy(), held["best_keys"].copy()
     _, best[lost], best_keys[lost] = measured(old, lost, ())
-    (amounts[new],), found, found_keys = measured(new, np.arange(len(queries)), [float(held["beta"])])
+    (amounts[new],), new_best, new_keys = measured(new, np.arange(len(queries)), [float(held["beta"])])
     return {
         **held,
         "keys": keys,
         "checksums": checksums,
         "amounts": amounts,
-        "best": np.maximum(best, found),
-        "best_keys": np.where(found > best, found_keys, best_keys),
+        "best": np.maximum(best, new_best),
+        "best_keys": np.where(new_best > best, new_keys, best_keys),
     }

@@ -22,7 +22,7 @@ class ByteCache(Generic[ValueT]):
 
     def __init__(self, limit: int, size: Callable[[Any], int] = len) -> None:
         self._limit, self._size, self._bytes = limit, size, 0
-        self._kept: OrderedDict[Hashable, ValueT] = OrderedDict()
+        self._values: OrderedDict[Hashable, ValueT] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -32,24 +32,24 @@ class ByteCache(Generic[ValueT]):
     def find(self, key: Hashable) -> ValueT | None:
         """Return what is kept under a key, or None."""
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
 
     def keep(self, key: Hashable, value: ValueT) -> None:
         """Keep a value; what the key had before stays, as several threads may make the same."""
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = value
+            if key not in self._values:
+                self._values[key] = value
                 self._bytes += self._size(value)
             while self._bytes > self._limit:
-                _, gone = self._kept.popitem(last=False)
+                _, gone = self._values.popitem(last=False)
                 self._bytes -= self._size(gone)
 
     def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
         """Return what is kept under a key, or make and keep it."""
-        found = self.find(key)
-        if found is None:
-            found = make()
-            self.keep(key, found)
-        return found
+        value = self.find(key)
+        if value is None:
+            value = make()
+            self.keep(key, value)
+        return value

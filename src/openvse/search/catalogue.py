@@ -56,7 +56,7 @@ _KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 _logger = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT")
-Found = list[list[tuple[float, str]]]
+Rows = list[list[tuple[float, str]]]
 """Scores and ids of the best items of each query, best first."""
 
 
@@ -82,13 +82,13 @@ class Catalogue(ABC):
         """Return how many items fulfil conditions; an estimate where a store answers."""
 
     @abstractmethod
-    def doubts(self, where: Sequence[Condition]) -> tuple[str, ...]:
+    def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
         """Return a line for each condition that no item fits, or every one, as no item has such values of its key."""
 
     @abstractmethod
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
-    ) -> Found:
+    ) -> Rows:
         """Return the best items of each query that fulfil conditions, equal scores in the order of their ids.
 
         The query bank of an index decides the order for ``sentences``, which say that each query is one and nothing
@@ -125,7 +125,7 @@ class Catalogue(ABC):
         """Return where the file of an item was when it was indexed."""
 
     @abstractmethod
-    def said_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+    def metadata_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items, which may be empty."""
 
     @abstractmethod
@@ -186,7 +186,7 @@ class IndexCatalogue(Catalogue):
         allowed = self._allowed(where)
         return len(self.index) if allowed is None else int(allowed.sum())
 
-    def doubts(self, where: Sequence[Condition]) -> tuple[str, ...]:
+    def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
         """Return a line for each condition that is about values which no item has."""
         if not any(condition.key for condition in where):
             return ()
@@ -198,11 +198,11 @@ class IndexCatalogue(Catalogue):
             return [str(row[0]) for row in database.read(_KEYS)]
 
         with self.index.database() as database:
-            return tuple(filter(None, (condition.doubt(holds, keys) for condition in where)))
+            return tuple(filter(None, (condition.warning(holds, keys) for condition in where)))
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
-    ) -> Found:
+    ) -> Rows:
         """Return the best items of each query."""
         ids, allowed, hubs = self.index.table.ids, self._allowed(where), self._hubs if sentences else None
         search = partial(self.searcher.search, top_k=count, allowed=allowed, where=where)
@@ -223,11 +223,13 @@ class IndexCatalogue(Catalogue):
             if not database.has_words():
                 return None
             keys = {word: database.having(parts, most) for word, parts in query_words(text).items()}
-        found = {word: self._positions(some) for word, some in keys.items()}
+        positions = {word: self._positions(some) for word, some in keys.items()}
         allowed, ids = self._allowed(where), self.index.table.ids
         if allowed is not None:
-            found = {word: places[allowed[places]] for word, places in found.items()}
-        return WordHits.of({word: [ids[place] for place in some] for word, some in found.items()}, len(self))
+            positions = {word: places[allowed[places]] for word, places in positions.items()}
+        return WordHits.of(
+            {word: [ids[place] for place in some] for word, some in positions.items()}, len(self)
+        )
 
     def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items."""
@@ -276,7 +278,7 @@ class IndexCatalogue(Catalogue):
         """Return where the file of an item was when it was indexed."""
         return self.index.image_path(self._position(item_id))
 
-    def said_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+    def metadata_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items."""
         keys = [self.key_of(each) for each in ids]
         sql = (
@@ -284,8 +286,8 @@ class IndexCatalogue(Catalogue):
             "key IN (SELECT value FROM json_each(?))"
         )
         with self.index.database() as database:
-            said = {row[0]: row[1] for row in database.read(sql, (json.dumps(keys),))}
-        return [read_metadata(said.get(key)) for key in keys]
+            texts = {row[0]: row[1] for row in database.read(sql, (json.dumps(keys),))}
+        return [read_metadata(texts.get(key)) for key in keys]
 
     def metadata_values(self) -> list[tuple[str, str]]:
         """Return keys and values of the metadata of the first items that have any; each value of a list counts."""
@@ -409,7 +411,7 @@ class StoreCatalogue(Catalogue):
         self._counts[conditions] = now, points // self.note.embeddings
         return points // self.note.embeddings
 
-    def doubts(self, where: Sequence[Condition]) -> tuple[str, ...]:
+    def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
         """Return a line for each condition that is about values which no item has, of some items and the last hits."""
         if not any(condition.key for condition in where):
             return ()
@@ -425,15 +427,17 @@ class StoreCatalogue(Catalogue):
             return [str(row[0]) for row in database.execute(_KEYS)]
 
         with _database(items) as database:
-            found = [condition.doubt(holds, keys) for condition in where]
-        return tuple(f"of {len(items):,} items that were looked at, {doubt}" for doubt in found if doubt)
+            warnings = [condition.warning(holds, keys) for condition in where]
+        return tuple(
+            f"of {len(items):,} items that were looked at, {warning}" for warning in warnings if warning
+        )
 
     def _some(self) -> list[ItemFacts]:
         return self._ask(lambda store: store.some(_FIELDS_FROM // 4))
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
-    ) -> Found:
+    ) -> Rows:
         """Return the best items of each query, as far as the store knows."""
         wanted = min(MOST_OF_STORE, count)
         is_linear = self._compare.is_inner and self.note.embeddings == 1
@@ -504,9 +508,9 @@ class StoreCatalogue(Catalogue):
         with self._lock:
             known = self._known.get(key)
         if known is None:
-            found = self._ask(lambda store: store.facts(np.array([key], np.int64)))
-            self._remember(found)
-            known = found.get(key)
+            facts = self._ask(lambda store: store.facts(np.array([key], np.int64)))
+            self._remember(facts)
+            known = facts.get(key)
         if known is None:
             raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
         return known
@@ -515,7 +519,7 @@ class StoreCatalogue(Catalogue):
         """Return where the file of an item was when it was indexed, or where its folder is now."""
         return self.note.file_of(item_id)
 
-    def said_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+    def metadata_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items."""
         return [self.facts(self.key_of(each)).metadata for each in ids]
 

@@ -92,13 +92,13 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
         if hit.probability is None
         else f' <span class="fit" title="probability: {percent(hit.probability)}">{hit.fit}</span>'
     )
-    said = f'<span class="caption">{escape(caption)}</span>' if caption else ""
+    text = f'<span class="caption">{escape(caption)}</span>' if caption else ""
     time = f'<span class="span">{span}</span>' if span else ""
     return (
         f'<li{" class=right" if is_right else ""}><figure><div class="image">{shown}{label}</div>'
         f'<figcaption><span class="rank">{hit.rank}{right}</span> '
         f'<span class="score">{hit.score:z.3f}{likely}</span> '
-        f"{said}{_name(file_of(hit.id) if span else hit.id)}"
+        f"{text}{_name(file_of(hit.id) if span else hit.id)}"
         f"{time}</figcaption></figure></li>"
     )
 

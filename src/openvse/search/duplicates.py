@@ -24,7 +24,7 @@ _ROWS = 1024
 _logger = logging.getLogger(__name__)
 
 
-class _Found(NamedTuple):
+class _ImageFile(NamedTuple):
     """An image: its file, the bytes of it, the time of its last change, and width times height if it was decoded."""
 
     path: Path
@@ -72,7 +72,7 @@ def find_duplicates(
         raise DataError("; ".join((lacks, *problems)))
     for problem in problems:
         _logger.warning("%s", problem)
-    seen: list[tuple[_Found, SeenImage]] = []
+    seen: list[tuple[_ImageFile, SeenImage]] = []
     failed: list[tuple[Path, str]] = []
     for path, image in zip(paths, see_images(paths, progress), strict=True):
         try:
@@ -83,14 +83,14 @@ def find_duplicates(
         if image.look is None:
             failed.append((path, image.reason))
             continue
-        seen.append((_Found(path, status.st_size, status.st_mtime_ns, image.pixels), image))
+        seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels), image))
     seen.sort(key=lambda each: _worth(each[0]))
     same, alike = duplicate_pairs([image for _, image in seen])
     groups = _groups(sorted(alike))
-    kept_of = {other: kept for kept, others in groups.items() for other in others}
+    kept_of = {other: first_one for first_one, others in groups.items() for other in others}
     for first, copy in same:  # it goes where the first of its content goes
         groups.setdefault(kept_of.get(first, first), []).append(copy)
-    return _paths([found for found, _ in seen], groups), failed
+    return _paths([file for file, _ in seen], groups), failed
 
 
 def _in_index(index: Index, threshold: float) -> list[list[Path]]:
@@ -100,14 +100,14 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
     if index.manifest.holds == "sentences":
         raise DataError(f"index {index.path} holds sentences: give an index of images")
     sizes, times = index.table.sizes.tolist(), index.table.modified_ns.tolist()
-    found = {
-        position: _Found(index.image_path(position), sizes[position], times[position])
+    images = {
+        position: _ImageFile(index.image_path(position), sizes[position], times[position])
         for position in range(len(index))
         if index.span(position) is None
     }
-    order = sorted(found, key=lambda position: _worth(found[position]))
+    order = sorted(images, key=lambda position: _worth(images[position]))
     near = _near(index, np.array(order, np.int64), threshold)
-    return _paths([found[position] for position in order], _groups(near))
+    return _paths([images[position] for position in order], _groups(near))
 
 
 @torch.inference_mode()
@@ -148,12 +148,12 @@ def _groups(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     return groups
 
 
-def _paths(found: Sequence[_Found], groups: Mapping[int, Sequence[int]]) -> list[list[Path]]:
+def _paths(images: Sequence[_ImageFile], groups: Mapping[int, Sequence[int]]) -> list[list[Path]]:
     """Return the paths of groups, the largest group first, and the one to keep first in each."""
-    paths = [[found[place].path for place in (kept, *sorted(others))] for kept, others in groups.items()]
+    paths = [[images[place].path for place in (best, *sorted(others))] for best, others in groups.items()]
     return sorted(paths, key=lambda group: (-len(group), encode_id(str(group[0]))))
 
 
-def _worth(image: _Found) -> tuple[int, int, int, int, bytes]:
+def _worth(image: _ImageFile) -> tuple[int, int, int, int, bytes]:
     path = str(image.path)
     return -image.pixels, -image.size, image.modified_ns, len(path), encode_id(path)

@@ -176,12 +176,12 @@ class SearchEngine:
         given = [_as_query(asked[number]) for number in full]
         wanted = [pages[number] for number in full]
         if rerank is None:
-            found = self._answers(given, wanted)
+            answered = self._answers(given, wanted)
         else:
             whole = self._answers(given, [each.of_all(rerank.top) for each in wanted])
-            found = rerank.again(given, whole, wanted)
+            answered = rerank.again(given, whole, wanted)
         answers = [Answer([]) for _ in asked]
-        for number, answer in zip(full, self._titled(found), strict=True):
+        for number, answer in zip(full, self._titled(answered), strict=True):
             answers[number] = answer
         return answers
 
@@ -191,19 +191,19 @@ class SearchEngine:
         Hits that are distributions have their uncertainties, too.
         """
         ids = [hit.id for answer in answers for hit in answer.hits]
-        said: Sequence[Mapping[str, object]] = [{}] * len(ids)
+        metadata: Sequence[Mapping[str, object]] = [{}] * len(ids)
         with suppress(IndexFormatError):
-            said = self.catalogue.said_of(ids) if ids else ()
-        titles = dict(zip(ids, map(title_of, said), strict=True))
-        doubts: dict[str, float] = {}
+            metadata = self.catalogue.metadata_of(ids) if ids else ()
+        titles = dict(zip(ids, map(title_of, metadata), strict=True))
+        spread: dict[str, float] = {}
         if self._of_gaussians and ids:
             vectors = np.asarray(self.catalogue.vectors(ids))[:, 0]
-            doubts = dict(zip(ids, uncertainties(vectors, of_texts=self._are_texts).tolist(), strict=True))
+            spread = dict(zip(ids, uncertainties(vectors, of_texts=self._are_texts).tolist(), strict=True))
         return [
             replace(
                 answer,
                 hits=[
-                    replace(hit, title=titles[hit.id], uncertainty=doubts.get(hit.id)) for hit in answer.hits
+                    replace(hit, title=titles[hit.id], uncertainty=spread.get(hit.id)) for hit in answer.hits
                 ],
             )
             for answer in answers
@@ -221,7 +221,7 @@ class SearchEngine:
         ]
         for query, each in zip(queries, probabilities, strict=True):
             each.check([query])
-        said = [self._said(*each) for each in zip(queries, pages, where, strict=True)]
+        word_hits = [self._word_hits(*each) for each in zip(queries, pages, where, strict=True)]
         embedded = embed_queries(queries, self._texts, self._images, self._items)
         groups: dict[object, list[int]] = {}
         for number, query in enumerate(queries):
@@ -234,53 +234,55 @@ class SearchEngine:
             wanted = max(page.skip + page.top_k for page in some) + 1
             wanted += any(queries[number].like is not None for number in numbers)
             asked, search = embedded.some(np.array(numbers)), self._by_looks
-            words = [said[number] for number in numbers]
+            words = [word_hits[number] for number in numbers]
             if any(each.shares for each in words) or some[0].only == "words":
                 search, wanted = partial(self._by_both, words, some), max(wanted, DEPTH)
             find = partial(search, asked, queries[numbers[0]].is_sentence, where[numbers[0]])
-            found = self._of_files(find, wanted) if some[0].one_per_file else find(wanted)
-            hits |= zip(numbers, found, strict=True)
-        unknown, doubts = self._unknown_words(queries), self._doubts(where)
+            rows = self._of_files(find, wanted) if some[0].one_per_file else find(wanted)
+            hits |= zip(numbers, rows, strict=True)
+        unknown, warnings = self._unknown_words(queries), self._warnings(where)
         return [
             replace(
                 _answer(query, hits[number], pages[number], probabilities[number]),
                 searched=0 if where[number] and not hits[number] else counts[number],
                 unknown_words=unknown[number],
                 uncertainty=self._uncertainty(embedded, number),
-                warnings=doubts[where[number]],
+                warnings=warnings[where[number]],
             )
             for number, query in enumerate(queries)
         ]
 
-    def _doubts(self, where: Sequence[tuple[Condition, ...]]) -> dict[tuple[Condition, ...], tuple[str, ...]]:
+    def _warnings(
+        self, where: Sequence[tuple[Condition, ...]]
+    ) -> dict[tuple[Condition, ...], tuple[str, ...]]:
         """Return, and log, what is doubtful in the conditions of some queries; those of each query together."""
-        doubts = {conditions: self.catalogue.doubts(conditions) for conditions in dict.fromkeys(where)}
-        for doubt in dict.fromkeys(chain.from_iterable(doubts.values())):
-            _logger.warning("%s", doubt)
-        return doubts
+        warnings = {conditions: self.catalogue.warnings(conditions) for conditions in dict.fromkeys(where)}
+        for warning in dict.fromkeys(chain.from_iterable(warnings.values())):
+            _logger.warning("%s", warning)
+        return warnings
 
-    def _said(self, query: Query, page: Page, where: tuple[Condition, ...]) -> WordHits:
+    def _word_hits(self, query: Query, page: Page, where: tuple[Condition, ...]) -> WordHits:
         """Return the items that have words of a query; none where these do not count."""
         if page.only == "words" and not query.is_sentence:
             raise DataError(
                 "only=words needs queries that are just a sentence: leave it out, or give a sentence"
             )
-        found = WordHits()
+        hits = WordHits()
         if page.only != "looks" and query.is_sentence:
-            kept = self.catalogue.words(query.text, where)
-            if kept is None and page.only == "words":
+            indexed = self.catalogue.words(query.text, where)
+            if indexed is None and page.only == "words":
                 raise DataError(
                     "no words of the items are kept here: run 'openvse index' again, and search its folder"
                 )
-            found = found if kept is None else kept
-        return found
+            hits = hits if indexed is None else indexed
+        return hits
 
     def _by_looks(
         self, queries: EmbeddedQueries, sentences: bool, where: tuple[Condition, ...], count: int
     ) -> list[list[Hit]]:
         """Return the best items of each query by their scores."""
-        found = self.catalogue.nearest(queries, count, where, sentences=sentences)
-        return [[self._hit(score, item_id) for score, item_id in row] for row in found]
+        rows = self.catalogue.nearest(queries, count, where, sentences=sentences)
+        return [[self._hit(score, item_id) for score, item_id in row] for row in rows]
 
     def _by_both(
         self,
@@ -294,21 +296,21 @@ class SearchEngine:
         """Return the best items of each query by words and looks; see ``search.words``."""
         alone = pages[0].only == "words"
         rows = [[]] * len(words) if alone else self._by_looks(queries, sentences, where, count)
-        found = []
-        for number, (row, said, page) in enumerate(zip(rows, words, pages, strict=True)):
+        ranked = []
+        for number, (row, matches, page) in enumerate(zip(rows, words, pages, strict=True)):
             looks = [hit.id for hit in row]
             hits, first = dict(zip(looks, row, strict=True)), set(looks[: page.skip + page.top_k])
-            others = [item_id for item_id in said.shares if item_id not in hits]
+            others = [item_id for item_id in matches.shares if item_id not in hits]
             if others:
                 vectors = self.catalogue.vectors(others)
                 exact = ExactSearch(vectors, self._compare, names=others)
                 scores = exact.score(queries.some(np.array([number])), vectors)[0].tolist()
                 hits |= {each: self._hit(score, each) for score, each in zip(scores, others, strict=True)}
-            for each, matched in said.matched.items():
+            for each, matched in matches.matched.items():
                 hits[each] = replace(hits[each], by="both" if each in first else "words", matched=matched)
-            order = joined(said, looks, {each: hit.score for each, hit in hits.items()})
-            found.append([hits[each] for each in order])
-        return found
+            order = joined(matches, looks, {each: hit.score for each, hit in hits.items()})
+            ranked.append([hits[each] for each in order])
+        return ranked
 
     def _of_files(self, find: Callable[[int], list[list[Hit]]], wanted: int) -> list[list[Hit]]:
         """Return the first hit of each file, of so many hits that enough files are found."""

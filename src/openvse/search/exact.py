@@ -398,6 +398,6 @@ def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_
     lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
     queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
     truth = ExactSearch(index.segments).search(queries, top_k)[1].tolist()
-    found = searcher.search(queries, top_k)[1].tolist()
-    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(found, truth, strict=True)]
+    nearest = searcher.search(queries, top_k)[1].tolist()
+    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(nearest, truth, strict=True)]
     return float(np.mean(hits))

@@ -96,9 +96,9 @@ class Hit:
         }
 
 
-def uncertainty_of(found: Hit | Answer) -> dict[str, float]:
+def uncertainty_of(result: Hit | Answer) -> dict[str, float]:
     """Return the uncertainty of a hit or of a query as JSON has it: under its name, or nothing where there is none."""
-    return {} if found.uncertainty is None else {"uncertainty": found.uncertainty}
+    return {} if result.uncertainty is None else {"uncertainty": result.uncertainty}
 
 
 def best_of_files(hits: Sequence[Hit]) -> list[Hit]:
@@ -158,12 +158,12 @@ class Probabilities:
         if self.curve is None:
             return list(hits)
         scores = np.array([hit.score for hit in hits], dtype=np.float64)
-        found = self.curve.probabilities(scores, self.searched, self.expected).tolist()
+        probabilities = self.curve.probabilities(scores, self.searched, self.expected).tolist()
         lowest = 0.0 if self.min_precision is None else self.min_precision
         general = self.curve.probabilities(scores, self.searched, self._general).tolist()
         return [
             replace(hit, probability=probability, fit=next(word for word, p in FITS.items() if fit >= p))
-            for hit, probability, fit in zip(hits, found, general, strict=True)
+            for hit, probability, fit in zip(hits, probabilities, general, strict=True)
             if probability >= lowest
         ]
 

@@ -111,20 +111,22 @@ class StoreSearch(Searcher):
         within = Within()
         if allowed is not None:
             within = Within(tuple(where), np.sort(self._index.table.keys[wanted]))
-        found = []
+        batches = []
         for start in range(0, len(queries), _TOGETHER):
             rows = np.arange(start, min(start + _TOGETHER, len(queries)))
             asked, some = queries.some(rows), searches[start : start + _TOGETHER]
             keys = self._answer(asked, some, min(top_k, num_wanted), wanted, within, less)
             if keys is None:
-                found.append(self._exact.search(asked, top_k, allowed=allowed, less=less))
+                batches.append(self._exact.search(asked, top_k, allowed=allowed, less=less))
                 continue
             if self.num_missing:
                 missing = ~self._fresh if allowed is None else ~self._fresh & allowed
                 others = self._exact.search(asked, top_k, allowed=missing, less=less)
                 keys = np.concatenate([keys, pack(*others)], axis=1)
-            found.append(unpack(largest(keys, top_k)))
-        return np.concatenate([scores for scores, _ in found]), np.concatenate([each for _, each in found])
+            batches.append(unpack(largest(keys, top_k)))
+        return np.concatenate([scores for scores, _ in batches]), np.concatenate(
+            [each for _, each in batches]
+        )
 
     def _answer(
         self,
@@ -184,7 +186,7 @@ def _is_cut(
     """Return whether items with the last score that is wanted may be missing, as a search ended among such items."""
     for row, searches in zip(scores, proposals, strict=True):
         last = np.partition(row, len(row) - top_k)[len(row) - top_k]
-        for found in searches:
-            if len(found) and row[np.searchsorted(places, found)].min() >= last - _SAME:
+        for positions in searches:
+            if len(positions) and row[np.searchsorted(places, positions)].min() >= last - _SAME:
                 return True
     return False

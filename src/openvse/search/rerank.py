@@ -61,7 +61,7 @@ class HitReranker:
             )
         self.top = top
         self._model, self._weight, self._features = model, weight, features
-        self._kept: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
+        self._embeddings: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 
     @torch.inference_mode()
     def again(
@@ -150,9 +150,11 @@ class HitReranker:
     def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read and are not kept, some at a time, and return the row of each."""
         keys = {name: _key(source) for name, source in paths.items()}
-        found = {name: known for name, key in keys.items() if (known := self._kept.find(key)) is not None}
-        parts = list(found.values())
-        rows = {name: row for row, name in enumerate(found)}
+        cached = {
+            name: known for name, key in keys.items() if (known := self._embeddings.find(key)) is not None
+        }
+        parts = list(cached.values())
+        rows = {name: row for row, name in enumerate(cached)}
         others = [name for name in paths if name not in rows]
         for start in range(0, len(others), _AT_ONCE):
             some = others[start : start + _AT_ONCE]
@@ -163,7 +165,7 @@ class HitReranker:
             parts.append(images)
             rows |= zip(read, range(len(rows), len(rows) + len(read)), strict=True)
             for row, name in enumerate(read):
-                self._kept.keep(keys[name], images[row : row + 1].map(torch.clone))
+                self._embeddings.keep(keys[name], images[row : row + 1].map(torch.clone))
         return EmbeddingSet.concatenate(parts) if parts else None, rows
 
     def _decode(
@@ -191,10 +193,10 @@ class HitReranker:
 def _key(source: Path | ClipSegment) -> Hashable:
     """Return a key that changes with the file; one that is gone has a key, too, and then cannot be read."""
     try:
-        found = (source.path if isinstance(source, ClipSegment) else source).stat()
+        status = (source.path if isinstance(source, ClipSegment) else source).stat()
     except OSError:
         return source, None
-    return source, found.st_mtime_ns, found.st_size
+    return source, status.st_mtime_ns, status.st_size
 
 
 def _num_bytes(embedded: EmbeddingSet) -> int:

@@ -42,13 +42,13 @@ class WordHits:
     matched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, found: Mapping[str, Sequence[str]], count: int) -> WordHits:
+    def of(cls, items: Mapping[str, Sequence[str]], count: int) -> WordHits:
         """Return the items of an index of ``count`` items, given the ids of those that have each word."""
         matched: dict[str, tuple[str, ...]] = defaultdict(tuple)
         shares: dict[str, float] = defaultdict(float)
-        rarity = {word: math.log1p(count / len(ids)) for word, ids in found.items() if ids}
+        rarity = {word: math.log1p(count / len(ids)) for word, ids in items.items() if ids}
         for word, value in rarity.items():
-            for item_id in found[word]:
+            for item_id in items[word]:
                 matched[item_id] += (word,)
                 shares[item_id] += value / sum(rarity.values())
         best = sorted(shares, key=lambda each: (-round(shares[each], 6), each))[:MOST]

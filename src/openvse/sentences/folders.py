@@ -45,7 +45,7 @@ class InFolder:
             ModelError: there is no such folder.
         """
         library: Any = cls
-        found = library.load_dir_path(
+        folder = library.load_dir_path(
             model_name_or_path,
             subfolder=subfolder,
             token=token,
@@ -53,8 +53,8 @@ class InFolder:
             revision=revision,
             local_files_only=local_files_only,
         )
-        if found is None:
+        if folder is None:
             raise ModelError(
                 f"{model_name_or_path} has no folder {subfolder!r}: save or download the whole model again"
             )
-        return cls.read(Path(found))
+        return cls.read(Path(folder))

@@ -49,9 +49,9 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
         with torch.no_grad(), evaluating(tower):
             count = tower(ids).vectors.shape[1] if tower.aggregator.fixed_k else 0
         if count != 1:
-            kept = f"{count} embeddings" if count else "all of the tokens"
+            outputs = f"{count} embeddings" if count else "all of the tokens"
             raise ModelError(
-                f"the text side keeps {kept} of a sentence, and sentence-transformers compares one: export a model "
+                f"the text side keeps {outputs} of a sentence, and sentence-transformers compares one: export a model "
                 f"whose text aggregator makes one embedding, such as gpo"
             )
 

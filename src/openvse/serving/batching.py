@@ -186,10 +186,10 @@ class RememberingModel:
         for caption in captions:
             self._known.move_to_end(caption)
         some = [self._known[caption] for caption in captions]
-        found = type(some[0]).concatenate(some)
+        rows = type(some[0]).concatenate(some)
         while len(self._known) > self._most:
             self._known.popitem(last=False)
-        return found
+        return rows
 
     def encode_image(self, images: Sequence[ClipSource]) -> Any:
         """Embed images."""

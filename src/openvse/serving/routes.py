@@ -120,7 +120,7 @@ async def _asked(
     if fields.image is not None:
         if image is not None:
             raise DataError("two images are given, one by its name: give one of them")
-        image = await service.decoding(partial(read_image, service.kept(fields.image)))
+        image = await service.decoding(partial(read_image, service.query_image(fields.image)))
     return await service.looking_up(
         partial(asked_by, fields, page, service.served, image),
         needed=fields.like is not None or bool(fields.like_id),
@@ -176,7 +176,7 @@ async def keep_image(request: Request, image: Image) -> dict[str, str]:
 )
 async def kept_image(request: Request, name: Annotated[Name, Path()]) -> Response:
     """Return an image that was kept, as a JPEG or PNG of at most 800 pixels."""
-    content = _service(request).kept(name)
+    content = _service(request).query_image(name)
     kind = "image/png" if content.startswith(b"\x89PNG") else "image/jpeg"
     return Response(content, media_type=kind, headers={"cache-control": "private, max-age=86400"})
 
@@ -229,8 +229,8 @@ async def thumbnail(
     service = _service(request)
     version = await service.looking_up(partial(service.served.version, key))
     tag = f'"{key}-{version}-{int(large)}"'
-    kept = "private, max-age=31536000, immutable" if v else "private, no-cache"
-    headers = {"etag": tag, "cache-control": kept}
+    caching = "private, max-age=31536000, immutable" if v else "private, no-cache"
+    headers = {"etag": tag, "cache-control": caching}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     content = await service.thumbnail(key, large=large)

@@ -105,9 +105,9 @@ class Served:
                 )
             self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
-            said = [pair for pair in self._catalogue.metadata_values() if not self._place.search(pair[1])]
-            self.fields = _fields_of(said)
-            self.titles = sorted({value for name, value in said if name == "title"})
+            values = [pair for pair in self._catalogue.metadata_values() if not self._place.search(pair[1])]
+            self.fields = _fields_of(values)
+            self.titles = sorted({value for name, value in values if name == "title"})
             self._count = len(self._catalogue)
         except BaseException:
             engine.close()
@@ -186,7 +186,7 @@ class Served:
         """Return a value of JSON whose texts every client can decode, and which does not say where the folders are."""
         match value:
             case str():
-                text = self._place.sub(lambda found: Path(found[1]).name * (not found[2]), value)
+                text = self._place.sub(lambda match: Path(match[1]).name * (not match[2]), value)
                 return text.encode("utf-8", "backslashreplace").decode()
             case dict():
                 return {self.readable(str(key)): self.readable(each) for key, each in value.items()}
@@ -258,12 +258,12 @@ def _curve(probabilities: Probabilities | None) -> list[tuple[float, float]]:
 
 def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:
     """Return some values of each key that a condition can name, in the order of the keys."""
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     for name, value in values:
-        some = found.setdefault(name, [])
+        some = fields.setdefault(name, [])
         if len(some) < _VALUES_SHOWN and len(value) <= _VALUE_CHARACTERS:
             some.append(value)
-    return {name: found[name] for name in sorted(found) if name not in FILE_KEYS and not {*name} & {*'"\\'}}
+    return {name: fields[name] for name in sorted(fields) if name not in FILE_KEYS and not {*name} & {*'"\\'}}
 
 
 def _anywhere(folders: Sequence[Path]) -> re.Pattern[str]:

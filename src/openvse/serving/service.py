@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # an exported model is served without PyTorch
 _logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-Found: TypeAlias = tuple[Served, Answer]
+ServedAnswer: TypeAlias = tuple[Served, Answer]
 """An answer, and what was served when it was given."""
 
 LARGE_PX = 1280
@@ -107,7 +107,7 @@ class Service:
         self._watch = self._watching(self._source.place) if watch else None
         self.metrics = Metrics()
         self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
-        self._kept: ByteCache[bytes] = ByteCache(self.limits.kept_bytes)
+        self._query_images: ByteCache[bytes] = ByteCache(self.limits.kept_bytes)
         self.is_ready, self.trouble = False, ""
         self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
@@ -116,7 +116,7 @@ class Service:
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
         self._decoders = ThreadPoolExecutor(2, "openvse-decode")
         self._num_slow = 0
-        self._gatherer: Gatherer[tuple[Query, Page], Found] = Gatherer(
+        self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
             self._answers,
             self._main,
             together=self.limits.together,
@@ -167,7 +167,7 @@ class Service:
             lambda: model.whole if isinstance(model, IndexTowers) and behind else model,
         )
 
-    def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[Found]:
+    def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[ServedAnswer]:
         """Answer some queries with one call of the engine, on the thread that searches."""
         served = self.served
         queries, pages = zip(*asked, strict=True)
@@ -199,9 +199,9 @@ class Service:
             (query, replace(page, top_k=max(top, page.skip + page.top_k), skip=0) if new else page)
             for new, (query, page) in zip(anew, asked, strict=True)
         ]
-        found = await asyncio.gather(*(self._gatherer.ask(each, self.limits.answer_s) for each in wanted))
+        answers = await asyncio.gather(*(self._gatherer.ask(each, self.limits.answer_s) for each in wanted))
         replies = []
-        for new, (query, page), (served, first) in zip(anew, asked, found, strict=True):
+        for new, (query, page), (served, first) in zip(anew, asked, answers, strict=True):
             answer = first
             if new:
                 of_all = replace(page, min_score=None, min_precision=None)
@@ -278,14 +278,14 @@ class Service:
             TimeoutError: no place was free in time.
         """
         async with self.uploaded(upload) as image:
-            content = await self.decoding(partial(query_image, image))
+            content = await self.decoding(partial(encoded_query, image))
         name = hashlib.sha256(content).hexdigest()[:32]
-        self._kept.keep(name, content)
+        self._query_images.keep(name, content)
         return name
 
-    def kept(self, name: str) -> bytes:
+    def query_image(self, name: str) -> bytes:
         """Return an image that was kept; raise MissingItemError where it was not, or has been forgotten since."""
-        content = self._kept.find(name)
+        content = self._query_images.find(name)
         if content is None:
             raise MissingItemError("the server does not have this image any more: send it again")
         return content
@@ -440,7 +440,7 @@ def small_image(path: Path, *, large: bool = False) -> bytes:
     return encoded.getvalue()
 
 
-def query_image(image: Image.Image) -> bytes:
+def encoded_query(image: Image.Image) -> bytes:
     """Return an image as a small JPEG, or as a PNG if it is small anyway, so that every browser can show it."""
     encoded = io.BytesIO()
     if max(image.size) <= QUERY_PX // 2:

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from openvse.errors import said_by
+from openvse.errors import message_of
 from openvse.index.build import build_index
 from openvse.media.names import escaped
 from openvse.pipeline import WorkProgress
@@ -47,7 +47,7 @@ class FolderWatch:
 
     def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Callable[[], Any]) -> None:
         self._index, self._folders, self._model = index.resolve(), folders, model
-        self._ending, self._told = Event(), ""
+        self._ending, self._last_warning = Event(), ""
         self._thread = Thread(target=self._run, name="openvse-watch", daemon=True)
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class FolderWatch:
                         due = True
                         break
             except OSError as error:  # the system may watch no more folders
-                self._tell(
+                self._warn(
                     f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: {error}"
                 )
                 due = not self._update()
@@ -80,12 +80,12 @@ class FolderWatch:
 
     def _there(self) -> dict[Path, tuple[int, int]]:
         """Return the folders that are there, each with what changes when another one takes its place."""
-        found = {}
+        folders = {}
         for folder in self._folders():
             with suppress(OSError):
                 status = folder.stat()
-                found[folder] = (status.st_dev, status.st_ino)
-        return found
+                folders[folder] = (status.st_dev, status.st_ino)
+        return folders
 
     def _counts(self, _: object, path: str) -> bool:
         """Return whether a changed file is none of the index, which may be inside a folder of images."""
@@ -102,19 +102,19 @@ class FolderWatch:
         except _EndedError:
             return True
         except Exception as error:  # whatever it is, the server goes on
-            self._tell(f"the index is not updated yet: {said_by(error)}")
+            self._warn(f"the index is not updated yet: {message_of(error)}")
             return self._ending.wait(_RETRY_S)
-        lines = [f"{escaped(path)}: {reason}" for path, reason in (*report.kept, *report.failed)]
+        lines = [f"{escaped(path)}: {reason}" for path, reason in (*report.unreached, *report.failed)]
         more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
-        self._tell("; ".join(lines[:_NAMED]) + more)
+        self._warn("; ".join(lines[:_NAMED]) + more)
         return True
 
     def _go_on(self, _: WorkProgress) -> None:
         if self._ending.is_set():
             raise _EndedError
 
-    def _tell(self, line: str) -> None:
+    def _warn(self, line: str) -> None:
         """Warn of something once, until it is something else."""
-        if line and line != self._told:
+        if line and line != self._last_warning:
             _logger.warning("%s", line)
-            self._told = line
+            self._last_warning = line

@@ -135,10 +135,10 @@ def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
         fields: the fields of the spec of its task.
     """
     for field in fields:
-        said = tree.get(field, FROM_START)
-        if said == FROM_START:
+        value = tree.get(field, FROM_START)
+        if value == FROM_START:
             return False
-        if field in _SIDES and isinstance(said, Mapping) and not _own(said):
+        if field in _SIDES and isinstance(value, Mapping) and not _own(value):
             return False
     return True
 
@@ -183,14 +183,14 @@ def _find(source: str, beside: Path | None = None) -> Path:
     """Return the file of a recipe; that of a base begins at the recipe that names it."""
     named = Path(source) if beside is None else beside.parent / source
     candidates = [named, *(root / f"{source}.yaml" for root in SHIPPED)]
-    found = next((path for path in candidates if path.is_file()), None)
-    if found is None:
+    file = next((path for path in candidates if path.is_file()), None)
+    if file is None:
         names = list_recipes()
         raise RecipeError(
             f"{'no recipe' if beside is None else f'{beside}: there is no base'} {source!r}{nearest(source, names)}"
             f"{choices(names, 'openvse recipes')}: give a YAML file, or the name of a recipe"
         )
-    return found
+    return file
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -265,19 +265,19 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _side(side: str, said: Any, theirs: Any, start: str, taken: list[str]) -> Any:
+def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> Any:
     """Return a side of the model, and note in ``taken`` which of its parts are the start's as they are."""
-    needed = said == FROM_START or (isinstance(said, Mapping) and not _own(said))
+    needed = given == FROM_START or (isinstance(given, Mapping) and not _own(given))
     if needed and not isinstance(theirs, Mapping):
         raise RecipeError(f"recipe: {side} is that of {start}, which has no {side} side: name its parts")
-    if said == FROM_START:
+    if given == FROM_START:
         taken += [f"{side}.{part}" for part in _PARTS]
         return theirs
-    if not isinstance(said, Mapping):
-        return said
-    filled = dict(said)
+    if not isinstance(given, Mapping):
+        return given
+    filled = dict(given)
     for part in _PARTS:
-        wanted = said.get(part, FROM_START)
+        wanted = given.get(part, FROM_START)
         wanted = {"name": GATED} if wanted == GATED else wanted
         if wanted == FROM_START:
             filled[part] = theirs[part]
@@ -309,9 +309,9 @@ def _without(inner: str, part: Any) -> dict[str, Any]:
     return {key: value for key, value in plain.items() if key != inner}
 
 
-def _own(said: Mapping[str, Any]) -> bool:
+def _own(given: Mapping[str, Any]) -> bool:
     """Return whether a recipe names both parts of a side by itself."""
-    return all(_names_itself(said.get(part, FROM_START)) for part in _PARTS)
+    return all(_names_itself(given.get(part, FROM_START)) for part in _PARTS)
 
 
 def _names_itself(part: Any) -> bool:

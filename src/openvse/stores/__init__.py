@@ -55,12 +55,12 @@ class StoreKind:
             return self.opens
         module, _, name = self.opens.partition(":")
         try:
-            found: type[Store] = getattr(import_module(module), name)
+            store: type[Store] = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
             raise EngineError(
                 f"{name} needs the package {error.name}, which is not installed: {install(self.extra)}"
             ) from error
-        return found
+        return store
 
     def __call__(
         self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False

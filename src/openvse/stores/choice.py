@@ -175,17 +175,17 @@ def read_address(word: str) -> StoreAddress:
 
 def _only(name: str, kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
     """Return the only place of openvse on a server."""
-    found = store.places(url)
-    if len(found) == 1:
-        return found[0]
+    places = store.places(url)
+    if len(places) == 1:
+        return places[0]
     what = kind.container
-    if not found:
+    if not places:
         raise EngineError(
             f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine URL'"
         )
-    more = ", ..." if len(found) > _SHOWN else ""
+    more = ", ..." if len(places) > _SHOWN else ""
     raise EngineError(
-        f"{public_url(url)} has {len(found)} {what}s of openvse ({', '.join(found[:_SHOWN])}{more}): name one in the "
+        f"{public_url(url)} has {len(places)} {what}s of openvse ({', '.join(places[:_SHOWN])}{more}): name one in the "
         f"URL; index.json says which one an index has"
     )
 
@@ -198,9 +198,9 @@ def public_url(url: str) -> str:
     user, _, place = parts.netloc.rpartition("@")
     name = user.partition(":")[0]
     netloc = f"{name}@{place}" if name else place
-    kept = [(key, value) for key, value in _parameters(parts) if key in _FILES or not _SECRET.search(key)]
+    shown = [(key, value) for key, value in _parameters(parts) if key in _FILES or not _SECRET.search(key)]
     # postgresql:///database has no host, which urlunsplit would write with fewer slashes.
-    rest = urlunsplit(("", "", parts.path, urlencode(kept, safe="/:,"), ""))
+    rest = urlunsplit(("", "", parts.path, urlencode(shown, safe="/:,"), ""))
     return f"{parts.scheme}://{netloc}{rest}"
 
 
@@ -218,9 +218,9 @@ def secrets_in(url: str) -> list[str]:
         return []
     parts = urlsplit(url)
     password = parts.netloc.rpartition("@")[0].partition(":")[2]
-    found = [password, unquote(password)]
-    found += [value for key, value in _parameters(parts) if key not in _FILES and _SECRET.search(key)]
-    return [value for value in dict.fromkeys(found) if value]
+    values = [password, unquote(password)]
+    values += [value for key, value in _parameters(parts) if key not in _FILES and _SECRET.search(key)]
+    return [value for value in dict.fromkeys(values) if value]
 
 
 def without_secrets(text: str, url: str) -> str:

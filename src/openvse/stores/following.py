@@ -25,7 +25,7 @@ from openvse.stores.choice import EngineChoice, split_engine
 _logger = logging.getLogger(__name__)
 
 _ITEMS = 2048  # put at once
-_KEPT = 16  # so many times that, the state is written
+_WRITE_EVERY = 16  # steps
 _UNKNOWN = -1
 _EMBEDDINGS = 0xFFFFFFFF
 
@@ -88,9 +88,9 @@ class EngineState:
     def stamps_of(self, keys: Int[np.ndarray, "m"]) -> Int[np.ndarray, "m"]:
         """Return the stamps of some items; -1 for those that are not held."""
         places, held = places_among(self.keys, keys)
-        found = np.full(len(keys), _UNKNOWN, np.int64)
-        found[held] = self.stamps[places[held]]
-        return found
+        stamps = np.full(len(keys), _UNKNOWN, np.int64)
+        stamps[held] = self.stamps[places[held]]
+        return stamps
 
     def holds(self, keys: Int[np.ndarray, "m"], checksums: Int[np.ndarray, "m"]) -> Bool[np.ndarray, "m"]:
         """Return which items the engine holds with these checksums of their embeddings."""
@@ -290,7 +290,7 @@ class _Update:
                 table.keys[some], self._index.gather(some), [facts(place) for place in some.tolist()]
             )
             self._state = self._state.changed(table.keys[some], stamps[some])
-            if number % _KEPT == 0:
+            if number % _WRITE_EVERY == 0:
                 self._state.write(self._file)
             if progress is not None:
                 progress(start + len(some), len(changed))

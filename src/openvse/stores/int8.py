@@ -47,8 +47,8 @@ class Int8Store(Store):
             raise EngineError(
                 f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it"
             )
-        found = [int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-        self._open(max(found, default=0))
+        numbers = [int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        self._open(max(numbers, default=0))
 
     def put(
         self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]

@@ -134,15 +134,15 @@ class PgvectorStore(CatalogueStore):
             self._table, where
         )
         wrapped = HalfVector if self._type == "halfvec" else Vector
-        found = []
+        keys = []
         with self._errors(), self._connection.transaction():
             self._connection.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(100, count))}")
             if self._iterates:  # go on where the conditions leave too few
                 self._connection.execute("SET LOCAL hnsw.iterative_scan = relaxed_order")
             for one in queries.astype(np.float32):
                 rows = self._connection.execute(asked, [*values, wrapped(one), count]).fetchall()
-                found.append(np.array([row[0] for row in rows], np.int64))
-        return found
+                keys.append(np.array([row[0] for row in rows], np.int64))
+        return keys
 
     def num_points(self) -> int:
         """Return how many points the table holds."""
@@ -196,16 +196,16 @@ class PgvectorStore(CatalogueStore):
         )
         with self._errors():
             rows = self._connection.execute(text, [keys.tolist()]).fetchall()
-        found: dict[int, list[Float[np.ndarray, "D"]]] = {}
+        vectors: dict[int, list[Float[np.ndarray, "D"]]] = {}
         for key, vector in rows:
             plain = vector.to_numpy() if hasattr(vector, "to_numpy") else vector
-            found.setdefault(key, []).append(np.asarray(plain, np.float32))
-        return {key: np.stack(each) for key, each in found.items() if len(each) == self._num_embeddings}
+            vectors.setdefault(key, []).append(np.asarray(plain, np.float32))
+        return {key: np.stack(each) for key, each in vectors.items() if len(each) == self._num_embeddings}
 
     def some(self, count: int) -> list[ItemFacts]:
         """Return the columns of some items."""
-        found = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
-        return list(found.values())
+        facts = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
+        return list(facts.values())
 
     def count(self, within: Within) -> int:
         """Return how many points pass the conditions."""
@@ -215,8 +215,8 @@ class PgvectorStore(CatalogueStore):
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item; the server reads the table, as paths have no index."""
         text = sql.SQL("SELECT item FROM {} WHERE path = %s LIMIT 1").format(self._table)
-        found = self._one(text, [item_id])
-        return None if found is None else int(str(found))
+        row = self._one(text, [item_id])
+        return None if row is None else int(str(row))
 
     def _facts(self, rest: str, values: Sequence[object]) -> list[tuple[int, ItemFacts]]:
         columns = sql.SQL("SELECT item, path, kind, modified_ns, size, meta FROM {} ").format(self._table)

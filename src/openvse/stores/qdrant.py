@@ -131,8 +131,8 @@ class QdrantStore(QdrantPoints):
         with self._errors():
             if not self._client.collection_exists(_NOTES):
                 return None
-            found = self._client.retrieve(_NOTES, [self._note_number])
-        held = (found[0].payload if found else None) or {}
+            records = self._client.retrieve(_NOTES, [self._note_number])
+        held = (records[0].payload if records else None) or {}
         return {name: value for name, value in held.items() if name != "place"} or None
 
     def close(self) -> None:
@@ -154,15 +154,15 @@ class QdrantStore(QdrantPoints):
 
     def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
         with self._errors():
-            found = self._client.retrieve(
+            records = self._client.retrieve(
                 self._collection, numbers, with_payload=not vectors, with_vectors=vectors
             )
-        return [(int(each.id), each.vector if vectors else each.payload) for each in found]
+        return [(int(each.id), each.vector if vectors else each.payload) for each in records]
 
     def _scroll(self, count: int, clause: Clause | None) -> list[tuple[int, Any]]:
         with self._errors():
-            found, _ = self._client.scroll(self._collection, _filter(clause), limit=count)
-        return [(int(each.id), each.payload) for each in found]
+            records, _ = self._client.scroll(self._collection, _filter(clause), limit=count)
+        return [(int(each.id), each.payload) for each in records]
 
     def _count(self, clause: Clause | None, *, exact: bool) -> int:
         with self._errors():
@@ -207,8 +207,8 @@ def _in_memory(process: int) -> QdrantClient:
 
 def _connected(url: str) -> QdrantClient:
     """Connect to a server; the key comes from the URL or the environment, and never stays in the URL."""
-    found = secrets_in(url)
-    key = found[-1] if found else os.environ.get(KEY_VARIABLE) or None
+    secrets = secrets_in(url)
+    key = secrets[-1] if secrets else os.environ.get(KEY_VARIABLE) or None
     parts = urlsplit(public_url(url))
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if key and parts.scheme == "http" and parts.hostname not in _HERE:

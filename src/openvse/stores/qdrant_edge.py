@@ -15,7 +15,7 @@ import numpy as np
 import qdrant_edge as edge
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineBusyError, EngineError, said_by
+from openvse.errors import EngineBusyError, EngineError, message_of
 from openvse.files import locked, read_text, write_whole
 from openvse.stores import StoreAddress, Within
 from openvse.stores.qdrant_points import PAYLOAD_INDEXES, Clause, QdrantPoints, filter_of
@@ -133,14 +133,14 @@ class QdrantEdgeStore(QdrantPoints):
 
     def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
         with self._errors():
-            found = self._shard.retrieve(cast("list[PointId]", numbers), not vectors, vectors)
-        return [(int(str(each.id)), each.vector if vectors else each.payload) for each in found]
+            records = self._shard.retrieve(cast("list[PointId]", numbers), not vectors, vectors)
+        return [(int(str(each.id)), each.vector if vectors else each.payload) for each in records]
 
     def _scroll(self, count: int, clause: Clause | None) -> list[tuple[int, Any]]:
         asked = edge.ScrollRequest(limit=count, filter=_filter(clause), with_payload=True)
         with self._errors():
-            found, _ = self._shard.scroll(asked)
-        return [(int(str(each.id)), each.payload) for each in found]
+            records, _ = self._shard.scroll(asked)
+        return [(int(str(each.id)), each.payload) for each in records]
 
     def _count(self, clause: Clause | None, *, exact: bool) -> int:
         with self._errors():
@@ -185,7 +185,7 @@ def _shard_errors(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:  # the library raises nothing else
         raise EngineError(
-            f"the engine's folder {folder} cannot be used ({said_by(error, 300)}): search with --engine "
+            f"the engine's folder {folder} cannot be used ({message_of(error, 300)}): search with --engine "
             f"exact, or remove the folder and run 'openvse index' again"
         ) from error
 

@@ -68,8 +68,8 @@ class QdrantPoints(CatalogueStore):
 
     def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
         """Return the payloads of the first points of items."""
-        found = self._retrieve((keys * self.num_embeddings).tolist(), vectors=False)
-        return {number // self.num_embeddings: ItemFacts.of_payload(payload) for number, payload in found}
+        records = self._retrieve((keys * self.num_embeddings).tolist(), vectors=False)
+        return {number // self.num_embeddings: ItemFacts.of_payload(payload) for number, payload in records}
 
     def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
         """Return the embeddings of items; incomplete ones are missing."""
@@ -84,9 +84,9 @@ class QdrantPoints(CatalogueStore):
 
     def some(self, count: int) -> list[ItemFacts]:
         """Return the payloads of some items."""
-        found = self._scroll(count * self.num_embeddings, None)
+        records = self._scroll(count * self.num_embeddings, None)
         return [
-            ItemFacts.of_payload(payload) for number, payload in found if number % self.num_embeddings == 0
+            ItemFacts.of_payload(payload) for number, payload in records if number % self.num_embeddings == 0
         ]
 
     def count(self, within: Within) -> int:
@@ -95,8 +95,8 @@ class QdrantPoints(CatalogueStore):
 
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item; all payloads are read, as paths have no index."""
-        found = self._scroll(1, {"must": [{"key": "path", "match": {"value": item_id}}]})
-        return found[0][0] // self.num_embeddings if found else None
+        records = self._scroll(1, {"must": [{"key": "path", "match": {"value": item_id}}]})
+        return records[0][0] // self.num_embeddings if records else None
 
     def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:
         each: list[int] = (

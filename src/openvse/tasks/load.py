@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
-from openvse.errors import ModelError, nearest, said_by
+from openvse.errors import ModelError, message_of, nearest
 from openvse.files import read_text
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
@@ -118,5 +118,5 @@ def _download(repo_id: str, revision: str | None) -> Path:
         return Path(snapshot_download(repo_id, revision=revision))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelError(
-            f"{repo_id} is neither a folder nor a model that the hub gave ({said_by(error)}): check the path or the id"
+            f"{repo_id} is neither a folder nor a model of the hub ({message_of(error)}): check the path or the id"
         ) from error

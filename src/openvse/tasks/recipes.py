@@ -84,6 +84,6 @@ def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -
     from openvse.tasks.load import find_model
 
     start = str(tree["start"])
-    kept = copy is not None and (copy / WEIGHTS).is_file()  # the file that is written last
-    folder = copy if copy is not None and kept else find_model(start, in_run=True)
+    is_copied = copy is not None and (copy / WEIGHTS).is_file()  # the file that is written last
+    folder = copy if copy is not None and is_copied else find_model(start, in_run=True)
     return inherited(tree, read_config(folder).spec, fields, start)

@@ -142,10 +142,10 @@ def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> No
     """Raise TrainingError if the weights and what their training keeps exceed the memory of this machine."""
     weights = [*task.model.parameters(), *([] if start is None else start.model.parameters())]
     learned = sum(weight.nbytes for weight in task.model.parameters() if weight.requires_grad)
-    kept = 3 if spec.average is None else 4  # the gradient, two moments, the mean
+    copies = 3 if spec.average is None else 4  # the gradient, two moments, the mean
     try:
         expect_memory(
-            sum(weight.nbytes for weight in weights) + kept * learned, "the weights and their training"
+            sum(weight.nbytes for weight in weights) + copies * learned, "the weights and their training"
         )
     except CheckpointError as error:
         raise TrainingError(
@@ -224,9 +224,11 @@ def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
     before, tree = _started_with(folder), recipe.to_dict()
     if before is None:
         return
-    told = before.to_dict()
-    told["training"]["phases"] = tree["training"]["phases"]  # the trainer knows how far they may differ
-    changed = sorted(key for key in {*told, *tree} if told.get(key) != tree.get(key))
+    before_dict = before.to_dict()
+    before_dict["training"]["phases"] = tree["training"][
+        "phases"
+    ]  # the trainer knows how far they may differ
+    changed = sorted(key for key in {*before_dict, *tree} if before_dict.get(key) != tree.get(key))
     if changed:
         raise TrainingError(
             f"run {folder} was started with another {', '.join(changed)}: resume with its own {folder / RECIPE} (only "

@@ -70,7 +70,7 @@ class NamedRun:
 
     def digests(self, split: str) -> set[str]:
         """Return the hashes of the data of a split that its models name; none for models that do not tell."""
-        found = set()
+        digests = set()
         for model in self.models:
             try:
                 data = read_config(find_model(model)).provenance.get("data")
@@ -78,8 +78,8 @@ class NamedRun:
                 continue
             named = data.get("digests") if isinstance(data, Mapping) else None
             if isinstance(named, Mapping) and split in named:
-                found.add(str(named[split]))
-        return found
+                digests.add(str(named[split]))
+        return digests
 
 
 def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
@@ -92,9 +92,9 @@ def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
     for split, did in (("train", "trained"), ("validation", "validated")):
         alike: dict[frozenset[str], list[str]] = {}
         for name, runs in rows.items():
-            if found := frozenset().union(*(run.digests(split) for run in runs)):
-                alike.setdefault(found, []).append(name)
-            if len(found) > 1 and len(runs) > 1:
+            if digests := frozenset().union(*(run.digests(split) for run in runs)):
+                alike.setdefault(digests, []).append(name)
+            if len(digests) > 1 and len(runs) > 1:
                 lines.append(f"{name}: its runs were {did} on different data, and their mean mixes them")
         if len(alike) > 1:
             listed = "; ".join(", ".join(names) for names in alike.values())

@@ -44,9 +44,9 @@ def hold(subject: SubjectT, promises: Mapping[str, Callable[[SubjectT], None]], 
         raise BrokenContractError("\n".join(broken))
 
 
-def require(kept: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     """Raise BrokenContractError with a message unless the promise is kept."""
-    if not kept:
+    if not holds:
         raise BrokenContractError(message)
 
 

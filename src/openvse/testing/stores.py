@@ -110,13 +110,13 @@ def _nearest(vectors: Float[np.ndarray, "n K D"], query: Float[np.ndarray, "D"])
     return [int(KEYS[place]) for place in np.argsort(-(vectors @ query).max(axis=1))]
 
 
-def _found(store: Store, query: Float[np.ndarray, "D"], count: int, within: Within) -> list[int]:
+def _proposed(store: Store, query: Float[np.ndarray, "D"], count: int, within: Within) -> list[int]:
     (keys,) = store.nearest(query[np.newaxis], count, within)
     return list(dict.fromkeys(np.asarray(keys).tolist()))
 
 
 def _all(store: Store) -> set[int]:
-    return set(_found(store, QUERY, 10 * COUNT, Within()))
+    return set(_proposed(store, QUERY, 10 * COUNT, Within()))
 
 
 QUERY = vectors_of(1, seed=1)[0, 0]
@@ -144,12 +144,12 @@ def _finds_the_nearest(place: _Place) -> None:
     for num_embeddings in (1, 3):
         with place.filled(num_embeddings) as store:
             count = 5 * num_embeddings
-            found = _found(store, QUERY, count, Within())
-            best = _nearest(vectors_of(num_embeddings), QUERY)[: len(found)]
-            shared = len(set(found) & set(best)) / max(1, len(best))
+            nearest = _proposed(store, QUERY, count, Within())
+            best = _nearest(vectors_of(num_embeddings), QUERY)[: len(nearest)]
+            shared = len(set(nearest) & set(best)) / max(1, len(best))
             require(
-                len(found) >= 2 and shared >= 0.6,
-                f"of K = {num_embeddings}, {found} are found, and not {best}",
+                len(nearest) >= 2 and shared >= 0.6,
+                f"of K = {num_embeddings}, {nearest} are found, and not {best}",
             )
             both = store.nearest(np.stack([QUERY, -QUERY]), count, Within())
             require(
@@ -169,7 +169,7 @@ def _follows_changes(place: _Place) -> None:
             store.put(KEYS, other, FACTS)
             store.finish()
         require(store.num_points() == 2 * COUNT, "what is put again is not replaced")
-        first = _found(store, other[7, 0], 2, Within())[0]
+        first = _proposed(store, other[7, 0], 2, Within())[0]
         require(first == int(KEYS[7]), "the new embeddings of an item are not found")
 
 
@@ -179,8 +179,8 @@ def _hides_nothing(place: _Place) -> None:
         for text in CONDITIONS:
             where = (parse_condition(text),)
             wanted = fulfilling(items, where)
-            found = set(_found(store, QUERY, COUNT, Within(where, np.array(sorted(wanted), np.int64))))
-            require(wanted <= found, f"{text} hides the items {sorted(wanted - found)}")
+            nearest = set(_proposed(store, QUERY, COUNT, Within(where, np.array(sorted(wanted), np.int64))))
+            require(wanted <= nearest, f"{text} hides the items {sorted(wanted - nearest)}")
 
 
 def _returns_what_it_was_given(place: _Place) -> None:

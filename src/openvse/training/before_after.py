@@ -101,12 +101,12 @@ class FromStart:
 
     def conclude(self, log: MetricsLog | None, progress: Progress) -> None:
         """Report and write the results before and after and their difference, at the end of a run."""
-        if self.after is None or not (found := self._differences()):
+        if self.after is None or not (differences := self._differences()):
             return
-        changes = {name: each.change for name, each in found.items()}
+        changes = {name: each.change for name, each in differences.items()}
         bounds = {
             f"{name}_{side}": bound
-            for name, each in found.items()
+            for name, each in differences.items()
             for side, bound in zip(("low", "high"), each.interval, strict=True)
         }
         if log is not None:
@@ -114,9 +114,9 @@ class FromStart:
         written = {
             "start": self.start.provenance(),
             "best_epoch": progress.best_epoch,
-            "metrics": _record(found),
+            "metrics": _record(differences),
         }
-        table = _table(found, self.after.epoch)
+        table = _table(differences, self.after.epoch)
         write_report(
             self.folder,
             "before_after",
@@ -125,10 +125,10 @@ class FromStart:
         )
         self.watcher.note(table.to_text())
         metric = self.task.metric
-        if progress.best_epoch == 0 and metric in found:
+        if progress.best_epoch == 0 and metric in differences:
             self.watcher.warn(
-                f"no epoch is above the start ({metric} {found[metric].first:.1f}, the best epoch "
-                f"{found[metric].second:.1f}): best/ keeps the start. "
+                f"no epoch is above the start ({metric} {differences[metric].first:.1f}, the best epoch "
+                f"{differences[metric].second:.1f}): best/ keeps the start. "
                 f"Lower optimizer.learning_rate, train fewer parts, or give more data"
             )
 
@@ -158,7 +158,7 @@ class FromStart:
         return paired_differences(self.before.metrics, self.after.metrics, one, other)
 
 
-def _record(found: Mapping[str, Difference]) -> dict[str, Any]:
+def _record(differences: Mapping[str, Difference]) -> dict[str, Any]:
     """Return differences as plain values, for a file and for a model's provenance."""
     return {
         name: {
@@ -167,22 +167,22 @@ def _record(found: Mapping[str, Difference]) -> dict[str, Any]:
             "difference": each.change,
             "interval": list(each.interval),
         }
-        for name, each in found.items()
+        for name, each in differences.items()
     }
 
 
-def _table(found: Mapping[str, Difference], epoch: int) -> Table:
+def _table(differences: Mapping[str, Difference], epoch: int) -> Table:
     """Return the differences as a table that fits into a terminal of 80 columns."""
     rows = [
         [
             _title(name),
-            f"{found[name].first:.1f}",
-            f"{found[name].second:.1f}",
-            f"{found[name].change:+.1f}",
-            "{:+.1f} to {:+.1f}".format(*found[name].interval),
+            f"{differences[name].first:.1f}",
+            f"{differences[name].second:.1f}",
+            f"{differences[name].change:+.1f}",
+            "{:+.1f} to {:+.1f}".format(*differences[name].interval),
         ]
         for name in _SHOWN
-        if name in found
+        if name in differences
     ]
     header = ["validation", "before", f"after (epoch {epoch})", "difference", f"{CONFIDENCE:.0%} interval"]
     return Table(header, rows)

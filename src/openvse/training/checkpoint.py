@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from openvse.errors import TrainingError, said_by
+from openvse.errors import TrainingError, message_of
 from openvse.files import replacing, stops_wait
 from openvse.training.schedule import Plateau
 
@@ -94,7 +94,7 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         OSError,
     ) as error:
         raise TrainingError(
-            f"checkpoint {path} is damaged ({said_by(error, 120)}): start again with --overwrite, or in another "
+            f"checkpoint {path} is damaged ({message_of(error, 120)}): start again with --overwrite, or in another "
             f"folder; the folder best/ next to it is not affected"
         ) from error
     if version != FORMAT_VERSION:

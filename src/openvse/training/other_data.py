@@ -56,12 +56,12 @@ class OtherData:
 
 
 def find_other_data(
-    kept: Mapping[str, Any], task: AnyTask, where: Path, *, same_data: bool = False
+    saved: Mapping[str, Any], task: AnyTask, where: Path, *, same_data: bool = False
 ) -> OtherData | None:
     """Return how the data of a task differ from those of a checkpoint; None if they are the same.
 
     Args:
-        kept: what ``data_state`` returned before; empty for a checkpoint of an earlier version, of which nothing is
+        saved: what ``data_state`` returned before; empty for a checkpoint of an earlier version, of which nothing is
             known.
         where: the folder of the run, for messages.
         same_data: whether to refuse other data.
@@ -70,20 +70,20 @@ def find_other_data(
         TrainingError: the data are others and refused; or so are the words or answers of the model, which come from
             the training data.
     """
-    before = {name: SplitData(**values) for name, values in kept.get("splits", {}).items()}
+    before = {name: SplitData(**values) for name, values in saved.get("splits", {}).items()}
     changes = {name: change for name, then in before.items() if (change := then.change(task.splits[name]))}
-    found = OtherData(changes, _moved(before, task.splits), "")
+    other = OtherData(changes, _moved(before, task.splits), "")
     if changes and same_data:
-        raise TrainingError(f"{found.describe()}: give them again, or choose another --out")
-    if kept and kept["entries"] != digest_of(entries_of(task.model)):
+        raise TrainingError(f"{other.describe()}: give them again, or choose another --out")
+    if saved and saved["entries"] != digest_of(entries_of(task.model)):
         raise TrainingError(
-            f"{found.describe()}; the words or answers of the model come from the training data and would be others: "
+            f"{other.describe()}; the words or answers of the model come from the training data and would be others: "
             f"give {where} its own data again, or begin a new run from it (--start {where} --out ANOTHER)"
         )
     if not changes:
         return None
-    seen = task.seen_by({"data": kept}).describe("the run") if "validation" in changes else ""
-    return OtherData(changes, found.moved, seen)
+    seen = task.seen_by({"data": saved}).describe("the run") if "validation" in changes else ""
+    return OtherData(changes, other.moved, seen)
 
 
 def _moved(before: Mapping[str, SplitData], now: Mapping[str, SplitData]) -> bool:

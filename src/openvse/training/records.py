@@ -189,16 +189,16 @@ def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
     if last_step == 0:  # the run was killed before its first checkpoint: drop everything
         path.unlink()
         return
-    kept = []
+    lines = []
     for line in read_lines(path):
         try:
             record = json.loads(line)
             ends_epoch = record["kind"] in ENDS_EPOCH and epochs is not None
             if record["global_step"] <= last_step and not (ends_epoch and record["epoch"] > epochs):
-                kept.append(line)
+                lines.append(line)
         except (ValueError, KeyError, TypeError):
             continue  # the line that a killed run was writing
-    write_whole(path, "".join(f"{line}\n" for line in kept))
+    write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,8 @@ class RunRecords:
 
     def names(self, kind: str) -> list[str]:
         """Return the names of the numbers in the records of a kind, in the order of their first appearance."""
-        found = dict.fromkeys(name for record in self.of(kind) for name in record if name not in _PLACE)
-        return [name for name in found if len(self.series(kind, name).values)]
+        names = dict.fromkeys(name for record in self.of(kind) for name in record if name not in _PLACE)
+        return [name for name in names if len(self.series(kind, name).values)]
 
     def series(self, kind: str, name: str) -> Series:
         """Return one number over the run; empty if it was never recorded."""
@@ -288,12 +288,12 @@ def read_records(path: Path) -> RunRecords:
             f"{path.parent} has no {METRICS} that can be read ({error.strerror}), so nothing is known of its "
             f"training: name a run that has trained, or its best/ for a report on the model alone"
         ) from error
-    found = [*_records(lines)]
-    if not found:
+    records = [*_records(lines)]
+    if not records:
         raise OpenVSEError(
             f"{path} holds no record: the run has not finished a step, or the file is damaged; name another run"
         )
-    return RunRecords(tuple(found), len([line for line in lines if line.strip()]) - len(found))
+    return RunRecords(tuple(records), len([line for line in lines if line.strip()]) - len(records))
 
 
 def _records(lines: Iterable[bytes]) -> Iterable[Mapping[str, Any]]:

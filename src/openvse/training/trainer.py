@@ -17,7 +17,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.corpus import also_trained_on
-from openvse.errors import TrainingError, said_by
+from openvse.errors import TrainingError, message_of
 from openvse.model import Start
 from openvse.specs import PhaseSpec, RunRecipe
 from openvse.training.before_after import FromStart
@@ -180,7 +180,7 @@ class Trainer:
             self._continue_random_numbers(state["random"])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             raise TrainingError(
-                f"checkpoint {self.folder / 'last.pt'} does not fit this run ({said_by(error)}): resume with the "
+                f"checkpoint {self.folder / 'last.pt'} does not fit this run ({message_of(error)}): resume with the "
                 f"recipe with which the run was started"
             ) from error
         if before := state.get("data"):
@@ -215,28 +215,28 @@ class Trainer:
 
     def _go_on_with(self, other: OtherData) -> None:
         """Say that the data are others, and begin anew what cannot go on with them."""
-        progress, told = self.progress, self.watcher.warn
-        told(other.describe())
+        progress, warn = self.progress, self.watcher.warn
+        warn(other.describe())
         if progress.epoch >= self.schedule.num_epochs:
-            told(
+            warn(
                 f"all epochs are done, so {self.folder} stays as it is: train on these data in another --out"
             )
             return
         self._other = other
         if other.moved and progress.step:
-            told(f"epoch {progress.epoch + 1}, of which {progress.step} steps were done, begins anew")
+            warn(f"epoch {progress.epoch + 1}, of which {progress.step} steps were done, begins anew")
             progress.step, progress.loss_sum = 0, 0.0
         if not other.validation:
             return
         score, epoch = progress.best_score, progress.best_epoch
         progress.forget_best()
         earlier = f"; the best so far ({progress.metric} {score:.1f}, epoch {epoch}) moves to {progress.others_best}/"
-        told(
+        warn(
             f"validations before are on other data, so the best epoch is chosen from epoch {progress.epoch + 1} on"
             f"{earlier if epoch > 0 else ''}"
         )
         if other.leakage:
-            told(other.leakage)
+            warn(other.leakage)
         if self.begun is not None:
             self.begun.before = self.begun.after = None
 

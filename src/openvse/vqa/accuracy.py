@@ -42,8 +42,8 @@ def answer_accuracy(
     _check(len(predictions), answers)
     annotators = np.array([len(given) for given in answers], dtype=np.int64)
     question = np.repeat(np.arange(len(answers)), annotators)
-    said, predicted = _numbered([*chain.from_iterable(answers)], predictions)
-    matches = np.bincount(question[said == predicted[question]], minlength=len(answers))
+    answer_ids, predicted = _numbered([*chain.from_iterable(answers)], predictions)
+    matches = np.bincount(question[answer_ids == predicted[question]], minlength=len(answers))
     return vote_score(matches, annotators) if votes else (matches > 0).astype(np.float64)
 
 
@@ -70,11 +70,11 @@ def exact_match(
     return np.array(equal, dtype=np.float64)
 
 
-def _numbered(said: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(given: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Give answers with the same normal form the same number."""
     numbers: dict[str, int] = {}
-    both = [numbers.setdefault(normalize_answer(answer), len(numbers)) for answer in (*said, *predicted)]
-    return np.array(both[: len(said)], dtype=np.int64), np.array(both[len(said) :], dtype=np.int64)
+    both = [numbers.setdefault(normalize_answer(answer), len(numbers)) for answer in (*given, *predicted)]
+    return np.array(both[: len(given)], dtype=np.int64), np.array(both[len(given) :], dtype=np.int64)
 
 
 def _check(num_predictions: int, answers: Sequence[Sequence[str]]) -> None:
@@ -120,6 +120,6 @@ def wups(
 
     scores = []
     for predicted, given in zip(predictions, answers, strict=True):
-        said, true = set(map(normalize_answer, predicted)), set(map(normalize_answer, given))
-        scores.append(min(covered(said, true), covered(true, said)) if said else 0.0)
+        guesses, true = set(map(normalize_answer, predicted)), set(map(normalize_answer, given))
+        scores.append(min(covered(guesses, true), covered(true, guesses)) if guesses else 0.0)
     return np.array(scores, dtype=np.float64)

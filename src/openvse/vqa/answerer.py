@@ -203,11 +203,11 @@ class Answerer(Model):
         ]
         with evaluating(self):
             answers = [answered for tokens in batches for answered in self._answer(images, tokens, top_k)]
-        told = iter(
+        progress = iter(
             answered._replace(unknown_words=tuple(words))
             for answered, words in zip(answers, unknown, strict=True)
         )
-        return [next(told) if question.strip() else Answered([], None) for question in questions]
+        return [next(progress) if question.strip() else Answered([], None) for question in questions]
 
     def unknown_words(self, questions: str | Sequence[str]) -> list[list[UnknownWord]]:
         """Return the words of each question that the model has not learned, and the words that it reads instead."""
@@ -255,10 +255,10 @@ class Answerer(Model):
         of_first = torch.zeros(len(questions), dtype=torch.int64, device=self.device)
         logits, attended = self.with_attention(images, of_first, questions)
         best, ids = logits.float().sigmoid().topk(min(top_k, len(self.answers)), dim=1)
-        for row, (chances, answers) in enumerate(zip(best.tolist(), ids.tolist(), strict=True)):
+        for row, (probabilities, answers) in enumerate(zip(best.tolist(), ids.tolist(), strict=True)):
             guesses = [
                 Guess(self.answers.answers[answer], chance)
-                for chance, answer in zip(chances, answers, strict=True)
+                for chance, answer in zip(probabilities, answers, strict=True)
             ]
             yield Answered(guesses, attended and Attended(attended.image[row], attended.words[row]))
 

@@ -157,13 +157,13 @@ class AnswerVocabulary:
         answers = list(answers)
         votes = are_votes(answers)
         counts = Counter(answer for given in answers for answer in main_answers(given, votes=votes))
-        kept = sorted((a for a in counts if counts[a] >= min_count), key=lambda a: (-counts[a], a))
-        if not kept:
+        frequent = sorted((a for a in counts if counts[a] >= min_count), key=lambda a: (-counts[a], a))
+        if not frequent:
             most = f"the most frequent, {counts.most_common(1)[0][1]} times" if counts else "there are none"
             raise DataError(
                 f"no answer occurs {min_count} times in the training answers ({most}): lower min_count or give more"
             )
-        return cls(kept, votes=votes)
+        return cls(frequent, votes=votes)
 
     def __len__(self) -> int:
         return len(self.answers)

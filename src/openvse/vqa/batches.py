@@ -88,8 +88,8 @@ class QuestionDataset(Dataset[QuestionBatch]):
             )
         inputs = None
         if self._images is not None:
-            inputs, kept = self._images.load(images, key.view)
-            images = images[kept]
+            inputs, usable = self._images.load(images, key.view)
+            images = images[usable]
             chosen = chosen[np.isin(self.image_of[chosen], images)]
         rows = np.searchsorted(images, self.image_of[chosen]) if inputs else np.zeros(len(chosen), np.int64)
         asked = [self._questions.questions[position] for position in chosen.tolist()]

@@ -29,7 +29,7 @@ def _examples(questions: QuestionSet, first: Row, second: Row, count: int) -> li
         return AnsweredQuery(
             query=Shown(question.text, question.path),
             right=Shown(", ".join(main_answers(question.answers, votes=votes))),
-            found=tuple(Shown(row.runs[0].found[number]) for row in rows),
+            answers=tuple(Shown(row.runs[0].outcomes[number]) for row in rows),
             results=tuple(f"answer, accuracy {score:.2f}" for score in scores),
             hits=tuple(score >= 1 for score in scores),
         )
@@ -62,13 +62,13 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     runs: list[MeasuredRun] = []
     for number, run in enumerate(loaded):
         source, (model, store) = run.source, _opened(run, number, request)
-        kept, answers, _ = answer_questions(model, asked, store, request)
-        if runs and len(kept) < len(asked):
+        answered, answers, _ = answer_questions(model, asked, store, request)
+        if runs and len(answered) < len(asked):
             raise DataError(
-                f"{source} can answer {len(kept)} of the {len(asked)} questions that the runs before it answer: name "
-                f"it first, or extract its features from the same images"
+                f"{source} can answer {len(answered)} of the {len(asked)} questions that the runs before it answer: "
+                f"name it first, or extract its features from the same images"
             )
-        asked = kept
+        asked = answered
         one = score_answers(asked, answers)
         drawn = one.replicates(resamples=request.resamples, seed=request.seed)
         line = seen_in_training(model.provenance, asked.as_corpus()).describe(source)

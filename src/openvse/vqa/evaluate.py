@@ -79,17 +79,17 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     )
     expect_data(protocol, questions.name)
     chosen = request.part(questions)
-    kept, answers, probabilities = answer_questions(model, chosen, store, request)
-    left_out = len(chosen) - len(kept)
+    answered, answers, probabilities = answer_questions(model, chosen, store, request)
+    left_out = len(chosen) - len(answered)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
-    told = [seen_in_training(model.provenance, kept.as_corpus()).describe("the model")]
-    told += leakage_between_splits(questions.as_corpus(), request.split)
-    told += [] if protocol is None else [protocol.mismatch(len(kept), 0)]
-    warnings, problems = (*warnings, *filter(None, told)), (*filter(None, told), *kept.problems)
-    if not any(question.answers for question in kept.questions):
-        return AnswersEvaluation(None, (*warnings, NO_ANSWERS), kept, answers, probabilities)
+    remarks = [seen_in_training(model.provenance, answered.as_corpus()).describe("the model")]
+    remarks += leakage_between_splits(questions.as_corpus(), request.split)
+    remarks += [] if protocol is None else [protocol.mismatch(len(answered), 0)]
+    warnings, problems = (*warnings, *filter(None, remarks)), (*filter(None, remarks), *answered.problems)
+    if not any(question.answers for question in answered.questions):
+        return AnswersEvaluation(None, (*warnings, NO_ANSWERS), answered, answers, probabilities)
     report = evaluate_answers(
-        replace(kept, problems=problems),
+        replace(answered, problems=problems),
         answers,
         training=_training(questions),
         vocabulary=model.answers,
@@ -97,19 +97,19 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         resamples=request.resamples,
         seed=request.seed,
         model=model.fingerprint,
-        published=published_for(model.provenance, {"num_questions": len(kept)}),
-        exchanged=answer_questions(model, kept.exchange_images(), store, request)[1]
+        published=published_for(model.provenance, {"num_questions": len(answered)}),
+        exchanged=answer_questions(model, answered.exchange_images(), store, request)[1]
         if request.exchanged
         else None,
     )
-    return AnswersEvaluation(report, warnings, kept, answers, probabilities)
+    return AnswersEvaluation(report, warnings, answered, answers, probabilities)
 
 
 def answer_questions(
     model: Answerer, questions: QuestionSet, store: FeatureSource | None, request: Request
 ) -> tuple[QuestionSet, tuple[str, ...], tuple[float, ...]]:
     """Return the questions that the model can answer, its answers, and their probabilities."""
-    found = predict(
+    predictions = predict(
         model,
         questions,
         store,
@@ -117,9 +117,9 @@ def answer_questions(
         batch_size=request.batch_size,
         progress=request.progress,
     )
-    predicted = {guess.question_id: guess for guess in found}
-    kept = np.flatnonzero([question.question_id in predicted for question in questions.questions])
-    chosen = questions.select(kept)
+    predicted = {guess.question_id: guess for guess in predictions}
+    answered = np.flatnonzero([question.question_id in predicted for question in questions.questions])
+    chosen = questions.select(answered)
     guesses = [predicted[question.question_id] for question in chosen.questions]
     return chosen, tuple(each.answer for each in guesses), tuple(each.probability for each in guesses)
 
@@ -172,7 +172,7 @@ def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
         right = Shown(", ".join(main_answers(question.answers, votes=votes)))
         return AnsweredQuery(
             query=Shown(question.text, question.path),
-            found=(Shown(answers[number]),),
+            answers=(Shown(answers[number]),),
             hits=(is_right,),
             right=None if is_right else right,
             results=(f"accuracy {worth[number]:.2f}, probability {probability:.2f}",),

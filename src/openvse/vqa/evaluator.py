@@ -231,12 +231,12 @@ def _baselines(
 ) -> dict[str, tuple[str, ...]]:
     """Return the answers that need no image, and those about exchanged images, by label."""
     starts = {} if training is None else {"": 0, " by the first two words": 2, " by the first four words": 4}
-    found = {
+    baselines = {
         f"most frequent answer{label}": most_frequent_answers(training, questions, num_words=num_words)
         for label, num_words in starts.items()
         if training is not None
     }
-    return found if exchanged is None else {"this model, images exchanged": tuple(exchanged), **found}
+    return baselines if exchanged is None else {"this model, images exchanged": tuple(exchanged), **baselines}
 
 
 def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:

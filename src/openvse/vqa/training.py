@@ -149,9 +149,9 @@ def _limited(questions: QuestionSet, recipe: VQARecipe) -> QuestionSet:
     """Return the questions with the training images that ``data.limit`` leaves."""
     labels, images = np.asarray(questions.split_labels()), questions.images_of()
     learned = drawn(np.unique(images[labels == "train"]), recipe)
-    kept = (labels != "train") | np.isin(images, learned)
+    is_used = (labels != "train") | np.isin(images, learned)
     named = (replace(q, split=label) for q, label in zip(questions.questions, labels.tolist(), strict=True))
-    return replace(questions, questions=tuple(compress(named, kept)))
+    return replace(questions, questions=tuple(compress(named, is_used)))
 
 
 def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:

@@ -48,7 +48,7 @@ Recipe: TypeAlias = Annotated[
         help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
     ),
 ]
-KEPT = "what is trained is kept; run the same command again to continue"
+RESUME = "what is trained is kept; run the same command again to continue"
 
 
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
@@ -97,8 +97,8 @@ def coefficients(
     from openvse.analysis.opening import open_towers
 
     begin(out, NAME, overwrite=overwrite)
-    found = analyze_coefficients(open_towers(models, "cpu"), size or SIZES, k)
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_coefficients(open_towers(models, "cpu"), size or SIZES, k)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 @analyze_app.command()
@@ -137,8 +137,8 @@ def attention(
         )
     request = Request(on, split, features or (), allow_outside=allow_outside)
     asked = Subjects(tuple(image or ()), tuple(caption or ()), count, seed, images)
-    found = analyze_attention(look(open_models(models, device), request, asked))
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_attention(look(open_models(models, device), request, asked))
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 @analyze_app.command()
@@ -167,8 +167,8 @@ def hits(
     begin(out, NAME, overwrite=overwrite)
     request = Request(on, split, features or (), allow_outside=allow_outside)
     embedded = embedded_by(models, device, request, images)
-    found = analyze_hits(embedded, count=count, pick=pick, seed=seed)
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_hits(embedded, count=count, pick=pick, seed=seed)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 @analyze_app.command()
@@ -199,8 +199,8 @@ def answers(
     with bar() as progress:
         request = Request(on, split, features or (), allow_outside=allow_outside, progress=progress.show)
         questions, rows = answer_all(open_models(models, device), request)
-    found = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 @analyze_app.command()
@@ -293,8 +293,8 @@ def embeddings(
         on, split, features or (), allow_outside=allow_outside, query_bank=read_query_bank(query_bank)
     )
     embedded = embedded_by(models, device, request, images)
-    found = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 @analyze_app.command()
@@ -337,12 +337,12 @@ def sweeps(
     from openvse.analysis.sweeps import NAME, analyze_sweeps, open_sweeps
 
     begin(out, NAME, overwrite=overwrite)
-    found = analyze_sweeps(open_sweeps(folders), over or (), check_metrics(metric or ()))
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_sweeps(open_sweeps(folders), over or (), check_metrics(metric or ()))
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 @analyze_app.command()
-@going_on(KEPT)
+@going_on(RESUME)
 def suspicious(
     recipe: Recipe,
     on: On,
@@ -390,8 +390,8 @@ def suspicious(
     plan = FoldPlan(recipe, tuple(overrides or ()), corpus, cut_folds(corpus, folds, seed), runs)
     with bar() as progress:
         scores = score_folds(plan, TrainingBar(progress), progress.show)
-    found = analyze_suspicious(corpus, scores, count=count, exchanged=exchanged)
-    finish(found, out, overwrite=overwrite, as_json=as_json)
+    analysis = analyze_suspicious(corpus, scores, count=count, exchanged=exchanged)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:

@@ -46,7 +46,7 @@ def ask(
     loaded = load_as(Answerer, model, device=device)
     answered = explain(loaded, image, questions, top_k=top_k)
     if as_json:
-        found = [
+        replies = [
             {
                 "question": one.question,
                 "unknown_words": [asdict(word) for word in one.unknown_words],
@@ -54,7 +54,7 @@ def ask(
             }
             for one in answered
         ]
-        print_json("ask", {"image": str(image), "questions": found})
+        print_json("ask", {"image": str(image), "questions": replies})
     else:
         for one in answered:
             typer.echo(one.question)

@@ -96,7 +96,7 @@ def print_curve(calibration: Calibration) -> None:
     for precision in PRECISIONS:
         score = calibration.threshold(precision)
         stated = (
-            ["out of reach", ""] if score is None else [f"{score:.4f}", percent(calibration.found(score))]
+            ["out of reach", ""] if score is None else [f"{score:.4f}", percent(calibration.recall(score))]
         )
         rows.append([f"{precision:g}", *stated])
     typer.echo(Table(["precision", "score from", "relevant pairs found"], rows).to_markdown())

@@ -112,11 +112,11 @@ def check(
         )
     complete = all(finding.ok for finding in findings)
     if as_json:
-        found = [
+        reports = [
             {"mark": finding.mark.lower(), "text": finding.text, "cases": finding.cases}
             for finding in findings
         ]
-        result = {"data": name or source, "root": str(place), "complete": complete, "findings": found}
+        result = {"data": name or source, "root": str(place), "complete": complete, "findings": reports}
         print_json("data check", result)
         raise typer.Exit(0 if complete else 1)
     for finding in findings:

@@ -112,7 +112,7 @@ def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
             "count": report.count,
             "num_embeddings": report.num_embeddings,
             "dim": report.dim,
-            "kept": report.kept,
+            "kept": report.earlier,
             "unreadable": len(report.failed),
             "failed": [{"id": item, "reason": reason} for item, reason in report.failed],
             "left_out": {
@@ -122,8 +122,8 @@ def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
         print_json("encode", result)
         return
     several = f"{report.num_embeddings} x " if report.num_embeddings > 1 else ""
-    kept = f", {report.kept:,} of an earlier run" if report.kept else ""
+    earlier = f", {report.earlier:,} of an earlier run" if report.earlier else ""
     typer.echo(
         f"{escaped(report.out)}: {report.count:,} {report.kind}, {several}{report.dim} numbers each "
-        f"({len(report.failed):,} left out{kept})"
+        f"({len(report.failed):,} left out{earlier})"
     )

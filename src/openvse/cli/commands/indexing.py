@@ -326,7 +326,7 @@ def warn_of(report: IndexReport) -> None:
     from openvse.pipeline import tell_skipped
 
     tell_skipped(report.failed)
-    for path, reason in report.kept:
+    for path, reason in report.unreached:
         warn(f"{escaped(path)}: {reason}")
     for problem in report.metadata_problems:
         warn(problem)
@@ -352,9 +352,9 @@ def print_report(
             "compacted": report.compacted,
             "unreadable": len(report.failed),
         }
-        failed, kept = (
+        failed, unchanged = (
             [{"path": str(path), "reason": reason} for path, reason in paths]
-            for paths in (report.failed, report.kept)
+            for paths in (report.failed, report.unreached)
         )
         left_out = {kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()}
         print_json(
@@ -363,7 +363,7 @@ def print_report(
                 "index": str(out),
                 **counts,
                 "failed": failed,
-                "kept": kept,
+                "kept": unchanged,
                 "left_out": left_out,
                 "engine": asdict(searched),
                 "towers": list(towers.sides) if towers else [],

@@ -87,7 +87,7 @@ def report(
             f"--format {form} is a table of figures, and --no-test leaves no figures: leave one of them out"
         )
     place = place_of(runs, out, form, overwrite=overwrite)
-    found = [read_run(source) for source in runs]
+    opened = [read_run(source) for source in runs]
     measured: list[MeasuredReport] = []
     with bar() as progress:
         request = Request(
@@ -100,9 +100,9 @@ def report(
             progress=progress.show,
             protocol=protocol,
         )
-        asked = [None] * len(found) if no_test else requests_of(found, request)
+        asked = [None] * len(opened) if no_test else requests_of(opened, request)
         shown = examples if form == "html" else 0
-        for run, one in zip(found, asked, strict=True):
+        for run, one in zip(opened, asked, strict=True):
             measured.append(measure_run(run, one, examples=shown, device=device, untrained=not no_untrained))
     say(measured, form, place, as_json=as_json)
 
@@ -182,14 +182,14 @@ def values(each: MeasuredReport) -> Mapping[str, Any]:
     """Return the figures of a run as plain values; docs/json.md describes them."""
     from openvse.evaluation.findings import Findings
 
-    found, before = each.findings or Findings("", {}, {}), each.before
+    findings, before = each.findings or Findings("", {}, {}), each.before
     return {
         "source": each.run.named.source,
         "model": each.fingerprint,
-        "data": found.data or None,
-        "metrics": found.metrics,
-        "intervals": {name: [*pair] for name, pair in found.intervals.items()},
+        "data": findings.data or None,
+        "metrics": findings.metrics,
+        "intervals": {name: [*pair] for name, pair in findings.intervals.items()},
         "before": None if before is None else {"label": before[0], "metrics": before[1]},
-        "beside": {**found.beside},
-        "problems": [*found.problems],
+        "beside": {**findings.beside},
+        "problems": [*findings.problems],
     }

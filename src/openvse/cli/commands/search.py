@@ -294,8 +294,8 @@ def print_answers(
                 likely = f"{percent(hit.probability):>5}  "  # they speak of numbers
             name = escaped(hit.id if sentences else hit.path)
             span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
-            said = f"  ({', '.join(hit.matched)})" if hit.matched else ""
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}{escaped(said)}")
+            matched = f"  ({', '.join(hit.matched)})" if hit.matched else ""
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}{escaped(matched)}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
 
@@ -370,13 +370,13 @@ def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
     """Warn where no score stands for the wanted precision."""
     from openvse.cli.progress import warn
 
-    found = next((each.probabilities for each in answers if each.probabilities is not None), None)
-    if page.min_precision is None or found is None or found.highest is None:
+    probabilities = next((each.probabilities for each in answers if each.probabilities is not None), None)
+    if page.min_precision is None or probabilities is None or probabilities.highest is None:
         return
-    if found.highest < page.min_precision:
+    if probabilities.highest < page.min_precision:
         warn(
-            f"precision {page.min_precision:g} is out of reach in a search of {found.searched:,} images: the best "
-            f"score stands for probability {found.highest:.2g}"
+            f"precision {page.min_precision:g} is out of reach among {probabilities.searched:,} images: the best "
+            f"score stands for probability {probabilities.highest:.2g}"
         )
 
 

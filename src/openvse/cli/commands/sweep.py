@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.commands.analyze import KEPT, Out, Overwrite, Recipe, begin, finish
+from openvse.cli.commands.analyze import RESUME, Out, Overwrite, Recipe, begin, finish
 from openvse.cli.completion import complete_override
 from openvse.cli.options import Json
 from openvse.cli.stopping import going_on
@@ -43,7 +43,7 @@ MeasuredOn: TypeAlias = Annotated[
 
 
 @app.command(rich_help_panel="Train")
-@going_on(KEPT)
+@going_on(RESUME)
 def sweep(
     recipe: Recipe,
     out: Out,
@@ -76,5 +76,5 @@ def sweep(
     shared, axes = parse_axes(overrides or (), settings or ())
     with bar() as progress:
         asked = Sweep(recipe, shared, axes, parse_seeds(seeds), out / "runs", split)
-        found = run_sweep(asked, TrainingBar(progress), progress.show)
-    finish(analyze_sweep(asked, found, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
+        results = run_sweep(asked, TrainingBar(progress), progress.show)
+    finish(analyze_sweep(asked, results, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")

@@ -44,8 +44,8 @@ def emoji_captions(name: str, aliases: Iterable[str], keywords: Sequence[str]) -
     texts = [name]
     plain = (alias.strip(":").replace("_", " ") for alias in aliases)
     texts += next(([alias] for alias in plain if _words(alias) != _words(name)), [])
-    said = frozenset[str]().union(*map(_words, texts))
-    new = [keyword for keyword in keywords if _words(keyword) - said]
+    words = frozenset[str]().union(*map(_words, texts))
+    new = [keyword for keyword in keywords if _words(keyword) - words]
     num_texts = min(_MOST_KEYWORD_TEXTS, -(-len(new) // _KEYWORDS_A_TEXT))
     # The keywords are in alphabetical order: dealing them out like cards mixes their meanings over the texts.
     return texts + [" ".join(new[first::num_texts]) for first in range(num_texts)]
