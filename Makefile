@@ -47,13 +47,11 @@ wheel: $(INSTALLED)  ## Build the wheel and the sdist into dist/: the same bytes
 	rm -rf dist
 	$(BIN)/hatchling build
 
-wheel-check: wheel  ## Install the wheel into an empty environment and train, evaluate and search with it there.
+wheel-check: wheel  ## Install the wheel into an empty environment and run the README's commands there.
 	rm -rf build/wheel-check
 	mkdir -p build/wheel-check/empty
 	$(PYTHON) -m venv build/wheel-check/venv
-	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[minilm]"
-	build/wheel-check/venv/bin/python -I tests/distribution/own_folder.py build/wheel-check/empty
+	build/wheel-check/venv/bin/python -I tests/distribution/readme_commands.py build/wheel-check/empty dist/*.whl
 
 runtime-check: $(INSTALLED)  ## Install openvse-runtime into an empty environment without PyTorch, and search with it there.
 	rm -rf build/runtime-check

@@ -123,5 +123,5 @@ def test_the_wheel_alone_is_enough(wheel: Path, tmp_path: Path) -> None:
     # What .pth files here add to the path, such as the checkout's src, does not come along.
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    script = Path(__file__).with_name("own_folder.py")
+    script = Path(__file__).with_name("readme_commands.py")
     subprocess.run([python, "-I", str(script)], cwd=tmp_path, check=True)
