@@ -63,7 +63,7 @@ def test_an_installation_that_is_not_tested_is_refused(wrong: str) -> None:
 
 
 def test_commands_are_read_from_a_block() -> None:
-    block = "git clone URL && cd openvse\nmake demo\nopenvse index m photos \\\n  --out i && openvse ask m 'a dog?'  # why\n"
+    block = "cd openvse && make demo\nopenvse index m photos \\\n  --out i && openvse ask m 'a dog?'  # why\n"
     assert [*commands(block)] == [
         ["openvse", "index", "m", "photos", "--out", "i"],
         ["openvse", "ask", "m", "a dog?"],
