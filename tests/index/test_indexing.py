@@ -25,6 +25,7 @@ def test_every_image_is_embedded_once_and_in_order(model: ColourModel, photos: P
     assert [len(batch) for batch in model.batches] == [3, 1]
     assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
     index = Index.open(tmp_path / "index", model.fingerprint)
+    assert index.manifest.gaussians is False
     expected = model.encode_image([index.image_path(position) for position in range(4)]).vectors
     assert np.array_equal(index.vectors, expected.numpy())
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from openvse.index.embedding import embeds_gaussians
 from openvse.index.manifest import Item
 from openvse.index.writer import Entry, IndexWriter
 from openvse.runtime.arrays import ArraySet, Kind, directions
@@ -61,8 +62,8 @@ class OfTorch(Exported):
         return scores
 
 
-def index_of(folder: Path, vectors: np.ndarray, holds: Any) -> Index:
-    with IndexWriter(folder, model="g", roots=ROOTS, holds=holds) as writer:
+def index_of(folder: Path, vectors: np.ndarray, holds: Any, gaussians: bool | None = None) -> Index:
+    with IndexWriter(folder, model="g", roots=ROOTS, holds=holds, gaussians=gaussians) as writer:
         entries = [Entry(Item(name_of(number), number, number)) for number in range(len(vectors))]
         writer.append(entries, vectors[:, None])
     return Index.open(folder)
@@ -75,6 +76,7 @@ def test_every_query_ranks_by_the_distance(
     kind: type[Exported], holds: str, store: str | None, tmp_path: Path
 ) -> None:
     model = kind(gaussians(40, "image", 0), gaussians(40, "text", 1))
+    assert embeds_gaussians(model)
     items, column = (model.images, -2) if holds == "images" else (model.texts, -1)
     index = index_of(tmp_path, items, holds)
     if store is not None:
@@ -100,12 +102,15 @@ def test_every_query_ranks_by_the_distance(
     assert joined.hits[0].score == pytest.approx(1 - ((expected[0] + expected[1]) / 4).min(), abs=1e-6)
 
 
-def test_duplicates_are_alike_in_their_means(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recorded", [None, True, False])
+def test_duplicates_are_alike_in_their_means(recorded: bool | None, tmp_path: Path) -> None:
     vectors = gaussians(3, "image", 0)
     vectors[1, :-2] = vectors[0, :-2]  # the same mean, and another variance
-    index_of(tmp_path, vectors, "images")
+    index_of(tmp_path, vectors, "images", recorded)
+    assert Index.open(tmp_path).manifest.gaussians is recorded
     groups, _ = find_duplicates(tmp_path, 0.999999)
-    assert [sorted(path.name for path in group) for group in groups] == [[name_of(0), name_of(1)]]
+    found = [sorted(path.name for path in group) for group in groups]
+    assert found == ([] if recorded is False else [[name_of(0), name_of(1)]])
 
 
 def test_only_gaussians_have_less_than_all_as_direction() -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.index.database import Database, Root
-from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, Sharing, StoredEmbedder
+from openvse.index.embedding import (
+    Embedder,
+    ImageEmbedder,
+    KnownContent,
+    Sharing,
+    StoredEmbedder,
+    embeds_gaussians,
+)
 from openvse.index.maintenance import damaged_items, read_headers, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.index.scanning import (
@@ -384,6 +391,7 @@ class _Run:
             dtype=self._asked.dtype,
             model_place=self._asked.place,
             holds=self._holds,
+            gaussians=embeds_gaussians(self._asked.model),
             replace=self._planned.replace,
             anew=anew,
         )

@@ -86,6 +86,12 @@ class ImageEmbedder(Protocol):
         ...
 
 
+def embeds_gaussians(model: object) -> bool:
+    """Return whether the embeddings of a model, exported or not, are distributions."""
+    similarity = getattr(model, "similarity", None)  # an exported model has a kind
+    return getattr(model, "kind", None) == "csd" or (similarity is not None and similarity.reads_gaussians)
+
+
 @runtime_checkable
 class SentenceEmbedder(Protocol):
     """The method of a model that indexing sentences uses beside those of ``ImageEmbedder``."""

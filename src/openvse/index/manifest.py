@@ -61,6 +61,7 @@ class IndexManifest:
         items: the name of the database.
         model_place: the place of the model (see ``place_of``); None if nobody named it.
         holds: the kind of the items.
+        gaussians: whether the embeddings are distributions; None for an index whose writer did not say so.
         engine: the engine that searches it; see ``stores.choice``. None is the exact one.
     """
 
@@ -75,14 +76,16 @@ class IndexManifest:
     model_place: dict[str, str] | None = None
     holds: Held = "images"
     engine: dict[str, str] | None = None
+    gaussians: bool | None = None
 
     def write(self, folder: Path, name: str = MANIFEST) -> None:
         """Make this the manifest of the folder, by rename."""
         fields = asdict(self)
         for filled_in in ("root", "count"):
             del fields[filled_in]
-        if self.engine is None:  # as an earlier openvse reads it
-            del fields["engine"]
+        for unsaid in ("engine", "gaussians"):  # as an earlier openvse reads it
+            if fields[unsaid] is None:
+                del fields[unsaid]
         content = {"format": FORMAT, "version": VERSION, **fields}
         write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 

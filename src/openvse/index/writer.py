@@ -162,6 +162,7 @@ class IndexWriter:
         dtype: the type of a stored number; None is that of the index, float32 for a new one.
         model_place: the place of the model; see ``index.manifest``. None keeps what the index says.
         holds: the kind of its items.
+        gaussians: whether the embeddings are distributions; None for what nobody knows.
         replace: whether the existing index must be replaced.
         anew: whether to begin a new index in any case.
 
@@ -178,6 +179,7 @@ class IndexWriter:
         dtype: VectorDtype | None = None,
         model_place: Mapping[str, str] | None = None,
         holds: Held = "images",
+        gaussians: bool | None = None,
         replace: bool = False,
         anew: bool = False,
     ) -> None:
@@ -197,6 +199,7 @@ class IndexWriter:
             items=f"items-{secrets.token_hex(4)}.sqlite",
             model_place=None if model_place is None else dict(model_place),
             holds=holds,
+            gaussians=gaussians,
         )
         self._roots = tuple(roots)
         self._database: Database | None = None

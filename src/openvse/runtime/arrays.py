@@ -102,17 +102,19 @@ def uncertainties(vectors: Float[np.ndarray, "B D"], *, of_texts: bool) -> Float
     return np.asarray(-2 * vectors[:, -1 if of_texts else -2])
 
 
-def directions(vectors: Any) -> Any:
+def directions(vectors: Any, are_gaussians: bool | None = None) -> Any:
     """Return what of embeddings has a direction, to compare items of one side by their cosines.
 
-    These are the means of Gaussians, which one of the last two numbers tells: it is 1, which no embedding of unit
-    length has beside others. Of other embeddings it is all.
+    These are the means of Gaussians; of other embeddings it is all.
 
     Args:
         vectors: an array or tensor, ``[..., D]``.
+        are_gaussians: None, where nobody knows, looks at the last two numbers: of Gaussians, one is always 1.
     """
-    are_gaussians = bool((vectors[..., -1] == 1).all() or (vectors[..., -2:-1] == 1).all())
-    return vectors[..., :-2] if are_gaussians and vectors.shape[-1] > 2 else vectors
+    if are_gaussians is None:
+        ends = vectors[..., -2:] == 1
+        are_gaussians = vectors.shape[-1] > 2 and bool(ends[..., 0].all() or ends[..., 1].all())
+    return vectors[..., :-2] if are_gaussians else vectors
 
 
 def loaded_torch() -> Any:

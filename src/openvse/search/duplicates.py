@@ -117,7 +117,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterab
 
     def block(start: int) -> torch.Tensor:
         some = torch.from_numpy(index.gather(order[start : start + _ROWS]).astype(np.float32))
-        return torch.nn.functional.normalize(directions(some), dim=-1).flatten(0, 1)
+        return torch.nn.functional.normalize(directions(some, index.manifest.gaussians), dim=-1).flatten(0, 1)
 
     for first in range(0, count, _ROWS):
         rows = block(first)

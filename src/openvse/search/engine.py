@@ -17,6 +17,7 @@ import numpy as np
 from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, IndexFormatError
 from openvse.index.conditions import Condition, parse_conditions
+from openvse.index.embedding import embeds_gaussians
 from openvse.index.index import Index
 from openvse.index.manifest import check_model
 from openvse.media.segments import span_of
@@ -102,7 +103,7 @@ class SearchEngine:
             compare = comparison_of(model, "images")
             self.catalogue = StoreCatalogue(source, compare, model.fingerprint, images=images)
         self._are_texts = self.note.holds == "sentences"
-        self._compare, self._of_gaussians = compare, compare.is_of_gaussians
+        self._compare, self._of_gaussians = compare, embeds_gaussians(model)
         self.calibration: Calibration | None = (
             None if self._are_texts else getattr(model, "calibration", None)
         )

@@ -36,11 +36,6 @@ class ItemComparison(Protocol):
         """See above."""
         ...
 
-    @property
-    def is_of_gaussians(self) -> bool:
-        """Whether the embeddings are distributions, which have a side and an uncertainty."""
-        ...
-
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs in the precision of the items, or in single where the model computes no other."""
         ...
@@ -62,11 +57,6 @@ class ArrayComparison:
     def is_inner(self) -> bool:
         """Whether the score is the largest inner product."""
         return self.kind != "order"
-
-    @property
-    def is_of_gaussians(self) -> bool:
-        """Whether the embeddings are distributions."""
-        return self.kind == "csd"
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs."""
@@ -95,12 +85,6 @@ class ModelComparison:
 
         similarity = getattr(self.model, "similarity", None)
         return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
-
-    @property
-    def is_of_gaussians(self) -> bool:
-        """Whether the embeddings are distributions."""
-        similarity = getattr(self.model, "similarity", None)
-        return similarity is not None and similarity.reads_gaussians
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs; a similarity whose weights are in single precision is asked in that."""
