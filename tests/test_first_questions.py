@@ -34,3 +34,7 @@ def test_a_question_is_answered_under_its_words(words: str) -> None:
 
 def test_every_answer_belongs_to_a_question() -> None:
     assert len(ANSWERS) == len(ASKED) == PAGE.count("\n## ")
+
+
+def test_the_search_of_the_site_puts_the_answers_first() -> None:
+    assert re.match(r"---\nsearch:\n  boost: \d\n---\n", PAGE)
