@@ -29,6 +29,7 @@ from openvse.runtime.beside import towers_of
 from openvse.search import Index, Query, SearchEngine, build_index
 from openvse.search.towers import IndexTowers, open_towers
 from tests.cli.album import write_album
+from tests.conftest import draw_photo
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +121,21 @@ def test_what_the_towers_lack_is_asked_of_the_model(model: TwoTower, index: Path
     assert len(loaded) == 1
     assert write_towers(model, index, "both").sides == ("image", "text")
     check_answers(model, opened(index, not_needed), index, queries[:2])
+
+
+@pytest.mark.usefixtures("exports")
+def test_an_index_is_updated_with_its_towers(model: TwoTower, album: Path, tmp_path: Path) -> None:
+    album, index = shutil.copytree(album, tmp_path / "album"), tmp_path / "index"
+    build_index(model, album, index)
+    write_towers(model, index, "both")
+    report = build_index(opened(index, not_needed), album, index)
+    assert report.reused == report.count
+    draw_photo(77).save(album / "new.png")
+    loaded: list[TwoTower] = []
+    build_index(opened(index, lambda: loaded.append(model) or model), album, index)
+    assert len(loaded) == 1
+    found = SearchEngine(model, Index.open(index)).catalogue.vectors(["new.png"])
+    assert np.array_equal(found[0], model.encode_image(album / "new.png").vectors[0].numpy())
 
 
 def test_an_unchanged_model_is_exported_once(model: TwoTower, index: Path, exports: list[bool]) -> None:

@@ -44,7 +44,7 @@ from openvse.model import CALIBRATION, TwoTower, evaluating
 from openvse.model.base import Model
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
-from openvse.runtime.description import ProgramFormat, Side
+from openvse.runtime.description import CLIPS, ProgramFormat, Side
 from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
 from openvse.specs import TowerSpec
 
@@ -259,7 +259,8 @@ def _write_image(model: TwoTower, folder: Path, format: ProgramFormat, longest: 
 def _left_out(model: TwoTower) -> Side:
     """Return what is said of the side of images where its program is not written."""
     reads_features = isinstance(model.image.encoder.backbone.net, nn.Identity)
-    return Side("", ("features", "mask") if reads_features else ("pixels",), None, None, None)
+    reads = CLIPS if model.reads_videos else ("pixels",)
+    return Side("", ("features", "mask") if reads_features else reads, None, None, None)
 
 
 def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> None:

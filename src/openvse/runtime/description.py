@@ -22,13 +22,17 @@ ProgramFormat: TypeAlias = Literal["onnx", "torch_export"]
 Precision: TypeAlias = Literal["float32", "int8"]
 
 
+CLIPS = ("clips",)
+"""The inputs of images where the model reads clips, too, so that they are not exported."""
+
+
 @dataclass(frozen=True)
 class Side:
     """The program of images or of texts.
 
     Attributes:
         file: the name of the program's file; "" where it was not exported.
-        inputs: the names of its inputs: ``pixels``; or ``features`` and ``mask``; or ``tokens`` and ``mask``.
+        inputs: the names of its inputs: ``pixels`` or ``CLIPS``; ``features`` and ``mask``; or ``tokens`` and ``mask``.
         longest: the largest set of features or tokens that the program takes; None for pixels.
         width: the width of stored features; None for pixels and tokens.
         reading: how pixels are made of an image, or tokens of a sentence; see ``runtime.reading``. None for

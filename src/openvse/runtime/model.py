@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from openvse.media.images import ImageLike, one_or_many, read_image, within_memo
 from openvse.model.calibration import Calibration, read_calibration
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
-from openvse.runtime.description import Side, read_description
+from openvse.runtime.description import CLIPS, Side, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 
 _logger = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ class OnnxModel:
     """
 
     indexable = True
-    reads_videos = False
 
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
         self.folder = Path(folder)
@@ -77,7 +76,12 @@ class OnnxModel:
     @property
     def reads_images(self) -> bool:
         """Whether it reads images, and not only stored features."""
-        return self.description.image.inputs == ("pixels",)
+        return self.description.image.inputs in (("pixels",), CLIPS)
+
+    @property
+    def reads_videos(self) -> bool:
+        """Whether the model behind towers embeds clips; an exported tower reads none."""
+        return self.description.image.inputs == CLIPS
 
     @property
     def tokenizer(self) -> RuntimeTokenizer:
@@ -99,7 +103,7 @@ class OnnxModel:
             DataError: there are no images.
         """
         given = cast(Sequence[ImageLike], one_or_many(images))
-        parts = read_ahead(given, self.read_image, batch_size)
+        parts = read_ahead(given, partial(OnnxModel.read_image, self), batch_size)
         return self._embed("image", ({"pixels": np.stack(pixels)} for pixels in parts))
 
     def read_image(self, image: ImageLike) -> Float[np.ndarray, "... 3 H W"]:

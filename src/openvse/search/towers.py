@@ -65,6 +65,14 @@ class IndexTowers(OnnxModel):
                 _logger.warning("%s; the model itself embeds images", error)
         return as_arrays(self.whole.encode_image(images))
 
+    def read_image(self, image: ClipSource) -> Any:
+        """Decode an image or clip for the model itself, whose embeddings an index holds."""
+        return self.whole.read_image(image)
+
+    def encode_pixels(self, images: Sequence[Any]) -> Any:
+        """Embed, by the model itself, what ``read_image`` has decoded."""
+        return self.whole.encode_pixels(images)
+
 
 def open_towers(
     index: Path, manifest: IndexManifest, load: Callable[[], Any], *, threads: int | None = None

@@ -157,14 +157,10 @@ class Service:
             raise ModelError(
                 "the folders of an engine are not watched: serve the index that fills it with --watch"
             )
-        model = self.model
-        behind = isinstance(model, IndexTowers) and self.looks  # the model behind the towers also reads clips
-        if not behind and not self.reads_images:
+        if not self.reads_images or (isinstance(self.model, IndexTowers) and not self.looks):
             raise ModelError("folders are watched for images, and this model reads none: leave out --watch")
         return FolderWatch(
-            place,
-            lambda: [Path(root.path) for root in self.served.engine.note.roots],
-            lambda: model.whole if isinstance(model, IndexTowers) and behind else model,
+            place, lambda: [Path(root.path) for root in self.served.engine.note.roots], self.model
         )
 
     def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[ServedAnswer]:

@@ -42,10 +42,10 @@ class FolderWatch:
 
     Args:
         folders: returns its roots.
-        model: returns the model that embeds its images; the thread calls it before each update.
+        model: embeds its images; the one behind towers is loaded for the first image that is new.
     """
 
-    def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Callable[[], Any]) -> None:
+    def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Any) -> None:
         self._index, self._folders, self._model = index.resolve(), folders, model
         self._ending, self._last_warning = Event(), ""
         self._thread = Thread(target=self._run, name="openvse-watch", daemon=True)
@@ -94,10 +94,9 @@ class FolderWatch:
     def _update(self) -> bool:
         """Do what ``openvse index`` does on the same folders; after a failure, wait, and return False."""
         try:
-            model = self._model()
-            change = plan_engine(self._index, model=model)
-            report = build_index(model, self._folders(), self._index, progress=self._go_on)
-            bring_bank(self._index, model)
+            change = plan_engine(self._index, model=self._model)
+            report = build_index(self._model, self._folders(), self._index, progress=self._go_on)
+            bring_bank(self._index, self._model)
             bring_engine(self._index, change)
         except _EndedError:
             return True
