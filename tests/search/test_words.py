@@ -82,6 +82,7 @@ def words(out: Path, query: str, where: tuple[str, ...] = ()) -> list[str]:
         "cafe",
         "STRASSE",
         "lodz",
+        "the",
         "東京",
     ],
 )

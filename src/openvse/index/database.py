@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
 from openvse.index.manifest import Item, damaged
-from openvse.index.words import FILL, MOST_WORDS, REMOVE, SCHEMA, VERSION, line_of, words_of
+from openvse.index.words import FILL, LAST, MOST_WORDS, REMOVE, SCHEMA, VERSION, line_of, words_of
 from openvse.media.matching import composed
 from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
@@ -306,10 +306,15 @@ class Database:
 
     # What follows changes the index, inside a transaction.
 
-    def keep_words(self) -> None:
-        """Add the words of new items; of all where an earlier openvse kept none."""
-        for statement in FILL if self.has_words() else (*REMOVE, *SCHEMA, *FILL):
-            self._connection.execute(statement)
+    def keep_words(self, least: int = 1) -> None:
+        """Add the words of new items, if there are so many; of all items where an earlier openvse kept none."""
+        if not self.has_words():
+            for statement in (*REMOVE, *SCHEMA):
+                self._connection.execute(statement)
+        new = f"SELECT count(*) FROM items WHERE key > {LAST}"
+        if self._connection.execute(new).fetchone()[0] >= least:
+            for statement in FILL:
+                self._connection.execute(statement)
 
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
         """Add items; those whose ids are there are replaced.

@@ -29,15 +29,17 @@ VERSION = "2"
 MOST_WORDS = 64
 """The largest number of words of a query that are looked up."""
 
-_LAST = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'words_to')"
+LAST = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'words_to')"
+"""The key up to which items are in the table."""
+
 _OLD = "words_of(CAST(old.id AS BLOB), old.metadata)"
 _NEW = "words_of(CAST(new.id AS BLOB), new.metadata)"
 _TAKE = f"INSERT INTO words (words, rowid, text) VALUES ('delete', old.key, {_OLD});"
 
 SCHEMA = (
     "CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='ascii')",
-    f"CREATE TRIGGER words_gone AFTER DELETE ON items WHEN old.key <= {_LAST} BEGIN {_TAKE} END",
-    f"CREATE TRIGGER words_changed AFTER UPDATE OF metadata ON items WHEN old.key <= {_LAST} AND "
+    f"CREATE TRIGGER words_gone AFTER DELETE ON items WHEN old.key <= {LAST} BEGIN {_TAKE} END",
+    f"CREATE TRIGGER words_changed AFTER UPDATE OF metadata ON items WHEN old.key <= {LAST} AND "
     "old.metadata IS NOT new.metadata "
     f"BEGIN {_TAKE} INSERT INTO words (rowid, text) VALUES (new.key, {_NEW}); END",
     f"INSERT OR REPLACE INTO settings VALUES ('words', '{VERSION}'), ('words_to', 0)",
@@ -46,7 +48,7 @@ SCHEMA = (
 
 FILL = (
     "INSERT INTO words (rowid, text) SELECT key, words_of(CAST(id AS BLOB), metadata) FROM items "
-    f"WHERE key > {_LAST} ORDER BY key",
+    f"WHERE key > {LAST} ORDER BY key",
     "INSERT OR REPLACE INTO settings SELECT 'words_to', ifnull(max(key), 0) FROM items",
 )
 """Statements that add the items with higher keys than those before; together they take less room than one by one."""
@@ -65,6 +67,10 @@ _ACCENTS = re.compile("[\u0300-\u036f]")
 _STROKES = {
     ord(one): other for one, other in zip("łøđæœ", ("l", "o", "d", "ae", "oe"), strict=True)
 }  # no accents
+_FUNCTION_WORDS = re.compile(  # of English, German, French, Italian and Spanish
+    "a|an|and|are|as|at|by|for|from|in|is|it|its|of|on|or|the|their|to|with|am|auf|das|dem|den|der|die|ein|eine|im|mit|"
+    "und|von|zu|au|aux|avec|dans|de|des|du|en|et|la|le|les|sur|un|une|con|da|del|di|e|el|il|las|lo|los|una|y"
+)
 
 
 def words_of(stored: bytes, metadata: str | None) -> str:
@@ -85,14 +91,19 @@ def line_of(parts: Sequence[str]) -> str:
 
 
 def query_words(text: str) -> dict[str, list[str]]:
-    """Return the words of a query, each with its parts.
+    """Return the words of a query, each with its parts; function words only if there are no others.
 
     Examples:
         >>> query_words('IMG_2041 "dog & Zoë')
         {'IMG_2041': ['img', '2041'], 'dog': ['dog'], 'Zoë': ['zoe']}
+        >>> query_words("The boat"), query_words("The The")
+        ({'boat': ['boat']}, {'The': ['the']})
     """
-    parts = ((word, _parts(word)) for word in dict.fromkeys(text.replace('"', " ").split()))
-    return dict(islice(((word, pieces) for word, pieces in parts if pieces), MOST_WORDS))
+    parts = {word: pieces for word in text.replace('"', " ").split() if (pieces := _parts(word))}
+    telling = {
+        word: pieces for word, pieces in parts.items() if not _FUNCTION_WORDS.fullmatch(" ".join(pieces))
+    }
+    return dict(islice((telling or parts).items(), MOST_WORDS))
 
 
 def _parts(text: str) -> list[str]:

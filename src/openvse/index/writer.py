@@ -28,6 +28,8 @@ from openvse.index.manifest import (
 )
 from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_segment, row_checksum
 
+_MANY = 1000  # new items whose words are added before the end of a run
+
 
 @dataclass(frozen=True)
 class FoundIndex:
@@ -378,7 +380,7 @@ class IndexWriter:
                 for step in self._steps:
                     step(database)
                 database.drop_empty_segments()
-            database.keep_words()
+            database.keep_words(1 if finished else _MANY)
             self.first_unfinished = 0 if finished else self.first_unfinished or self.run
             database.set("unfinished", str(self.first_unfinished or ""))
             database.set("run", str(self.run))

@@ -85,7 +85,8 @@ export class Grid {
 
   #made(hit, place) {
     const picture = make("img", { alt: "", loading: "lazy", decoding: "async" });
-    const likely = hit.fit ? `, ${hit.fit}` : "";
+    const fit = hit.matched.length && hit.fit === "unlikely" ? "" : hit.fit;  // its words are why it is here
+    const likely = fit ? `, ${fit}` : "";
     const said = hit.matched.length ? `, has the words ${hit.matched.join(", ")}` : "";
     const moved = hit.was === null || hit.was === hit.rank ? "" : `, was ${hit.was}`;
     const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${said}${moved}` });
@@ -101,7 +102,7 @@ export class Grid {
     if (hit.was !== null) shot.append(move(hit));
     if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and its looks" : "found by its words" }, hit.matched.join(" ")));
     const name = make("span", { className: "name", title: hit.id }, hit.title);
-    card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${hit.fit}` }, hit.fit || score(hit.score))));
+    card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${fit}` }, fit || (hit.fit ? "" : score(hit.score)))));
     return make("li", {}, card);
   }
 

@@ -6,6 +6,7 @@ import { date, make, percent, score, size } from "./words.js";
 
 const by = (id) => document.getElementById(id);
 const ANIMATED = /\.(gif|webp)$/i;
+const TAKEN = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
 const HIDDEN_KEYS = new Set(["file_name", "image", "path", "captions", "caption", "sentences"]);
 
 export class Panel {
@@ -120,7 +121,7 @@ export class Panel {
     }
     entries.push(["Score", score(hit.score)]);
     if (hit.matched.length) entries.push(["Words", hit.matched.join(", ")]);
-    if (hit.fit) entries.push(["Fit", hit.fit], ["Probability", percent(hit.probability)]);
+    if (hit.fit) entries.push([hit.matched.length ? "Looks" : "Fit", hit.fit], ["Probability", percent(hit.probability)]);
     by("scores").replaceChildren(...entries.map(([name, value, kind = ""]) => make("div", {}, make("dt", {}, name), make("dd", { className: kind }, value))));
   }
 
@@ -198,7 +199,8 @@ export class Panel {
 
 function rows(facts) {
   const text = (value) => (Array.isArray(value) ? value.join(", ") : value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
-  return Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, text(value))));
+  const taken = (value) => (TAKEN.test(value) ? `${date(value.slice(0, 19))} ${value.slice(19)}` : text(value));  // as the clock there showed it
+  return Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, name === "taken" ? taken(value) : text(value))));
 }
 
 function answerRow({ answer, probability }) {
