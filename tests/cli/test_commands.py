@@ -241,11 +241,31 @@ def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invok
 
 @pytest.mark.medium
 def test_recipes_and_parts_are_listed(invoke) -> None:
-    assert invoke("recipes").stdout.split() == list_recipes()
+    lines = invoke("recipes").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    listed = {line.split()[0] for line in lines if line[:2] == "  " and line[2] != " "}
+    rows = {name: json.loads(invoke("recipes", name, "--json").stdout) for name in listed - {*list_recipes()}}
+    assert (
+        sorted([*(listed - {*rows}), *(row["name"] for each in rows.values() for row in each)])
+        == list_recipes()
+    )
+    assert {"folder", "vse_infinity/coco"} <= listed
     parts = invoke("parts").stdout.splitlines()
     assert f"aggregator: {', '.join(AGGREGATORS.names())}" in parts
     kinds = [line.partition(":")[0] for line in parts]
     assert len(kinds) == len(set(kinds)) == 15 and kinds[0] == "backbone" and "image encoder" not in kinds
+
+
+def test_the_rows_of_a_paper_are_listed_with_their_figures(invoke) -> None:
+    lines = invoke("recipes", "vse_infinity/coco").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("  vse_infinity/coco_") for line in lines) == 27
+    assert any("rsum 520.8" in line for line in lines)
+    recipe = invoke("recipes", "vse_infinity/coco_regions_bigru").stdout
+    assert recipe.startswith("# openvse train vse_infinity/coco_regions_bigru ")
+    assert yaml.safe_load(recipe) == json.loads(
+        invoke("recipes", "vse_infinity/coco_regions_bigru", "--json").stdout
+    )
 
 
 def test_terms_of_the_papers_are_listed(invoke) -> None:

@@ -114,6 +114,9 @@ def test_a_file_beside_a_recipe_is_its_base_before_a_shipped_one(tmp_path: Path,
         ("base: bad.yaml", "lead back to itself"),
         ("- a", "holds list"),
         ("a: [", "is not YAML"),
+        ("rows: [1]", r"rows .*\[1\]"),
+        ("rows: {a: 3}", "rows .*3"),
+        ("rows: {a: {}, b: {}}", "only what its rows share .*bad_a, .*bad_b"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -121,6 +124,63 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, message: str) -> None
     path.write_text(text)
     with pytest.raises(RecipeError, match=message):
         load_recipe(path)
+
+
+ROWS = (
+    MINIMAL
+    + """
+description: of the file
+rows:
+  mean:
+    image: {aggregator: mean}
+    rows: {small: {embed_dim: 64, description: of the row}}
+  clip: {base: gpo_adopt/folder_cpu, name: my_clip}
+"""
+)
+
+
+def test_a_row_is_what_a_file_with_the_file_as_its_base_would_be(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(ROWS)
+    (tmp_path / "a.yaml").write_text("base: mine.yaml\nname: mine_mean\nimage: {aggregator: mean}\n")
+    (tmp_path / "b.yaml").write_text(
+        "base: a.yaml\nname: mine_mean_small\nembed_dim: 64\ndescription: of the row\n"
+    )
+    assert read_recipe(tmp_path / "mine_mean") == read_recipe(tmp_path / "a.yaml")
+    assert read_recipe(tmp_path / "mine_mean_small.yaml") == read_recipe(tmp_path / "b.yaml")
+    (tmp_path / "c.yaml").write_text("base: mine_mean_small\nseed: 3\n")
+    assert read_recipe(tmp_path / "c.yaml")["embed_dim"] == 64
+    assert list_recipes(str(tmp_path / "mine.yaml")) == [
+        str(tmp_path / name) for name in ("mine.yaml", "mine_mean", "mine_mean_small", "mine_clip")
+    ]
+    assert "description" not in read_recipe(tmp_path / "mine_mean")
+    assert read_recipe(tmp_path / "mine.yaml")["description"] == "of the file"
+
+
+def test_a_base_of_a_row_comes_below_the_keys_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(ROWS)
+    row = read_recipe(tmp_path / "mine_clip")
+    assert (row["name"], row["text"]["aggregator"]) == ("my_clip", {"name": "k_max", "k": 3})
+    assert row["training"]["batch_size"] == read_recipe("gpo_adopt/folder_cpu")["training"]["batch_size"]
+
+
+def test_an_unknown_row_names_the_rows_there_are(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(ROWS)
+    with pytest.raises(RecipeError, match="did you mean .*mine_mean'.*allowed: .*mine_mean_small"):
+        read_recipe(tmp_path / "mine_men")
+    with pytest.raises(
+        RecipeError, match="coco_regions_bigru_gcn'.*'openvse recipes vse_infinity/coco' lists"
+    ):
+        read_recipe("vse_infinity/coco_regions_bigru_gnc")
+
+
+def test_what_was_read_can_be_changed() -> None:
+    read_recipe("folder")["training"]["phases"].clear()
+    assert read_recipe("folder")["training"]["phases"]
+
+
+def test_the_folder_of_recipes_stays_small() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    assert sum(path.is_file() for path in folder.rglob("*")) <= 90
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
@@ -144,6 +204,8 @@ def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name() -> None:
             shown = shown_recipe(name)
             if shown["name"] != name:
                 wrong[name] = f"it calls itself {shown['name']}"
+            if not shown["description"]:
+                wrong[name] = "it does not say what it is"
             if name in WHOLE and shown != load_recipe(name).to_dict():
                 wrong[name] = "it is shown other than it is loaded"
         except RecipeError as error:
@@ -162,7 +224,7 @@ def test_a_recipe_is_shown_without_the_model_that_it_begins_from() -> None:
 def test_methods_of_the_comparison_differ_in_the_aggregator_alone() -> None:
     def rest(name: str) -> dict[str, Any]:
         tree = load_recipe(f"{name}/flickr8k_grids_cpu").to_dict()
-        del tree["name"], tree["image"]["aggregator"], tree["text"]["aggregator"]
+        del tree["name"], tree["description"], tree["image"]["aggregator"], tree["text"]["aggregator"]
         return tree
 
     methods = ["vse_pp", "max_pool", "k_max_pool", "vse_infinity"]

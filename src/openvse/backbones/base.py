@@ -38,7 +38,7 @@ class Backbone(Configured, nn.Module, ABC):
     """A network that makes local features of images or clips, together with its preprocessing.
 
     Your own backbone defines how an image becomes pixels (``preprocess``) and how pixels become features (``see``), and
-    passes its network to this constructor; ``docs/recipes.md`` shows one. Weights keep the names that the network gives
+    passes its network to this constructor (see ``docs/backbones.md``). Weights keep the names that the network gives
     them: the backbone replaces its network among the modules, with the same parameters, buffers and children.
 
     Args:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
@@ -19,6 +22,60 @@ DECIDED = {
     "num_positions",
 }
 """Arguments of parts that the assembly sets, and that no recipe can set."""
+
+
+USES = {
+    "own": "For a folder of your own:",
+    "here": "For data that can be had freely, on a CPU:",
+    "paper": "For the data sets of the papers; not trained here, most need a GPU:",
+}
+"""What recipes are for."""
+
+
+def recipe_facts(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return name, use (a key of ``USES``), description and published figures of recipes."""
+    from openvse.specs import read_recipe
+
+    facts = []
+    for name in names:
+        tree, data = read_recipe(name), name.rpartition("/")[2]
+        own = data.split("_")[0] in ("folder", "clips", "adapted", "finetune")
+        use = "own" if own else "here" if data.endswith("_cpu") or "flickr8k" in data else "paper"
+        facts.append({"name": name, "use": use, "description": tree.get("description", "")})
+        facts[-1]["published"] = tree.get("published") or []
+    return facts
+
+
+def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the list of recipes; those of a method for one data set that is not yours are one entry."""
+    from openvse.specs import about
+
+    facts = recipe_facts(sorted(names, key=lambda name: "/" in name))
+    for use, title in USES.items():
+        yield title
+        mine = (each for each in facts if each["use"] == use)
+        for data, same in groupby(mine, lambda each: re.findall(r"^\w+/[^_]+|$", each["name"])[0]):
+            listed = [*same]
+            if use == "own" or len(listed) == 1:
+                yield from (_wrapped(f"{each['name']}  {each['description']}", 2) for each in listed)
+            else:
+                yield _wrapped(f"{data}  {about(data)[1].rstrip('.')}: {len(listed)} recipes", 2)
+        yield ""
+    yield "'openvse recipes NAME' shows a recipe, or those of a NAME as vse_infinity/coco."
+
+
+def recipe_rows(names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a list of recipes with their published figures."""
+    for each in recipe_facts(names):
+        yield _wrapped(f"{each['name']}  {each['description']}", 2)
+        for row in each["published"]:
+            figures = ", ".join(f"{key} {value:g}" for key, value in row["metrics"].items())
+            yield _wrapped(f"{row['source']}: {figures}", 6)
+
+
+def _wrapped(text: str, indent: int) -> str:
+    first, rest = " " * indent, " " * (indent + 4)
+    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def registries() -> list[Registry[Any]]:

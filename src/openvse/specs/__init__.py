@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.specs.load import (
     CLOSED_FORM,
     FROM_START,
+    about,
     apply_override,
     describe,
     inherited,
@@ -40,6 +41,7 @@ __all__ = [
     "TowerSpec",
     "TrainingSpec",
     "TwoTowerSpec",
+    "about",
     "apply_override",
     "describe",
     "inherited",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -34,26 +36,33 @@ _PARTS = ("encoder", "aggregator")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml is ten times as fast
 
 
-def list_recipes() -> list[str]:
-    """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``."""
-    root = next((root for root in SHIPPED if root.is_dir()), None)
-    if root is None:
-        return []
-    files = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
-    return sorted(str(name) for name in files if not str(name).startswith("_"))
+def list_recipes(within: str = "") -> list[str]:
+    """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``.
+
+    Args:
+        within: what the names begin with, before ``/`` or ``_``; or a YAML file, whose recipes are listed instead.
+    """
+    if (own := Path(within)).is_file():
+        return _names(own)
+    root = next((root for root in SHIPPED if root.is_dir()), SHIPPED[0])
+    names = (
+        name for path in root.rglob("[!_]*.yaml") if path.parent.name != "_base" for name in _names(path)
+    )
+    return sorted(name for name in names if not within or name.startswith((f"{within}/", f"{within}_")))
 
 
 def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a recipe as nested mappings, merge it over its base and apply overrides; nothing else is checked.
 
     Args:
-        source: a YAML file, or the name of a shipped recipe.
+        source: a YAML file, or the name of a shipped recipe. The row ``gcn`` of a file ``mine.yaml`` is called
+            ``mine_gcn``, as if it were a file beside it.
         overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, or an override does not fit into it.
     """
-    tree = _read(_find(str(source)), seen=())
+    tree = copy.deepcopy(_read(*_find(str(source)), seen=()))  # the files that were read are kept
     for path, value in map(parse_override, overrides):
         tree = apply_override(tree, path, value)
     return tree
@@ -179,33 +188,91 @@ def inherited(
     return filled
 
 
-def _find(source: str, beside: Path | None = None) -> Path:
-    """Return the file of a recipe; that of a base begins at the recipe that names it."""
+def about(source: str) -> tuple[str, str]:
+    """Return the comment at the head of the file of a recipe, which says how to train it, and its description."""
+    path, _ = _find(source)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    head = takewhile(lambda line: line.startswith("#"), lines)
+    return "".join(head), _rows(path)[""][0].get("description", "")
+
+
+def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
+    """Return the file and the row of a recipe; the name of a base begins at the recipe that gives it."""
     named = Path(source) if beside is None else beside.parent / source
-    candidates = [named, *(root / f"{source}.yaml" for root in SHIPPED)]
-    file = next((path for path in candidates if path.is_file()), None)
-    if file is None:
-        names = list_recipes()
-        raise RecipeError(
-            f"{'no recipe' if beside is None else f'{beside}: there is no base'} {source!r}{nearest(source, names)}"
-            f"{choices(names, 'openvse recipes')}: give a YAML file, or the name of a recipe"
-        )
-    return file
+    files = [named, *(root / f"{source}.yaml" for root in SHIPPED)]
+    if whole := next((file for file in files if file.is_file()), None):
+        return whole, ""
+    near = ""
+    for file in files:
+        words = file.name.removesuffix(".yaml").split("_")
+        for count in range(len(words) - 1, 0, -1):
+            if (whole := file.with_name("_".join(words[:count]) + ".yaml")).is_file():
+                row, rows = "_".join(words[count:]), _rows(whole)
+                if row in rows:
+                    return whole, row
+                near = near or (_called(whole) if len(rows) > 1 else "")
+    names = list_recipes(near)
+    raise RecipeError(
+        f"{'no recipe' if beside is None else f'{beside}: there is no base'} {source!r}{nearest(source, names)}"
+        f"{choices(names, f'openvse recipes {near}'.strip())}: give a YAML file, or the name of a recipe"
+    )
 
 
-def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
-        raise RecipeError(f"recipe {path}: its bases lead back to itself")
+def _called(file: Path) -> str:
+    """Return what a file is called: the name of a shipped recipe, or the file itself."""
+    root = next((root for root in SHIPPED if file.is_relative_to(root)), None)
+    return str(file) if root is None else file.relative_to(root).with_suffix("").as_posix()
+
+
+def _names(file: Path) -> list[str]:
+    """Return what the recipes of a file are called; without a name, it holds only what its rows share."""
+    rows, called = _rows(file), _called(file)
+    whole = [called] if len(rows) == 1 or "name" in rows[""][0] else []
+    return whole + [f"{called.removesuffix('.yaml')}_{row}" for row in rows if row]
+
+
+def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return each recipe of a file, the file itself as ``""``: its keys, after those of the rows around it."""
+    return dict(_read_rows(file, file.read_bytes()))
+
+
+@lru_cache(maxsize=32)
+def _read_rows(file: Path, content: bytes) -> list[tuple[str, list[dict[str, Any]]]]:
     try:
-        tree = yaml.load(decoded(path.read_bytes(), path), _LOADER)
+        tree = yaml.load(decoded(content, file), _LOADER)
     except (yaml.YAMLError, TextError) as error:
-        raise RecipeError(f"recipe {path} is not YAML: {_one_line(error)}") from error
+        raise RecipeError(f"recipe {file} is not YAML: {_one_line(error)}") from error
     if not isinstance(tree, dict):
-        raise RecipeError(f"recipe {path} holds {type(tree).__name__}, not keys and values")
-    base = tree.pop("base", None)
-    if base is None:
-        return tree
-    return merged(_read(_find(str(base), path), (*seen, path.resolve())), tree)
+        raise RecipeError(f"recipe {file} holds {type(tree).__name__}, not keys and values")
+    return list(_below(file, "", [tree]))
+
+
+def _below(file: Path, row: str, around: list[Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    *above, tree = around
+    rows = tree.get("rows", {}) if isinstance(tree, dict) else tree
+    if not isinstance(rows, dict):
+        raise RecipeError(f"recipe {file}: rows are names with the keys and values of each, got {rows!r:.60}")
+    own = [*above, {key: value for key, value in tree.items() if key != "rows"}]
+    yield row, own
+    for name, below in rows.items():
+        yield from _below(file, f"{row}_{name}" if row else str(name), [*own, below])
+
+
+def _read(path: Path, row: str, seen: tuple[tuple[Path, str], ...]) -> dict[str, Any]:
+    if (path.resolve(), row) in seen:
+        raise RecipeError(f"recipe {path}: its bases lead back to itself")
+    around, names, called = _rows(path)[row], _names(path), _called(path)
+    if not row and called not in names:
+        shared = choices(names, f"openvse recipes {called}")
+        raise RecipeError(f"recipe {path} holds only what its rows share{shared}: name one of them")
+    base = next((level["base"] for level in reversed(around) if level.get("base")), None)
+    tree = {} if base is None else _read(*_find(str(base), path), (*seen, (path.resolve(), row)))
+    for level in around:  # what describes a base does not describe what is built on it
+        tree = merged({key: value for key, value in tree.items() if key != "description"}, level)
+    if row:
+        whole = around[0].get("name", path.stem if called == str(path) else called)
+        tree["name"] = around[-1].get("name", f"{whole}_{row}")
+    return {key: value for key, value in tree.items() if key != "base"}
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

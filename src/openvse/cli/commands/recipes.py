@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.completion import complete_part, complete_recipe
+from openvse.cli.options import Json
 
 
 @app.command(rich_help_panel="Train")
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="A recipe whose keys and values to show.", autocompletion=complete_recipe),
+        typer.Argument(
+            help="A recipe whose keys and values to show; or the beginning of some, or a file, whose rows to list.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """List the shipped recipes. With NAME, show all keys of that recipe and their values."""
+    """List the shipped recipes by use. With NAME, show all keys of a recipe, or rows with their published figures."""
+    from openvse.cli.listing import recipe_facts, recipe_rows, recipes_by_use
     from openvse.specs import list_recipes
 
-    if name is None:
-        for each in list_recipes():
-            typer.echo(each)
+    names = list_recipes(name or "")
+    if name is None or (names and name not in [*names, *list_recipes()]):
+        lines = recipes_by_use(names) if name is None else recipe_rows(names)
+        typer.echo(json.dumps(recipe_facts(names), indent=2) if as_json else "\n".join(lines))
         return
     import yaml
 
+    from openvse.specs import about
     from openvse.tasks.recipes import shown_recipe
 
     tree = shown_recipe(name)
-    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80), nl=False)
+    if as_json:
+        typer.echo(json.dumps(tree, indent=2))
+        return
+    head = about(name)[0] + "".join(f"# Row: {each}\n" for each in names if each != name)
+    typer.echo(head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80), nl=False)
 
 
 @app.command(rich_help_panel="Explain")
