@@ -67,10 +67,8 @@ def attractions(
     """Return what images and texts attract of a bank, for each pair of betas; memory is bounded by a block.
 
     Args:
-        members: the embeddings of the images and the texts by each model.
-        bank: those of the bank's images and texts, in the same order.
+        bank: the images and texts of the bank, in the order of the models.
         betas: those of the images as queries, and of the texts.
-        device: the device of the scores.
     """
     of_texts, of_images = zip(*betas, strict=True)
     pairs = list(zip(members, bank, strict=True))

@@ -172,9 +172,7 @@ def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> Q
     """Embed the query bank that a request names, and choose its betas on the validation split unless they are given.
 
     Args:
-        models: the models that are evaluated.
         corpus: all splits of the data.
-        request: what to evaluate; its bank and beta.
 
     Raises:
         OpenVSEError: the bank, or the validation split that chooses, holds what is evaluated.

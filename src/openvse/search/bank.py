@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from zipfile import BadZipFile
@@ -41,15 +40,7 @@ _SENTENCES = 1024  # embedded at once
 def read_attraction(index: Index, compare: ItemComparison) -> Attraction | None:
     """Return what the items of an index attract of its query bank, in its order.
 
-    Args:
-        index: the index.
-        compare: how the model compares items with queries.
-
-    Returns:
-        None where it has none, or, with a warning, one of another model.
-
-    Raises:
-        IndexFormatError: the bank is damaged.
+    It is None where there is no bank, or, with a warning, one of another model; IndexFormatError: it is damaged.
     """
     if not (index.path / BANK).exists():
         return None
@@ -70,17 +61,13 @@ def bring_bank(
     sentences: Sequence[str] | None = None,
     beta: float = BETA,
     *,
-    batch_size: int = 256,
     progress: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, int | float] | None:
     """Give an index a query bank, or bring the one that it has up to date; that costs what has changed since.
 
     Args:
-        path: the folder of the index.
-        model: the model of the index.
         sentences: those of the bank; None keeps what the index has, and an empty sequence takes its bank away.
         beta: see ``model.hubs``; where no sentences are given, that of the index is kept.
-        batch_size: the number of sentences that are embedded at once.
         progress: called with how many sentences are embedded, and how many there are.
 
     Returns:
@@ -108,8 +95,7 @@ def bring_bank(
             )
         if not 0 < beta < math.inf:
             raise DataError(f"beta is {beta:g}: give a number above 0, such as {BETA:g}")
-        embed = partial(_embedded, model, sentences, batch_size, progress)
-        held = _bank_of(before, model.fingerprint, sentences, beta, embed)
+        held = _bank_of(before, model, sentences, beta, progress)
         held = _followed(held, index, comparison_of(model, index.manifest.holds))
         if held is not before:
             with replacing(folder / BANK) as place, place.open("wb") as file:
@@ -129,30 +115,27 @@ def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
 
 
 def _bank_of(
-    before: _Held, model: str, sentences: Sequence[str], beta: float, embed: Callable[[], ArraySet]
+    before: _Held,
+    model: Any,
+    sentences: Sequence[str],
+    beta: float,
+    progress: Callable[[int, int], None] | None,
 ) -> _Held:
     """Return a bank before anything is measured; or the one before, as far as it is of the same model and sentences."""
     text = np.frombuffer("\n".join(sentences).encode(), np.uint8)
-    if before.get("model") != model or not np.array_equal(before["sentences"], text):
-        made = embed()
-        before = {"model": np.array(model), "sentences": text, "vectors": made.vectors, "mask": made.mask}
+    if before.get("model") != model.fingerprint or not np.array_equal(before["sentences"], text):
+        parts = []
+        for start in range(0, len(sentences), _SENTENCES):
+            parts.append(as_arrays(model.encode_text(list(sentences[start : start + _SENTENCES]))))
+            if progress is not None:
+                progress(min(start + _SENTENCES, len(sentences)), len(sentences))
+        made, name = ArraySet.concatenate(parts), np.array(model.fingerprint)
+        before = {"model": name, "sentences": text, "vectors": made.vectors, "mask": made.mask}
     if before.get("beta") == beta:
         return before
     best = np.full(len(sentences), -np.inf, np.float32), np.full(len(sentences), -1)
     nothing = {name: np.empty(0, dtype) for name, dtype in _OF_ITEMS.items()}
     return {**before, **nothing, "beta": np.array(beta), "best": best[0], "best_keys": best[1]}
-
-
-def _embedded(
-    model: Any, sentences: Sequence[str], batch_size: int, progress: Callable[[int, int], None] | None
-) -> ArraySet:
-    """Embed sentences, some at a time."""
-    parts = []
-    for start in range(0, len(sentences), _SENTENCES):
-        parts.append(as_arrays(model.encode_text(list(sentences[start : start + _SENTENCES]), batch_size)))
-        if progress is not None:
-            progress(min(start + _SENTENCES, len(sentences)), len(sentences))
-    return ArraySet.concatenate(parts)
 
 
 def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
