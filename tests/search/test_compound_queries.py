@@ -215,7 +215,7 @@ def test_what_is_no_condition_is_refused(text: str, message: str) -> None:
 
 
 def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="nothing"):
+    with pytest.raises(DataError, match="the query is empty"):
         Query(" ", avoid=("red",))
     with pytest.raises(DataError, match="image_weight.*2.0"):
         Query("red", image_weight=2.0)

@@ -65,7 +65,7 @@ def hits(photos: Path) -> list[list[Hit]]:
 def ranked(rerank: HitReranker, results: Sequence[Sequence[Hit]], **page: object) -> list[list[Hit]]:
     """Rank what an index found for the queries again, and return the hits of a page."""
     queries = [Query(text) for text in QUERIES[: len(results)]]
-    answers = rerank.again(
+    answers = rerank.rerank(
         queries, [Answer(list(hits), 4) for hits in results], [Page(**page)] * len(results)
     )
     return [answer.hits for answer in answers]
@@ -223,9 +223,9 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
         assert mine == all_hits[1:3]
     lowest = whole[0][1].score
     assert ranked(HitReranker(fused, top=4), hits, min_score=lowest)[0] == whole[0][:2]
-    (first, _) = HitReranker(fused, top=2).again(
+    (first, _) = HitReranker(fused, top=2).rerank(
         [Query(text) for text in QUERIES], [Answer(found, 4) for found in hits], [Page(top_k=1)] * 2
     )
     assert first.more and first.before == {"red.png": 1, "green.png": 2}
     with pytest.raises(DataError, match="sentence"):
-        HitReranker(fused).again([Query(like="red.png")], [Answer(hits[0])], [Page()])
+        HitReranker(fused).rerank([Query(like="red.png")], [Answer(hits[0])], [Page()])

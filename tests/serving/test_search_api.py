@@ -144,7 +144,7 @@ def test_the_second_model_moves_the_first_hits(
 @pytest.mark.parametrize(
     ("given", "status", "words"),
     [
-        ({"q": " "}, 422, "a query looks for nothing"),
+        ({"q": " "}, 422, "the query is empty"),
         ({"q": DOG, "top_k": 0}, 422, "top_k"),
         ({"q": DOG, "top_k": 201}, 422, "top_k"),
         ({"q": DOG, "sort": "x"}, 422, "sort"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """Settings that stand behind the value of an option, such as ``MODEL,top=20,weight=0.5``.
+    """Settings after the value of an option, such as ``MODEL,top=20,weight=0.5``.
 
     Attributes:
         given: the texts of the settings that were given, by name.
@@ -196,12 +196,12 @@ Engine: TypeAlias = Annotated[
         metavar="ENGINE",
         help="What finds the nearest embeddings: exact; int8 or qdrant_edge in the index folder; or the URL of a "
         "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. By default that of the index. "
-        "Passwords in a URL are used and never written; OPENVSE_ENGINE_URL may hold it, too.",
+        "A password in the URL is never written; OPENVSE_ENGINE_URL may hold the URL.",
     ),
 ]
 Null: TypeAlias = Annotated[
     bool,
-    typer.Option("--null", "-0", help="Print paths, each with a zero byte behind it, for 'xargs -0'."),
+    typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
 ]
 Store: TypeAlias = Annotated[
     Path, typer.Argument(help="The feature store: a folder that is created, or to which features are added.")

@@ -1,4 +1,4 @@
-"""What a user asks for on the command line: sentences, images by their paths, and items of an index."""
+"""Queries of the command line: sentences, images by their paths, and items of an index."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Asked:
 
     @property
     def title(self) -> str:
-        """What was asked, for people."""
+        """The query, for people."""
         return self.text if self.kind == "text" else f"images like {self.text}"
 
 

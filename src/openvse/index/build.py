@@ -297,7 +297,7 @@ def _is_there(folder: Path, name: str, modified_ns: int, size: int) -> bool:
 
 @dataclass
 class _Outcome:
-    """What became of the candidates of a run."""
+    """The result of a run for its candidates."""
 
     failed: list[tuple[Candidate, str]] = field(default_factory=list)
     stored: int = 0
@@ -458,7 +458,7 @@ class _Run:
         outcome: _Outcome,
         metadata_problems: list[str],
     ) -> IndexReport:
-        """Compact the index if that is wanted or worth it, and return what was done."""
+        """Compact the index if that is wanted or worth it, and return the report."""
         index = writer.written
         assert index is not None, "an index without items was refused"
         count, unused = index.database.count(), unused_rows(index.database)

@@ -1,4 +1,4 @@
-"""Conditions on the items of an index: on path, date, size and kind, and on whatever the user says of them."""
+"""Conditions on the items of an index: on path, date, size and kind, and on the user's metadata."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Condition:
         return (f"NOT {test}" if self.operator == "!=" else test), values
 
     def _any_value(self, one: str, values: Sequence[object]) -> tuple[str, list[object]]:
-        """Return that an item has a value of the key of which something is true."""
+        """Return the test that a value of the key fulfils the test ``one``."""
         each: str = "json_each(items.metadata, ?)"
         key: object = f'$."{self.key}"'
         if (
@@ -191,14 +191,11 @@ class Condition:
     def warning(
         self, holds: Callable[[str, Sequence[object]], bool], keys: Callable[[], Sequence[str]]
     ) -> str:
-        """Return why it fits no item, or every one, whatever its value: an unknown key, or values of another type.
+        """Return a warning, or "", for an unknown key or another type of values, which fit no item or all.
 
         Args:
             holds: whether some item fulfils a condition in SQL, with the values that are bound to it.
             keys: returns the keys of the metadata of the items.
-
-        Returns:
-            One line, "" where there is nothing to say.
         """
 
         def has(what: Sequence[str]) -> bool:

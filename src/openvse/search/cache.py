@@ -11,9 +11,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ByteCache(Generic[ValueT]):
-    """Values by key; the least recently used ones are dropped when there are too many bytes.
-
-    Several threads may use it.
+    """A cache that drops the least recently used values; several threads may use it.
 
     Args:
         limit: the largest number of bytes in all.
@@ -26,18 +24,18 @@ class ByteCache(Generic[ValueT]):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return how many bytes are kept."""
+        """Return the number of bytes in the cache."""
         return self._bytes
 
     def find(self, key: Hashable) -> ValueT | None:
-        """Return what is kept under a key, or None."""
+        """Return the value of a key, or None."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
             return self._values.get(key)
 
     def keep(self, key: Hashable, value: ValueT) -> None:
-        """Keep a value; what the key had before stays, as several threads may make the same."""
+        """Store a value, unless another thread has stored one for the key."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = value
@@ -47,7 +45,7 @@ class ByteCache(Generic[ValueT]):
                 self._bytes -= self._size(gone)
 
     def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
-        """Return what is kept under a key, or make and keep it."""
+        """Return the value of a key; make and store it if there is none."""
         value = self.find(key)
         if value is None:
             value = make()

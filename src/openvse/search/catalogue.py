@@ -1,7 +1,7 @@
-"""Catalogues: the items that are searched, what is known of each, and which of them are near.
+"""Catalogues: the items that a search covers, their facts and their nearest neighbours.
 
-The index in a folder is one, with its database, and with the exact search or a store that proposes. A store that also
-keeps facts of its items is another, without the folder of the index that filled it.
+``IndexCatalogue`` is an index in a folder, with the exact search or a store that proposes. ``StoreCatalogue`` is a
+store that also holds the facts of its items, without the folder of the index that filled it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Rows = list[list[tuple[float, str]]]
 
 
 class Catalogue(ABC):
-    """The items that are searched; each has an id, and a key: a number that no other item ever gets.
+    """The items that a search covers; each has an id, and a key: a number that is never used again.
 
     Attributes:
         note: what the items have in common: the model, the shape of the embeddings, the indexed folders.
@@ -83,7 +83,7 @@ class Catalogue(ABC):
 
     @abstractmethod
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a line for each condition that no item fits, or every one, as no item has such values of its key."""
+        """Return a warning for each condition on a key, or on a type of values, that no item has."""
 
     @abstractmethod
     def nearest(
@@ -101,24 +101,24 @@ class Catalogue(ABC):
         """
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
-        """Return the items that have words of a sentence and fulfil conditions; None where no words are kept."""
+        """Return the items that have words of a sentence and fulfil conditions; None if words are not indexed."""
         return None
 
     @abstractmethod
     def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items, in single precision; raise MissingItemError where there is none of an id."""
+        """Return the embeddings of items, in single precision; raise MissingItemError if an id is unknown."""
 
     @abstractmethod
     def key_of(self, item_id: str) -> int:
-        """Return the key of an item; raise MissingItemError where there is none of the id."""
+        """Return the key of an item; raise MissingItemError if its id is unknown."""
 
     @abstractmethod
     def item(self, key: int) -> Item:
-        """Return id, time and size of an item; raise MissingItemError where there is none of the key."""
+        """Return id, time and size of an item; raise MissingItemError if its key is unknown."""
 
     @abstractmethod
     def facts(self, key: int) -> ItemFacts:
-        """Return what is known of an item; raise MissingItemError where there is none of the key."""
+        """Return the facts of an item; raise MissingItemError if its key is unknown."""
 
     @abstractmethod
     def path_of(self, item_id: str) -> Path:
@@ -133,12 +133,12 @@ class Catalogue(ABC):
         """Return keys and values of the metadata of some items, the most frequent first."""
 
     def close(self) -> None:
-        """Let go of what it has open; nothing is asked of it afterwards."""
+        """Close files and connections; the catalogue cannot be used afterwards."""
         return
 
 
 class IndexCatalogue(Catalogue):
-    """An index that was opened; it never changes.
+    """An open index, as it was when it was opened.
 
     Args:
         compare: how the model compares items with queries.
@@ -171,7 +171,7 @@ class IndexCatalogue(Catalogue):
         return len(self.index)
 
     def _allowed(self, where: Sequence[Condition]) -> Bool[np.ndarray, "count"] | None:
-        """Return which items fulfil conditions; the last ones are remembered, as an answer needs them twice."""
+        """Return which items fulfil conditions; the last result is cached, as an answer needs it twice."""
         conditions = tuple(where)
         if not conditions:
             return None
@@ -187,7 +187,7 @@ class IndexCatalogue(Catalogue):
         return len(self.index) if allowed is None else int(allowed.sum())
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a line for each condition that is about values which no item has."""
+        """Return a warning for each condition on values that no item has."""
         if not any(condition.key for condition in where):
             return ()
 
@@ -217,7 +217,7 @@ class IndexCatalogue(Catalogue):
         ]
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
-        """Return the items that have words of a sentence; words that many items have are not looked up."""
+        """Return the items that have words of a sentence; common words are not looked up."""
         most = max(FEW, int(COMMON * len(self)))
         with self.index.database() as database:
             if not database.has_words():
@@ -267,7 +267,7 @@ class IndexCatalogue(Catalogue):
         return positions
 
     def facts(self, key: int) -> ItemFacts:
-        """Return what is known of an item, its metadata from the database."""
+        """Return the facts of an item, its metadata from the database."""
         item, index = self.item(key), self.index
         with index.database() as database:
             rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
@@ -302,7 +302,7 @@ class IndexCatalogue(Catalogue):
         return [(str(name), str(value)) for name, value, _ in rows]
 
     def close(self) -> None:
-        """Let go of the store, if one proposes."""
+        """Close the searcher."""
         self.searcher.close()
 
 
@@ -347,11 +347,10 @@ def open_searcher(
 
 
 class StoreCatalogue(Catalogue):
-    """The items of a store, which are all that it needs.
+    """The items of a store, searched without their index.
 
-    The store proposes items, and they are scored once more with the embeddings that it holds; scores are those of the
-    exact search, and which items are compared at all is the store's choice. Conditions are checked again on the facts
-    that the store keeps of each item. Several threads may use it: the store is asked one thing at a time.
+    The store proposes items, which are scored again with its embeddings: scores are exact, and only recall is the
+    store's. Conditions are checked again on the facts that it holds. Several threads may use it, one call at a time.
 
     Args:
         compare: how the model compares items with queries.
@@ -384,21 +383,21 @@ class StoreCatalogue(Catalogue):
         self._store = _opened(address, (note.embeddings, note.dim))
 
     def close(self) -> None:
-        """Let go of the store; what is being asked is answered first."""
+        """Close the store, after the call in progress."""
         with self._lock:
             self._store.close()
 
     def _ask(self, work: Callable[[CatalogueStore], AnswerT]) -> AnswerT:
-        """Ask the store for something; one thing at a time, as connections want it."""
+        """Call the store from one thread at a time, as its connection requires."""
         with self._lock:
             return work(self._store)
 
     def __len__(self) -> int:
-        """Return how many items it holds, or held a moment ago."""
+        """Return the number of items, which may be some seconds old."""
         return self.count(())
 
     def count(self, where: Sequence[Condition]) -> int:
-        """Return how many items the store would let pass; it is asked once in a while."""
+        """Return the store's estimate of how many items fulfil conditions, cached for some seconds."""
         now, conditions = time.monotonic(), tuple(where)
         counted, number = self._counts.get(conditions, (-math.inf, 0))
         if now - counted < _COUNTED_S:
@@ -412,7 +411,7 @@ class StoreCatalogue(Catalogue):
         return points // self.note.embeddings
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a line for each condition that is about values which no item has, of some items and the last hits."""
+        """Return a warning for each condition on values that none of a sample of items has."""
         if not any(condition.key for condition in where):
             return ()
         some = self._some()
@@ -438,7 +437,7 @@ class StoreCatalogue(Catalogue):
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
     ) -> Rows:
-        """Return the best items of each query, as far as the store knows."""
+        """Return the best of the items that the store proposes."""
         wanted = min(MOST_OF_STORE, count)
         is_linear = self._compare.is_inner and self.note.embeddings == 1
         searches = queries.searches(is_linear=is_linear)
@@ -458,7 +457,7 @@ class StoreCatalogue(Catalogue):
     def _candidates(
         self, searches: Sequence[Float[np.ndarray, "_ D"]], wanted: int, where: Sequence[Condition]
     ) -> set[int]:
-        """Return the keys of items among which the best so many of each query are, as far as the store knows."""
+        """Return the keys of the items that the store proposes for the best ``wanted`` of each query."""
         asked = np.concatenate(searches).astype(np.float32)
         owners = np.repeat(np.arange(len(searches)), [len(each) for each in searches]).tolist()
         count, known = (wanted + SPARE) * self.note.embeddings, dict[int, ItemFacts]()
@@ -504,7 +503,7 @@ class StoreCatalogue(Catalogue):
         return Item(facts.path, facts.modified_ns, facts.size)
 
     def facts(self, key: int) -> ItemFacts:
-        """Return what is known of an item, as it was when it was last asked for."""
+        """Return the facts of an item, which may be cached."""
         with self._lock:
             known = self._known.get(key)
         if known is None:

@@ -119,7 +119,7 @@ class SearchEngine:
         return Path(self.note.roots[0].path if self.note.roots else "")
 
     def close(self) -> None:
-        """Let go of what the engine has open, such as the connection to a server; nothing is asked of it afterwards."""
+        """Close files and connections; the engine cannot be used afterwards."""
         self.catalogue.close()
 
     def __enter__(self) -> SearchEngine:
@@ -180,17 +180,14 @@ class SearchEngine:
             answered = self._answers(given, wanted)
         else:
             whole = self._answers(given, [each.of_all(rerank.top) for each in wanted])
-            answered = rerank.again(given, whole, wanted)
+            answered = rerank.rerank(given, whole, wanted)
         answers = [Answer([]) for _ in asked]
         for number, answer in zip(full, self._titled(answered), strict=True):
             answers[number] = answer
         return answers
 
     def _titled(self, answers: Sequence[Answer]) -> list[Answer]:
-        """Return answers whose hits have titles; an index that was replaced while it is open answers without.
-
-        Hits that are distributions have their uncertainties, too.
-        """
+        """Add titles to hits (none if the index was replaced meanwhile), and uncertainties to distributions."""
         ids = [hit.id for answer in answers for hit in answer.hits]
         metadata: Sequence[Mapping[str, object]] = [{}] * len(ids)
         with suppress(IndexFormatError):
@@ -256,14 +253,14 @@ class SearchEngine:
     def _warnings(
         self, where: Sequence[tuple[Condition, ...]]
     ) -> dict[tuple[Condition, ...], tuple[str, ...]]:
-        """Return, and log, what is doubtful in the conditions of some queries; those of each query together."""
+        """Log and return the warnings about conditions, by the conditions of a query."""
         warnings = {conditions: self.catalogue.warnings(conditions) for conditions in dict.fromkeys(where)}
         for warning in dict.fromkeys(chain.from_iterable(warnings.values())):
             _logger.warning("%s", warning)
         return warnings
 
     def _word_hits(self, query: Query, page: Page, where: tuple[Condition, ...]) -> WordHits:
-        """Return the items that have words of a query; none where these do not count."""
+        """Return the items that have words of a query; none if looks alone count."""
         if page.only == "words" and not query.is_sentence:
             raise DataError(
                 "only=words needs queries that are just a sentence: leave it out, or give a sentence"
@@ -273,7 +270,8 @@ class SearchEngine:
             indexed = self.catalogue.words(query.text, where)
             if indexed is None and page.only == "words":
                 raise DataError(
-                    "no words of the items are kept here: run 'openvse index' again, and search its folder"
+                    "only=words needs the words of the items, which are not indexed here: run 'openvse index' again, "
+                    "and search its folder"
                 )
             hits = hits if indexed is None else indexed
         return hits
@@ -338,7 +336,7 @@ class SearchEngine:
         return turned(items) if self._of_gaussians else items
 
     def _asked(self, embedded: Any, *, are_texts: bool) -> ArraySet:
-        """Return embeddings as queries: Gaussians of the side of the items become those of the other side."""
+        """Return embeddings as queries; Gaussians of the items' side are turned to the other side."""
         same = are_texts is self._are_texts
         return turned(as_arrays(embedded)) if same and self._of_gaussians else as_arrays(embedded)
 

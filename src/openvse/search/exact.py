@@ -121,8 +121,7 @@ class Searcher(ABC):
 
     Attributes:
         name: of the engine, as the command line and the manifest have it.
-        is_exact: whether it always finds the best items; otherwise it may miss some, and those that it finds have the
-            exact scores and the exact order, too.
+        is_exact: whether it always finds the best items; otherwise it may miss some, but scores and order are exact.
     """
 
     name: str = ""
@@ -152,7 +151,7 @@ class Searcher(ABC):
         """
 
     def close(self) -> None:
-        """Let go of files and connections, if it has any; nothing is asked of it afterwards."""
+        """Close files and connections."""
         return
 
 
@@ -172,14 +171,14 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Steps:
-    """How many items are scored at once where a segment is read as it is, and where some of its rows are copied."""
+    """The number of items in a block: of a segment that is read in place, and of rows that are copied."""
 
     mapped: int
     copied: int
 
 
 class ExactSearch(Searcher):
-    """Scores every item and keeps the best of what it has seen.
+    """Scores every item and returns the best.
 
     Items are ordered by score, then by position. What may be among the best of a block is scored once more in double
     precision and rounded to single, so that neither the order nor a score depends on the blocks, or on the queries that
@@ -240,7 +239,7 @@ class ExactSearch(Searcher):
         return self._exact(vectors, _Part(queries))
 
     def _plan(self, queries: EmbeddedQueries) -> tuple[_Steps, list[_Part]]:
-        """Return how many items to score at once, and the queries that are scored together."""
+        """Choose the number of items in a block, and split the queries into batches that are scored together."""
         num_embeddings, dim = self._segments[0].vectors.shape[1:] if self._segments else (1, 1)
         parts, is_simple = queries.parts, queries.weights is None
         # At least 256 items a block: queries are taken together as long as their scores fit.
@@ -287,7 +286,7 @@ class ExactSearch(Searcher):
         top_k: int,
         less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q k"]:
-        """Return the best of what was seen before and of a block."""
+        """Return the best items of a block and of those before it."""
         scores, margin = self._scores(block, part)
         lowest, highest = float(scores.min()), float(scores.max())
         if not (math.isfinite(lowest) and math.isfinite(highest)):
@@ -307,7 +306,7 @@ class ExactSearch(Searcher):
         return largest(np.concatenate([best, new], axis=1), top_k)
 
     def _scores(self, block: _Block, part: _Part) -> tuple[Scores, float]:
-        """Return scores in the precision of the processor, and by how much they may be off."""
+        """Return scores as the processor computes them, and a bound of their error."""
         margin, vectors = MARGIN, block.vectors
         if self.is_inner:
             flat = vectors.reshape(-1, vectors.shape[2])
@@ -326,7 +325,7 @@ class ExactSearch(Searcher):
         return part.weighted(scores.astype(np.float64)).T.astype(np.float32)
 
     def _refuse(self, block: _Block) -> NoReturn:
-        """Say whose fault a score is that is not finite: it would rank first."""
+        """Raise an error with the cause of a score that is not finite: it would rank first."""
         vectors = block.rows(np.arange(len(block.positions)))
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))
         if not len(bad):
@@ -366,7 +365,7 @@ class _Part:
 
 
 def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_k: int = 10) -> float:
-    """Return the share of the best items that a search finds, by the exact one; drawn in the same way each time.
+    """Return the recall of a search against the exact one, on queries drawn with a fixed seed.
 
     A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
     several images, and is harder to answer than an item's own embedding.

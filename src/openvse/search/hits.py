@@ -1,4 +1,4 @@
-"""What a search finds: hits, how probable they are, and the answer to a query."""
+"""The results of a search: hits, their probabilities, and the answer to a query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
 """How well an image fits a sentence, in words, each with the lowest probability that it stands for."""
 
 GENERAL = 0.01
-"""The share of the images of which the words assume that they fit, as a sentence may be a general one."""
+"""The share of images that these words assume to fit: a sentence may be general."""
 
 FILE_KEYS = ("file_name", "image", "path", "video", "split")
 """Keys of the users' metadata that say which file a line is about, or where it belongs, and nothing of its content."""
@@ -111,7 +111,7 @@ def best_of_files(hits: Sequence[Hit]) -> list[Hit]:
 
 @dataclass(frozen=True)
 class Probabilities:
-    """What gives the hits of a sentence their probabilities.
+    """The probabilities of the hits of a sentence.
 
     Args:
         curve: of the model whose scores the hits have; None gives no probabilities.
@@ -135,7 +135,7 @@ class Probabilities:
         check_precision(self.min_precision)
         if self.curve is None:
             raise ModelError(
-                "a wanted precision needs the curve from score to probability, which this model does not keep for such "
+                "min_precision needs the curve from score to probability, which this model does not have for such "
                 "an index: fit it with 'openvse calibrate MODEL --on DATA', on captioned images that the model was not "
                 "trained on"
             )
@@ -144,8 +144,7 @@ class Probabilities:
         """Raise DataError where a precision is wanted for a query that is not just a sentence."""
         if self.min_precision is not None and not all(query.is_sentence for query in queries):
             raise DataError(
-                "a wanted precision needs queries that are just a sentence: leave out images, items and what is to be "
-                "avoided"
+                "min_precision takes sentences alone as queries: leave out images, items and terms to avoid"
             )
 
     @property
@@ -190,7 +189,7 @@ class Answer:
         searched: how many items were compared; of a store without its index, an estimate.
         more: whether there may be further hits.
         unknown_words: words of the query that the model does not know.
-        probabilities: what gave the hits their probabilities; None for a query that is not just a sentence.
+        probabilities: the source of the probabilities; None for a query that is not just a sentence.
         before: the rank of each hit before it was ranked again, by its id; empty otherwise.
         warnings: a line for each condition that is about a key, or a type of values, that no item has.
         uncertainty: the sum of the variances of a query of one part, if its embedding is a distribution.

@@ -18,22 +18,22 @@ from openvse.stores.following import EngineState
 from openvse.stores.ranking import largest, pack, unpack
 
 FEW = 4096
-"""Up to so many items that fulfil the conditions are all scored, which is as quick and misses none."""
+"""Up to this many items that fulfil the conditions, all are scored: that is as quick and misses none."""
 
 SPARE = 10
-"""Items more than wanted that are asked for: their order by the store may differ a little from the exact one."""
+"""Extra items requested from a store, whose order may differ slightly from the exact one."""
 
 WIDER = 8
-"""So many times as many items are asked for where hubs are taken account of, as that moves items up."""
+"""The factor by which more items are requested with a query bank, which moves items up."""
 
 LARGEST_SEARCH = 10_000
-"""The largest number of points that a store is asked for; the exact search serves whoever needs more."""
+"""The most points requested from a store; a search that needs more is exact."""
 
 _logger = logging.getLogger(__name__)
 
 _TOGETHER = 64  # queries
 _SAME = 1e-6  # scores that differ by less may be equal, in the precision of a store
-_LARGEST_TIE = 1000  # points; a search that ends among so many equal scores is long enough
+_LARGEST_TIE = 1000  # points; no search goes on for more equal scores
 
 
 class StoreSearch(Searcher):
@@ -85,7 +85,7 @@ class StoreSearch(Searcher):
             )
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self._store.close()
 
     def search(
@@ -137,7 +137,7 @@ class StoreSearch(Searcher):
         within: Within,
         less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q n"] | None:
-        """Return what may be the best items of some queries, with scores; None where the store finds too few."""
+        """Return the scored candidates of some queries; None if the store finds too few."""
         # The best so many points are of at least so many items.
         count = (top_k + SPARE) * self._index.manifest.num_embeddings * (1 if less is None else WIDER)
         while True:

@@ -1,4 +1,4 @@
-"""What is searched for: queries of one or several parts, and which of the items found are wanted."""
+"""Queries of one or several parts, and the page of hits that is wanted."""
 
 from __future__ import annotations
 
@@ -51,13 +51,11 @@ class Query:
         object.__setattr__(self, "text", whole_characters(self.text))
         object.__setattr__(self, "avoid", tuple(map(whole_characters, self.avoid)))
         if not self.text.strip() and self.image is None and self.like is None:
-            raise DataError(
-                "a query looks for nothing: give a sentence, an image, or an item that is like it"
-            )
+            raise DataError("the query is empty: give a sentence, an image, or an item of the index")
         if not 0 <= self.image_weight <= 1 or not 0 <= self.avoid_weight < math.inf:
             raise DataError(
-                f"image_weight is {self.image_weight} and avoid_weight {self.avoid_weight}: allowed are 0 to 1, and 0 "
-                f"and more"
+                f"image_weight is {self.image_weight} and avoid_weight {self.avoid_weight}: give an image_weight from "
+                f"0 to 1, and an avoid_weight of 0 or more"
             )
 
     @property
@@ -75,7 +73,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Page:
-    """Which of the items found are wanted.
+    """Which hits of a query to return.
 
     Attributes:
         top_k: how many hits of each query; 1 and more.
@@ -105,13 +103,13 @@ class Page:
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.skip < 0:
             raise DataError(
-                f"top_k is {self.top_k} and skip {self.skip}: allowed are 1 and more, and 0 and more"
+                f"top_k is {self.top_k} and skip {self.skip}: give a top_k of 1 or more, and a skip of 0 or more"
             )
         if self.only not in (None, *get_args(Only)):
             raise DataError(f"only is {self.only!r}: give words, looks, or nothing for both")
 
     def of_all(self, count: int) -> Page:
-        """Return the page of the first so many hits, at least as many as this one ends with, whatever they score."""
+        """Return the first ``count`` hits, or all up to the end of this page, without thresholds."""
         top_k = max(count, self.skip + self.top_k)
         return replace(self, top_k=top_k, skip=0, min_score=None, min_precision=None)
 
@@ -143,16 +141,13 @@ class EmbeddedQueries:
         return EmbeddedQueries(self.parts[used], weights[:, used])
 
     def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
-        """Return the vectors whose nearest neighbours are wanted, for each query.
+        """Return the vectors whose nearest neighbours are wanted, for each query; None if no sum stands for a score.
 
         Without weights these are its embeddings. With weights it is one weighted sum.
 
         Args:
             is_linear: whether the score of a weighted sum is the weighted sum of the scores: items have one embedding
                 each, and are compared by inner products.
-
-        Returns:
-            None where a sum says nothing of the score.
         """
         vectors, mask = self.parts.vectors, self.parts.mask
         if self.weights is None:

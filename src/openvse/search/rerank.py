@@ -64,7 +64,7 @@ class HitReranker:
         self._embeddings: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 
     @torch.inference_mode()
-    def again(
+    def rerank(
         self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
     ) -> list[Answer]:
         """Re-rank the first hits of every answer, and return pages of them. An image is read once.
@@ -81,9 +81,7 @@ class HitReranker:
             ModelError: a score is NaN or infinite, or a precision is wanted and the model keeps no curve.
         """
         if not all(query.is_sentence for query in queries):
-            raise DataError(
-                "only a query that is just a sentence is ranked again: leave out images, items and avoid"
-            )
+            raise DataError("re-ranking takes sentences alone as queries: leave out images, items and avoid")
         if self._weight < 1 and any(page.min_precision is not None for page in pages):
             raise DataError(
                 f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or no min_precision"

@@ -63,11 +63,11 @@ def create_app(service: Service) -> ASGIApp:
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
 
-    app.add_exception_handler(OpenVSEError, _tell)
-    app.add_exception_handler(RequestValidationError, _tell_invalid)
-    app.add_exception_handler(HTTPException, _tell_status)
-    app.add_exception_handler(TimeoutError, _tell_late)
-    app.add_exception_handler(Exception, _tell_bug)
+    app.add_exception_handler(OpenVSEError, _reply_error)
+    app.add_exception_handler(RequestValidationError, _reply_invalid)
+    app.add_exception_handler(HTTPException, _reply_status)
+    app.add_exception_handler(TimeoutError, _reply_timeout)
+    app.add_exception_handler(Exception, _reply_bug)
     bounded = Bounds(Zipped(app), service.limits, service.metrics)
     return Replies(Guard(bounded, service.settings, service.metrics), service.metrics)
 
@@ -84,12 +84,12 @@ class Zipped:
         await (self._plain if is_image else self._zipped)(scope, receive, send)
 
 
-async def _tell(request: Request, error: Exception) -> JSONResponse:
+async def _reply_error(request: Request, error: Exception) -> JSONResponse:
     """Answer with the message of an error that a user can act on."""
     service: Service = request.app.state.service
     match error:
         case EngineError():  # the message says where the engine is
-            service.lose(error)
+            service.engine_failed(error)
             error = BusyError("the engine of this server does not answer: try again in a moment")
             status = 503
         case MissingItemError():
@@ -102,7 +102,7 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": _one_line(service.served.readable(str(error)))}, status, headers)
 
 
-async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
+async def _reply_invalid(_: Request, error: Exception) -> JSONResponse:
     """Answer with the first fault of a request."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
@@ -111,7 +111,7 @@ async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 def _fault(place: str, first: Mapping[str, Any], body: str) -> str:
-    """Return what is wrong with a request, by what pydantic says of it."""
+    """Return the message of pydantic's first error."""
     match first["type"]:
         case "json_invalid":
             before = body[: first["loc"][-1]]
@@ -130,8 +130,8 @@ def _fault(place: str, first: Mapping[str, Any], body: str) -> str:
 _FIELDS = (*OneSearch.model_fields, *ManySearches.model_fields, *QuestionBody.model_fields)
 
 
-async def _tell_status(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the message of a status; the framework says little of some."""
+async def _reply_status(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the message of a status, in more words than the framework's."""
     assert isinstance(error, HTTPException)
     match error.__cause__, error.status_code:
         case UnicodeDecodeError() as cause, _:
@@ -149,12 +149,12 @@ async def _tell_status(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": _one_line(detail)}, error.status_code, error.headers)
 
 
-async def _tell_late(_: Request, error: Exception) -> JSONResponse:
+async def _reply_timeout(_: Request, error: Exception) -> JSONResponse:
     message = "there was no answer in time: try again, or ask for less"
     return JSONResponse({"error": message}, 504, {"retry-after": "5"})
 
 
-async def _tell_bug(request: Request, error: Exception) -> JSONResponse:
+async def _reply_bug(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "the server failed; its log says why"}, 500)
 
 

@@ -1,4 +1,4 @@
-"""Fewer model calls: queries that arrive together share one, and a sentence that was embedded recently needs none."""
+"""Fewer model calls: queries that arrive together share one, and recent sentences are cached."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class BusyError(OpenVSEError):
 
 
 class Gatherer(Generic[AskT, AnswerT]):
-    """Answers questions on one thread. Its next call answers all questions that arrived during the last one.
+    """Batches questions: a call on one thread answers all that arrived during the call before.
 
     A question that finds the thread idle is answered at once. Right after a call that answered several, the next call
-    waits for as many questions, at most a tenth of the time that the call took. Clients that ask again as soon as they
-    have their answer are so kept in one batch; otherwise each would be in a batch of its own from then on.
+    waits for as many questions, at most a tenth of the time that the call took. This keeps clients
+    that ask again at once in one batch; otherwise each would be in a batch of its own from then on.
 
     If a call fails, its questions are asked again one by one, so that only those with a fault fail.
 
@@ -72,12 +72,7 @@ class Gatherer(Generic[AskT, AnswerT]):
         return len(self._asked)
 
     async def ask(self, question: AskT, timeout_s: float) -> AnswerT:
-        """Return the answer to a question.
-
-        Raises:
-            BusyError: too many others wait.
-            TimeoutError: there is no answer in time; if the question still waits, it is dropped.
-        """
+        """Return the answer to a question; raise BusyError if too many wait, or TimeoutError if it comes too late."""
         if len(self._asked) >= self._waiting:
             raise BusyError("too many questions wait for an answer: try again in a moment")
         answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
@@ -135,7 +130,7 @@ Embedder: TypeAlias = "TwoTower | OnnxModel"
 
 
 class RememberingModel:
-    """A model that keeps the embeddings of the last sentences.
+    """A model that caches the embeddings of the last sentences.
 
     Embeddings and scores are tensors, or arrays where the model is an exported one.
 

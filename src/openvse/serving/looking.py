@@ -68,14 +68,14 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
         ModelError: the model reads images as one vector, or its parts have no known places.
     """
     if not sentence.strip():
-        raise DataError("there is no sentence that the image could be compared with: give one")
+        raise DataError("the sentence is empty: give one to compare the image with")
     with evaluating(model):
         with torch.inference_mode():
             pixels = model.read_images([image]).to(model.device)
             raw, boxes, tiled = locate(model.image.encoder, pixels)
         if boxes is None or len(boxes) < 2:
             raise ModelError(
-                "this model reads an image as a whole, so no part of it can be told from the others"
+                "this model reads an image as one vector, so its parts have no scores: choose another model"
             )
         tokens = pad(model.text.encoder.tokenize([sentence])).to(model.device)
         with torch.enable_grad():

@@ -64,7 +64,7 @@ UPLOAD_REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def _check_names(request: Request) -> None:
-    """Raise DataError where the address holds a field that the interface does not describe, or one twice."""
+    """Raise DataError if a query parameter is unknown, or given twice."""
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
     known = {each["name"]: each["schema"].get("type") for each in operation.get("parameters", ())}
     for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
@@ -120,8 +120,8 @@ async def _asked(
     if fields.image is not None:
         if image is not None:
             raise DataError("two images are given, one by its name: give one of them")
-        image = await service.decoding(partial(read_image, service.query_image(fields.image)))
-    return await service.looking_up(
+        image = await service.run_io(partial(read_image, service.query_image(fields.image)))
+    return await service.look_up(
         partial(asked_by, fields, page, service.served, image),
         needed=fields.like is not None or bool(fields.like_id),
     )
@@ -131,7 +131,7 @@ async def _searched(
     service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
 ) -> dict[str, Any]:
     asked = await _asked(service, fields, page, image)
-    return (await service.search([asked], again=page.rerank))[0]
+    return (await service.search([asked], rerank=page.rerank))[0]
 
 
 @api.get("/search", tags=["search"], responses=_shown(FOUND_EXAMPLE))
@@ -145,7 +145,7 @@ async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
     """Answer several queries at once."""
     service = _service(request)
     queries = [await _asked(service, fields, asked) for fields in asked.queries]
-    return {"results": await service.search(queries, again=asked.rerank)}
+    return {"results": await service.search(queries, rerank=asked.rerank)}
 
 
 @api.post("/search/image", tags=["search"], responses={**UPLOAD_REFUSALS, **_shown(FOUND_EXAMPLE)})
@@ -164,7 +164,7 @@ async def search_image(
     responses={**UPLOAD_REFUSALS, **_shown({"image": "0123456789abcdef0123456789abcdef"})},
 )
 async def keep_image(request: Request, image: Image) -> dict[str, str]:
-    """Keep an image for searches, which give the name that is returned; it is forgotten when the server ends."""
+    """Store an image for searches by the name that is returned, until the server ends."""
     return {"image": await _service(request).keep(image)}
 
 
@@ -175,7 +175,7 @@ async def keep_image(request: Request, image: Image) -> dict[str, str]:
     responses={200: {"content": {"image/jpeg": {}, "image/png": {}}}},
 )
 async def kept_image(request: Request, name: Annotated[Name, Path()]) -> Response:
-    """Return an image that was kept, as a JPEG or PNG of at most 800 pixels."""
+    """Return a stored image, as a JPEG or PNG of at most 800 pixels."""
     content = _service(request).query_image(name)
     kind = "image/png" if content.startswith(b"\x89PNG") else "image/jpeg"
     return Response(content, media_type=kind, headers={"cache-control": "private, max-age=86400"})
@@ -197,7 +197,7 @@ async def info(request: Request) -> dict[str, Any]:
 async def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, Any]:
     """Return the number of an item by its path below the indexed folder."""
     service = _service(request)
-    key = await service.looking_up(partial(service.served.key, id))
+    key = await service.look_up(partial(service.served.key, id))
     return {"key": key, "id": id}
 
 
@@ -205,7 +205,7 @@ async def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, A
 async def item(request: Request, key: Item) -> dict[str, Any]:
     """Return name, time, size, metadata and captions of an item."""
     service = _service(request)
-    about = await service.decoding(partial(service.served.describe, key))
+    about = await service.run_io(partial(service.served.describe, key))
     return {**about, "captions": service.captions(key)}
 
 
@@ -213,7 +213,7 @@ async def item(request: Request, key: Item) -> dict[str, Any]:
 async def captions(request: Request, key: Item) -> dict[str, Any]:
     """Return the captions of an item from the data set that the images belong to; there may be none."""
     service = _service(request)
-    return {"captions": await service.looking_up(partial(service.captions, key))}
+    return {"captions": await service.look_up(partial(service.captions, key))}
 
 
 @api.get(
@@ -227,7 +227,7 @@ async def thumbnail(
 ) -> Response:
     """Return a thumbnail of an item; with large, one of at most 1,280 pixels."""
     service = _service(request)
-    version = await service.looking_up(partial(service.served.version, key))
+    version = await service.look_up(partial(service.served.version, key))
     tag = f'"{key}-{version}-{int(large)}"'
     caching = "private, max-age=31536000, immutable" if v else "private, no-cache"
     headers = {"etag": tag, "cache-control": caching}
@@ -251,7 +251,7 @@ async def thumbnail(
 async def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Return the file of an item as it is, or the part of it that a Range header asks for."""
     service = _service(request)
-    path = await service.decoding(partial(service.served.file, key))
+    path = await service.run_io(partial(service.served.file, key))
     kind = guess_type(path.name)[0]
     name = quote(path.name.encode("utf-8", "replace"))
     headers = {
@@ -259,7 +259,7 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
         "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
         "cache-control": "private, no-cache",
     }
-    file = await service.decoding(partial(open_file, path))
+    file = await service.run_io(partial(open_file, path))
     return OpenedFile(file, headers, kind if kind in _SHOWN else "application/octet-stream")
 
 
@@ -267,15 +267,15 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
 async def looked(request: Request, key: Item, q: Annotated[Question, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
-    path = await service.decoding(partial(service.served.file, key))
-    return await service.looked(path, q)
+    path = await service.run_io(partial(service.served.file, key))
+    return await service.score_map(path, q)
 
 
 @api.post("/items/{key}/ask", tags=["explanations"])
 async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str, Any]:
-    """Answer a question about an item, and say which parts of the image the answer came from."""
+    """Answer a question about an item, and show where the model looked."""
     service = _service(request)
-    path = await service.decoding(partial(service.served.file, key))
+    path = await service.run_io(partial(service.served.file, key))
     return await service.answer(path, asked.question)
 
 

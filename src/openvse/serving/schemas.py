@@ -1,4 +1,4 @@
-"""The contents of requests, as FastAPI validates and describes them."""
+"""The schemas of requests, which FastAPI validates and documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served: the search engine of one moment, its items for replies, and how to notice that it changed."""
+"""What a server serves: one state of an index or a store, and the source that notices a new one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNT_AGAIN_S = 15.0
 
 @dataclass(frozen=True)
 class Source:
-    """What can be opened for serving, as often as it changes.
+    """An index or a store to serve, which is opened again after every change.
 
     Attributes:
         place: the folder of an index, or the address of a store that an index has filled.
@@ -46,7 +46,7 @@ class Source:
 
     @property
     def pause_s(self) -> float:
-        """The least time between two looks at it; a store answers with what it holds at that moment."""
+        """The least number of seconds between two checks for changes; 0 for an index."""
         return _COUNT_AGAIN_S if isinstance(self.place, StoreAddress) else 0.0
 
     def open(self, model: RememberingModel) -> Served:
@@ -61,7 +61,7 @@ class Source:
         return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
 
     def state(self, served: Served | None) -> object:
-        """Return what changes whenever it does; the items of a store are counted again.
+        """Return a value that every change changes; the items of a store are counted again.
 
         Args:
             served: what was opened last; None before that.
@@ -81,11 +81,11 @@ class Source:
 
 
 class Served:
-    """What is served at one moment: an engine, and its items by their keys, by which clients name them.
+    """One state of what is served: an engine, and its items by their keys, which clients use.
 
     Args:
         engine: answers queries.
-        folders: further folders, of which clients are not told where they are.
+        folders: further folders whose paths are hidden from clients.
 
     Attributes:
         fields: the keys of the users' metadata, each with some of its values, the most frequent first.
@@ -121,7 +121,7 @@ class Served:
         self._count = len(self._catalogue)
 
     def close(self) -> None:
-        """Let go of what the engine has open."""
+        """Close the engine."""
         self.engine.close()
 
     @property
@@ -140,15 +140,15 @@ class Served:
         return any(root.is_dir() for root in self._roots)
 
     def key(self, item_id: str) -> int:
-        """Return the key of an item; raise MissingItemError where there is none of the id."""
+        """Return the key of an item; raise MissingItemError if its id is unknown."""
         return self._catalogue.key_of(item_id)
 
     def id_of(self, key: int) -> str:
-        """Return the id of an item; raise MissingItemError where there is none of the key."""
+        """Return the id of an item; raise MissingItemError if its key is unknown."""
         return self._catalogue.item(key).id
 
     def path_of(self, key: int) -> Path:
-        """Return where the file of an item was when it was indexed; raise MissingItemError where there is no item."""
+        """Return the path of an item's file when it was indexed; raise MissingItemError if its key is unknown."""
         return self._catalogue.path_of(self.id_of(key))
 
     def version(self, key: int) -> str:
@@ -183,7 +183,7 @@ class Served:
         return real
 
     def readable(self, value: Any) -> Any:
-        """Return a value of JSON whose texts every client can decode, and which does not say where the folders are."""
+        """Return a value of JSON whose texts every client can decode, without the paths of the folders."""
         match value:
             case str():
                 text = self._place.sub(lambda match: Path(match[1]).name * (not match[2]), value)
@@ -197,7 +197,7 @@ class Served:
         return value
 
     def describe(self, key: int) -> dict[str, Any]:
-        """Return what is known of an item: id, kind, time, size, and the user's metadata."""
+        """Return the facts of an item: id, kind, time, size, and the user's metadata."""
         facts = self._catalogue.facts(key)
         changed = datetime.fromtimestamp(facts.modified_ns / 1e9, UTC)
         version = self.version(key)

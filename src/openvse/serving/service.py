@@ -109,7 +109,7 @@ class Service:
         self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
         self._query_images: ByteCache[bytes] = ByteCache(self.limits.kept_bytes)
         self.is_ready, self.trouble = False, ""
-        self._lost = asyncio.Event()
+        self._failed = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
         self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
@@ -170,9 +170,9 @@ class Service:
         return [(served, answer) for answer in served.engine.answer(queries, pages)]
 
     async def search(
-        self, asked: Sequence[tuple[Query, Page]], *, again: bool = False
+        self, asked: Sequence[tuple[Query, Page]], *, rerank: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the replies to some queries; with ``again``, re-ranked by the second model.
+        """Return the replies to some queries; with ``rerank``, re-ranked by the second model.
 
         The thresholds of a page refer to the model of the index, and the order of later pages does not change.
 
@@ -181,16 +181,14 @@ class Service:
             BusyError: too many others wait.
             TimeoutError: there is no answer in time.
         """
-        if again and self.reranker is None:
+        if rerank and self.reranker is None:
             raise ModelError(
                 "this server has no second model: start it with --rerank MODEL, or leave rerank out"
             )
         top = self.settings.rerank_top
-        anew = [again and page.skip < top for _, page in asked]
+        anew = [rerank and page.skip < top for _, page in asked]
         if any(new and not query.is_sentence for new, (query, _) in zip(anew, asked, strict=True)):
-            raise DataError(
-                "only a query that is just a sentence is ranked again: leave out images, items and avoid"
-            )
+            raise DataError("re-ranking takes sentences alone as queries: leave out images, items and avoid")
         wanted = [
             (query, replace(page, top_k=max(top, page.skip + page.top_k), skip=0) if new else page)
             for new, (query, page) in zip(anew, asked, strict=True)
@@ -201,17 +199,17 @@ class Service:
             answer = first
             if new:
                 of_all = replace(page, min_score=None, min_precision=None)
-                work = partial(self._hit_reranker.again, [query], [first], [of_all])
-                answer = (await self.slowly(work))[0]
+                work = partial(self._hit_reranker.rerank, [query], [first], [of_all])
+                answer = (await self.run_slow(work))[0]
             replies.append(served.describe_answer(answer, self._captions))
         return replies
 
-    def lose(self, error: EngineError) -> None:
-        """Note that the engine did not answer, so that it is opened again soon."""
+    def engine_failed(self, error: EngineError) -> None:
+        """Note that the engine failed, so that it is opened again soon."""
         if not self.trouble:
             _logger.warning("%s", error)
             self.trouble = str(error)
-        self._lost.set()
+        self._failed.set()
 
     @cached_property
     def _hit_reranker(self) -> HitReranker:
@@ -220,8 +218,8 @@ class Service:
         assert self.reranker is not None
         return HitReranker(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
-    async def slowly(self, work: Callable[[], ResultT]) -> ResultT:
-        """Do slow work beside the searches.
+    async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
+        """Run slow work on a thread beside the searches.
 
         Raises:
             BusyError: too much slow work waits already.
@@ -236,18 +234,18 @@ class Service:
         finally:
             self._num_slow -= 1
 
-    async def decoding(self, work: Callable[[], ResultT]) -> ResultT:
+    async def run_io(self, work: Callable[[], ResultT]) -> ResultT:
         """Read or write a file beside the searches; raise TimeoutError if it is not done in time."""
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
 
-    async def looking_up(self, work: Callable[[], ResultT], *, needed: bool = True) -> ResultT:
-        """Look something up in what is served: directly in an index, which is in memory, and on a thread in an engine.
+    async def look_up(self, work: Callable[[], ResultT], *, needed: bool = True) -> ResultT:
+        """Read facts of items: directly from an index, which is in memory, or on a thread from an engine.
 
         Args:
             needed: whether the work may ask the engine.
         """
-        return await self.decoding(work) if needed and self.served.place else work()
+        return await self.run_io(work) if needed and self.served.place else work()
 
     @asynccontextmanager
     async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
@@ -262,28 +260,28 @@ class Service:
         try:
             content = await upload.read()
             limit = self.limits.upload_pixels
-            yield await self.decoding(partial(read_image, content, max_pixels=limit, shorter_side=QUERY_PX))
+            yield await self.run_io(partial(read_image, content, max_pixels=limit, shorter_side=QUERY_PX))
         finally:
             self._uploads.release()
 
     async def keep(self, upload: UploadFile) -> str:
-        """Keep an image that a client sent, for its searches; return its name, a digest of its content.
+        """Store an image for the searches of a client, and return its name, a digest of its content.
 
         Raises:
             BadImageError: it is no image, or too large.
             TimeoutError: no place was free in time.
         """
         async with self.uploaded(upload) as image:
-            content = await self.decoding(partial(encoded_query, image))
+            content = await self.run_io(partial(encoded_query, image))
         name = hashlib.sha256(content).hexdigest()[:32]
         self._query_images.keep(name, content)
         return name
 
     def query_image(self, name: str) -> bytes:
-        """Return an image that was kept; raise MissingItemError where it was not, or has been forgotten since."""
+        """Return an image that a client sent; raise MissingItemError if it is unknown or was dropped."""
         content = self._query_images.find(name)
         if content is None:
-            raise MissingItemError("the server does not have this image any more: send it again")
+            raise MissingItemError("the server no longer has this image: send it again")
         return content
 
     async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
@@ -294,20 +292,20 @@ class Service:
             path, name = served.file(key), f"{key} {served.version(key)} {large}"
             return self.thumbnails.get(name, partial(small_image, path, large=large))
 
-        return await self.decoding(made)
+        return await self.run_io(made)
 
     @cached_property
     def looks(self) -> bool:
-        """Whether a model is here that can say what it looked at; towers beside an index have one behind them."""
+        """Whether the model can show what it looked at; towers beside an index have their model behind them."""
         if isinstance(self.model, IndexTowers):
             return find_spec("torch") is not None
         return not isinstance(self.model, OnnxModel)
 
-    async def looked(self, image: ClipSource, sentence: str) -> dict[str, Any]:
+    async def score_map(self, image: ClipSource, sentence: str) -> dict[str, Any]:
         """Return how much each part of an image, and each word of a sentence, adds to their score."""
         if not self.looks:
             raise ModelError(
-                "an exported model cannot say what it looked at: serve the model that it was exported from"
+                "an exported model cannot show what it looked at: serve the model that it was exported from"
             )
 
         def work() -> dict[str, Any]:
@@ -316,17 +314,17 @@ class Service:
             model: Any = self.model.whole if isinstance(self.model, IndexTowers) else self.model
             return look(model, image, sentence).describe()
 
-        return await self.slowly(work)
+        return await self.run_slow(work)
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
-        """Return the answers to a question about an image, and what they came from."""
+        """Return the answers to a question about an image, and where the model looked."""
         model = self.answerer
         if model is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
         from openvse.serving.looking import describe_answer
         from openvse.vqa.explain import explain
 
-        return describe_answer((await self.slowly(partial(explain, model, image, [question])))[0])
+        return describe_answer((await self.run_slow(partial(explain, model, image, [question])))[0])
 
     def captions(self, key: int) -> list[str]:
         """Return the captions of an item; there may be none."""
@@ -345,7 +343,7 @@ class Service:
         return [*map(self.served.readable, sentences[:_EXAMPLES])]
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the server for clients, who are not told where its files are."""
+        """Return the description of the server for clients, without the paths of its files."""
         served, note = self.served, self.served.engine.note
         return {
             "title": self.settings.title,
@@ -369,14 +367,14 @@ class Service:
         }
 
     async def _follow(self) -> None:
-        """Open the index again whenever it was written; searches in progress keep the state that they began with."""
+        """Open the index again after every change; searches in progress keep their state."""
         loop, least = asyncio.get_running_loop(), max(self.settings.reload_s, self._source.pause_s)
         pause = least
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._lost.wait(), pause)
+                await asyncio.wait_for(self._failed.wait(), pause)
                 await asyncio.sleep(self.settings.reload_s)  # an engine that restarts needs a moment
-            self._lost.clear()
+            self._failed.clear()
             began = time.monotonic()
             try:
                 await loop.run_in_executor(self._decoders, self.reload)

@@ -14,11 +14,11 @@ TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server accepts; what goes beyond a limit is refused with a status of 4xx, or of 503 if it is busy.
+    """How much a server accepts; more is refused with status 4xx, or 503 if the server is busy.
 
     Attributes:
         upload_bytes: the largest body of a request.
-        bodies: the bodies of all requests in progress have at most the size of so many of the largest.
+        bodies: the size of all bodies in progress, in units of the largest body.
         upload_pixels: the largest width x height at which an uploaded image is decoded, which is checked before; a
             JPEG of up to four times as many pixels is decoded at half its sides.
         uploads: uploaded images that are in memory at the same time; others wait.
@@ -26,13 +26,13 @@ class Limits:
         answer_s: seconds after which a question without an answer is given up.
         stall_s: seconds after which a connection is closed whose client reads nothing of a reply (Linux only).
         stop_s: seconds that requests in progress have to end when the server stops.
-        connections: open connections from which on requests are refused.
-        waiting: questions that wait for the model; further ones are refused.
+        connections: the most open connections.
+        waiting: the most questions that wait for the model.
         together: maximum queries per model call; 1 disables batching.
         thumbnail_bytes: memory for small images.
-        kept_bytes: memory for images that clients search with; those that were not used for longest are forgotten.
+        kept_bytes: memory for images that clients search with; the least recently used are dropped.
         reranked_bytes: memory for embeddings of images by the second model.
-        sentences: embedded sentences that are kept, so that the next page of hits costs no call of the text encoder.
+        sentences: cached embeddings of sentences, so that the next page of hits needs no text encoder.
     """
 
     upload_bytes: int = 20_000_000

@@ -1,4 +1,4 @@
-"""What finds nearest vectors: the small interface of the libraries behind it. An item of K embeddings is K points."""
+"""Vector stores: one interface to libraries of nearest-neighbour search. An item of K embeddings is K points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LARGE = 1 << 62
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """What is known of an item beside its embeddings.
+    """The facts of an item: all but its embeddings.
 
     Attributes:
         path: the item's id.
@@ -71,7 +71,7 @@ class ItemFacts:
 
 @dataclass(frozen=True)
 class Within:
-    """Which items are wanted; a store may find others, too, and should leave out as many of these as it can.
+    """The filter of a search; a store applies what it can, as its proposals are filtered again.
 
     Attributes:
         where: conditions that all wanted items fulfil.
@@ -156,7 +156,7 @@ class Store(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Put on the disk what was put and removed, and make the structure that finds it quickly."""
+        """Write all changes to disk, and build the structure for quick searches."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -164,7 +164,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 class CatalogueStore(Store):
@@ -190,19 +190,19 @@ class CatalogueStore(Store):
 
     @abstractmethod
     def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
-        """Return what is known of items. Unknown keys are missing."""
+        """Return the facts of items. Unknown keys are left out."""
 
     @abstractmethod
     def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
-        """Return the embeddings of items. Unknown keys are missing."""
+        """Return the embeddings of items. Unknown keys are left out."""
 
     @abstractmethod
     def some(self, count: int) -> list[ItemFacts]:
-        """Return what is known of so many items, whichever the store has first."""
+        """Return the facts of ``count`` items, whichever come first."""
 
     @abstractmethod
     def count(self, within: Within) -> int:
-        """Return how many points the store itself would let pass; an estimate where that is quicker."""
+        """Return how many points pass the store's own filter; an estimate where that is quicker."""
 
     @abstractmethod
     def key_of(self, item_id: str) -> int | None:
@@ -211,7 +211,7 @@ class CatalogueStore(Store):
 
 @dataclass(frozen=True)
 class Note:
-    """What the items of a catalogue have in common. A store keeps it, so that it can be searched without its index.
+    """The common facts of the items of a catalogue, with which a store can be searched without its index.
 
     Attributes:
         model: fingerprint of the model that made the embeddings.

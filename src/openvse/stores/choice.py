@@ -1,4 +1,4 @@
-"""Which engine an index has and where its data are: what a manifest notes, what a URL says, what stays secret."""
+"""The engine of an index: its entry in the manifest, its URL, and the secrets in that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def engine_names() -> list[str]:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What searches an index: the exact engine, or a store and where its data are; it holds no secret.
+    """The engine of an index: the exact one, or a store and the place of its data, without secrets.
 
     Attributes:
         name: ``exact``, or the name of a store.

@@ -1,4 +1,4 @@
-"""How a store follows its index: choosing it, bringing it up to date, and what the index remembers of it."""
+"""How a store follows its index: choice, updates, and the state that the index notes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EMBEDDINGS = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class EngineState:
-    """What an engine holds, or might hold.
+    """The items that an engine holds, or might hold.
 
     Before a change, the items that it concerns are noted as unknown, so that after an interruption they are put or
     removed once more.
@@ -107,7 +107,7 @@ def stamp(checksum: int, metadata: object) -> int:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """What bringing an engine up to date did.
+    """The result of an update of an engine.
 
     Attributes:
         put: items that were new to it, or had changed.

@@ -31,7 +31,7 @@ Output = Annotated[
 ]
 Listed = Annotated[
     Literal["images", "texts"] | None,
-    typer.Option("--kind", help="What a file lists. By default its columns, or its first line, tell."),
+    typer.Option("--kind", help="What a file lists. Default: by its columns or its first line."),
 ]
 FolderFormat = Annotated[
     Literal["npy", "parquet"] | None,

@@ -56,8 +56,8 @@ FollowLinks = Annotated[bool | None, typer.Option(help="Enter links to folders t
 SegmentSeconds = Annotated[
     float | None,
     typer.Option(
-        help="Cut clips into segments of so many seconds, each with its own place in the results; 0 keeps them whole. "
-        "By default what the index was last given. Also for models of images, which see the middle frame."
+        help="Split clips into segments of N seconds, which are indexed separately; 0 keeps them whole. Default: as "
+        "before. A model of images sees the middle frame of each segment."
     ),
 ]
 NumberFormat = Annotated[
@@ -95,9 +95,8 @@ TowersBeside = Annotated[
     typer.Option(
         "--towers",
         envvar="OPENVSE_TOWERS",
-        help="What is written beside the index, once for each model, so that a search starts without PyTorch: the "
-        "tower of texts (of a new index the default), both towers (for queries by images, too), or none. By default "
-        "as before.",
+        help="Towers to write beside the index, so that searches start without PyTorch: text (the default of a new "
+        "index), both (for queries by images, too) or none. Default: as before.",
     ),
 ]
 CheckAll = Annotated[
@@ -203,7 +202,7 @@ def bring_hubs(out: Path, model: Embedder, sentences: Sequence[str] | None, beta
 
 @dataclass(frozen=True)
 class Searched:
-    """What became of the engine of an index.
+    """How the engine of an index was updated.
 
     Attributes:
         name: of the engine.

@@ -42,7 +42,7 @@ On: TypeAlias = Annotated[
 ]
 NoTest: TypeAlias = Annotated[
     bool,
-    typer.Option("--no-test", help="Only tell of the training; nothing is evaluated, and no data are read."),
+    typer.Option("--no-test", help="Report the training alone: evaluate nothing, and read no data."),
 ]
 NoUntrained: TypeAlias = Annotated[
     bool, typer.Option("--no-untrained", help="Leave out the figures of the models before training.")
@@ -77,7 +77,7 @@ def report(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Tell all about runs on one page that needs no network: data, training, figures, best and worst queries."""
+    """Report runs on one page that needs no network: data, training, figures, best and worst queries."""
     from openvse.cli.progress import bar
     from openvse.report import measure_run, read_run
     from openvse.training.kind import Request
@@ -154,7 +154,7 @@ def requests_of(runs: Sequence[ReportedRun], request: Request) -> list[Request]:
 
 
 def say(measured: Sequence[MeasuredReport], form: str, place: Path | None, *, as_json: bool) -> None:
-    """Write the page or the table, or print it; print the figures as JSON if asked; warn of leakage."""
+    """Write or print the page or the table, or the figures as JSON; warn of leakage."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note, warn
     from openvse.files import write_page

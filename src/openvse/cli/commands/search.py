@@ -166,7 +166,7 @@ def search(
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
         answers = searcher.answer(queries, page, reranker)
-    tell_of_words(index)
+    note_missing_words(index)
     warn_of_precision(answers, page)
     warn_of_gone(index, answers)
     if form in ("table", "json"):
@@ -265,7 +265,7 @@ def chosen_output(output: Literal["table", "jsonl", "paths"] | None, *, as_json:
 def print_answers(
     index: Index, asked: Sequence[Asked], answers: Sequence[Answer], page: Page, *, as_json: bool
 ) -> None:
-    """Print what was asked and what was found, as a table or as JSON."""
+    """Print queries and hits, as a table or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.media.names import escaped
     from openvse.media.segments import clock
@@ -301,7 +301,7 @@ def print_answers(
 
 
 def nothing_of(page: Page) -> str:
-    """Return what to say where there is no hit on a page."""
+    """Return the line that replaces an empty page of hits."""
     if page.min_precision is not None:
         return f"no image of probability {page.min_precision:g}"
     reasons = {
@@ -325,7 +325,7 @@ def write_hits(asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *,
 
 
 def write_paths(paths: Sequence[str], *, null: bool) -> None:
-    """Print paths byte by byte as the system knows them, each with a line break or a zero byte behind it."""
+    """Print paths as raw bytes, each followed by a newline, or by a zero byte with ``null``."""
     end = b"\0" if null else b"\n"
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(os.fsencode(path) + end for path in paths))
@@ -333,7 +333,7 @@ def write_paths(paths: Sequence[str], *, null: bool) -> None:
 
 
 def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answers: Sequence[Answer]) -> None:
-    """Write the contact sheet, with the captions that lie beside the images."""
+    """Write the contact sheet, with the captions of the images."""
     from openvse.cli.progress import note
     from openvse.search import captions_beside, contact_sheet
 
@@ -357,8 +357,8 @@ def show_page(page: Path) -> None:
         warn(f"no browser could be started: open {page} yourself")
 
 
-def tell_of_words(index: Index) -> None:
-    """Say with ``--verbose`` that an index of an earlier openvse keeps no words."""
+def note_missing_words(index: Index) -> None:
+    """Note with ``--verbose`` that an index of an earlier openvse has no words."""
     from openvse.cli.progress import detail
 
     with index.database() as database:
@@ -367,7 +367,7 @@ def tell_of_words(index: Index) -> None:
 
 
 def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
-    """Warn where no score stands for the wanted precision."""
+    """Warn if no score reaches the wanted precision."""
     from openvse.cli.progress import warn
 
     probabilities = next((each.probabilities for each in answers if each.probabilities is not None), None)
@@ -381,7 +381,7 @@ def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
 
 
 def warn_of_gone(index: Index, answers: Sequence[Answer]) -> None:
-    """Warn where the images of the index have moved away, or some of those that were found are gone."""
+    """Warn if the folders of the index, or files of some hits, are gone."""
     from openvse.cli.progress import warn
     from openvse.media.names import escaped
 

@@ -99,7 +99,7 @@ MaxUpload: TypeAlias = Annotated[
     float, typer.Option(min=0.1, max=1000, help="Largest upload in MB.", rich_help_panel=_LIMITS)
 ]
 Timeout: TypeAlias = Annotated[
-    float, typer.Option(min=1, help="Seconds after which a question is given up.", rich_help_panel=_LIMITS)
+    float, typer.Option(min=1, help="Seconds until an unanswered question fails.", rich_help_panel=_LIMITS)
 ]
 Gather: TypeAlias = Annotated[
     int,
