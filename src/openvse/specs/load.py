@@ -192,8 +192,7 @@ def about(source: str) -> tuple[str, str]:
     """Return the comment at the head of the file of a recipe, which says how to train it, and its description."""
     path, _ = _find(source)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    head = takewhile(lambda line: line.startswith("#"), lines)
-    return "".join(head), _rows(path)[""][0].get("description", "")
+    return "".join(takewhile(lambda line: line[0] == "#", lines)), _rows(path)[""][0].get("description", "")
 
 
 def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
@@ -233,18 +232,18 @@ def _names(file: Path) -> list[str]:
 
 def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
     """Return each recipe of a file, the file itself as ``""``: its keys, after those of the rows around it."""
-    return dict(_read_rows(file, file.read_bytes()))
+    return _rows_of(file, file.read_bytes())
 
 
 @lru_cache(maxsize=32)
-def _read_rows(file: Path, content: bytes) -> list[tuple[str, list[dict[str, Any]]]]:
+def _rows_of(file: Path, content: bytes) -> dict[str, list[dict[str, Any]]]:
     try:
         tree = yaml.load(decoded(content, file), _LOADER)
     except (yaml.YAMLError, TextError) as error:
         raise RecipeError(f"recipe {file} is not YAML: {_one_line(error)}") from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {file} holds {type(tree).__name__}, not keys and values")
-    return list(_below(file, "", [tree]))
+    return dict(_below(file, "", [tree]))
 
 
 def _below(file: Path, row: str, around: list[Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
