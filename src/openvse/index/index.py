@@ -106,7 +106,7 @@ class Index:
         except BaseException:
             database.close()
             raise
-        manifest = _filled_in(manifest, roots, len(table.ids))
+        manifest = replace(manifest, root=roots[0].path if roots else "", count=len(table.ids))
         return cls(folder, manifest, roots, table, segments, database, is_complete=not unfinished)
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class Index:
 
     def position(self, item_id: str) -> int | None:
         """Return the position of an item; None where the index does not hold it."""
-        place = _bisect(self.table.ids, item_id)
+        place = bisect_left(self.table.ids, encode_id(item_id), key=encode_id)
         return place if place < len(self) and self.table.ids[place] == item_id else None
 
     def image_path(self, position: int) -> Path:
@@ -249,11 +249,3 @@ def _map_segments(
     if placed != len(table.ids):
         raise damaged(folder, f"{len(table.ids) - placed} items have no embeddings")
     return segments
-
-
-def _filled_in(manifest: IndexManifest, roots: Sequence[Root], count: int) -> IndexManifest:
-    return replace(manifest, root=roots[0].path if roots else "", count=count)
-
-
-def _bisect(ids: Sequence[str], item_id: str) -> int:
-    return bisect_left(ids, encode_id(item_id), key=encode_id)

@@ -299,18 +299,14 @@ class IndexWriter:
     def finish(self) -> None:
         """Commit, and note that the indexing is complete; raise IndexFormatError if the disk refuses."""
         waiting = any((self._pending, self._dropped, self._steps, self._notes))
-        changed = waiting or self.first_unfinished or self._is_moved() or self._lacks_words()
+        changed = waiting or self.first_unfinished
+        if (database := self._database) is not None and not changed:
+            changed = not set(self._roots) <= set(database.roots()) or not database.has_words()
         with disk_errors(self._folder):
             if changed and (self._pending or self._database is not None):
                 self._commit(finished=True)
             if self._database is not None:
                 self._publish(MANIFEST)
-
-    def _is_moved(self) -> bool:
-        return self._database is not None and not set(self._roots) <= set(self._database.roots())
-
-    def _lacks_words(self) -> bool:
-        return self._database is not None and not self._database.has_words()
 
     def _go_on(self, before: FoundIndex, dtype: VectorDtype | None) -> None:
         """Go on with an index, if it is one of the same kind."""

@@ -167,14 +167,16 @@ class SearchEngine:
         """
         asked = [queries] if isinstance(queries, str | Query) else list(queries)
         pages = [page or Page()] * len(asked) if page is None or isinstance(page, Page) else list(page)
-        full = [number for number, each in enumerate(asked) if not _is_empty(each)]
+        full = [number for number, each in enumerate(asked) if isinstance(each, Query) or each.strip()]
         if asked and not full:
             raise DataError("all queries are empty: give a sentence that says what the image should show")
         if len(full) < len(asked):
             _logger.warning(
                 "an empty query has no hits (%d of %d are empty)", len(asked) - len(full), len(asked)
             )
-        given = [_as_query(asked[number]) for number in full]
+        given = [
+            Query(each) if isinstance(each, str) else each for each in (asked[number] for number in full)
+        ]
         wanted = [pages[number] for number in full]
         if rerank is None:
             answered = self._answers(given, wanted)
@@ -354,14 +356,6 @@ class SearchEngine:
         if look_up is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]
-
-
-def _as_query(asked: Asked) -> Query:
-    return asked if isinstance(asked, Query) else Query(asked)
-
-
-def _is_empty(asked: Asked) -> bool:
-    return isinstance(asked, str) and not asked.strip()
 
 
 def _answer(
