@@ -121,6 +121,7 @@ def test_it_follows_the_index_and_compares_only_what_is_new(folder: Path) -> Non
     anew = held(folder)
     assert model.embedded == 0
     assert np.array_equal(after["keys"], anew["keys"])
+    assert after["amounts"].dtype == np.float32
     assert after["amounts"] == pytest.approx(anew["amounts"], abs=1e-6)
     assert np.array_equal(after["best_keys"], anew["best_keys"])
     assert found(folder, top_k=80) == slow_order(Index.open(folder), ASKED)

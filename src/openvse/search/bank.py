@@ -160,7 +160,7 @@ def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
         amounts, best, best_rows = measure_attraction(score, len(rows), len(asked), betas)
         return amounts, best, np.append(keys[rows], -1)[best_rows]
 
-    amounts = np.append(held["amounts"], 0)[places]
+    amounts = np.append(held["amounts"], np.float32(0))[places]
     best, best_keys = held["best"].copy(), held["best_keys"].copy()
     _, best[lost], best_keys[lost] = measured(old, lost, ())
     (amounts[new],), new_best, new_keys = measured(new, np.arange(len(queries)), [float(held["beta"])])
