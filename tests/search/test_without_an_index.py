@@ -12,7 +12,7 @@ import pytest
 import torch
 from engine_helpers import name_of, unit, write
 
-from openvse.errors import EngineError, IndexFormatError, MissingItemError
+from openvse.errors import DataError, EngineError, IndexFormatError, MissingItemError
 from openvse.index.manifest import read_manifest
 from openvse.search import Index, Page, Query, SearchEngine, choose_engine, update_engine
 from openvse.similarities import SetMax
@@ -134,6 +134,10 @@ def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.Fi
     assert is_address(str(alone)) and not is_address(str(folder))
     engine = SearchEngine(Words(), read_address(str(alone)))
     assert len(engine.search("a dog", 3)[0]) == 3
+    assert engine.search("00005", 3) == [engine.answer("00005", Page(3, only="looks"))[0].hits]
+    with pytest.raises(DataError, match="no words"):  # as a store keeps none
+        engine.answer("00005", Page(only="words"))
+    assert SearchEngine(Words(), Index.open(folder)).search("00005", 1)[0][0].by != "looks"
     engine.close()
 
 

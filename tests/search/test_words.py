@@ -7,14 +7,18 @@ import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
-from openvse.index.database import Database
+from openvse.index.database import Database, Entry, Root
+from openvse.index.manifest import Item
 from openvse.index.words import REMOVE
-from openvse.search import Index, Page, Query, SearchEngine, build_index, remove_items
+from openvse.index.writer import IndexWriter
+from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.search import Hit, HitReranker, Index, Page, Query, SearchEngine, build_index, remove_items
 from openvse.search.words import DEPTH, WordHits, joined
 from openvse.types import EmbeddingSet
 
@@ -148,6 +152,46 @@ def test_pages_conditions_and_thresholds_hold_for_both(out: Path) -> None:
     assert words(out, "grandma boat", where=("path ~ trip/*",)) == ["trip/DSC0007.png"]
     (answer,) = engine.answer("blue grandma", Page(33, min_score=0.5))
     assert [hit.id for hit in answer.hits] == ["y1.png", "y2.png"]
+
+
+def test_a_probability_is_that_of_looks(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, knots = CalibrationData("x", 60, 60, 60), ((-1.0, 1.0), (-9.0, 9.0), (1.0, 0.0))
+    curve = Calibration("colours-1", data, "logistic", {"logistic": 0.1}, *knots)
+    monkeypatch.setattr(Painter, "calibration", curve, raising=False)
+    engine = SearchEngine(Painter(), Index.open(out))
+    best = engine.answer("blue 2041", Page(3))[0].hits
+    assert [hit.id for hit in best] == ["IMG_2041.png", "y1.png", "y2.png"]
+    assert (best[0].probability or 1) < 0.01
+    sure = engine.answer("blue 2041", Page(3, min_precision=0.5))[0].hits
+    assert [(hit.rank, hit.id) for hit in sure] == [(2, "y1.png"), (3, "y2.png")]
+
+
+def test_a_second_model_ranks_the_joined_order_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scored(
+        _: object, queries: Sequence[Query], results: Sequence[Sequence[Hit]]
+    ) -> list[dict[str, float]]:
+        return [{hit.id: float(hit.rank) for hit in hits[:2]} for hits in results]
+
+    monkeypatch.setattr(HitReranker, "_scores", scored)
+    engine = SearchEngine(Painter(), Index.open(out))
+    (answer,) = engine.answer("blue 2041", Page(3), HitReranker(Mock(spec=TwoTower, calibration=None), top=2))
+    assert [hit.id for hit in answer.hits] == ["y1.png", "IMG_2041.png", "y2.png"]
+    assert (answer.hits[1].by, answer.hits[1].matched) == ("both", ("2041",))
+    assert answer.before == {"IMG_2041.png": 1, "y1.png": 2}
+
+
+def test_the_segments_of_a_clip_are_one_file(model: Painter, tmp_path: Path) -> None:
+    names = [f"{clip}.mp4#t={start},{start + 5}" for clip in ("garden", "party") for start in (0, 5, 10)]
+    with IndexWriter(tmp_path, model=model.fingerprint, roots=[Root(0, "/clips", "")]) as writer:
+        vectors = model.encode_text(["blue"] * 3 + ["green", "red", "green"]).vectors.numpy()
+        writer.append([Entry(Item(name, 0, 1), kind="clip") for name in names], vectors)
+    engine = SearchEngine(model, Index.open(tmp_path))
+    (answer,) = engine.answer("red party", Page(one_per_file=True))
+    assert [(hit.path.name, hit.start, hit.by) for hit in answer.hits] == [
+        ("party.mp4", 5, "both"),
+        ("garden.mp4", 0, "looks"),
+    ]
+    assert len(engine.answer("party", Page(only="words"))[0].hits) == 3
 
 
 def test_the_rarer_its_words_are_the_more_of_a_sentence_an_item_has() -> None:

@@ -289,13 +289,14 @@ def print_answers(
     for one, answer in zip(asked, answers, strict=True):
         typer.echo(one.title)
         for hit in answer.hits:
-            likely = f"{hit.fit:<8}  " if hit.fit else ""
+            fit = "" if hit.matched and hit.fit == "unlikely" else hit.fit  # it is here for its words
+            likely = f"{fit:<8}  " if hit.fit else ""
             if hit.probability is not None and (page.min_precision or page.expected):
                 likely = f"{percent(hit.probability):>5}  "  # they speak of numbers
             name = escaped(hit.id if sentences else hit.path)
             span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
             matched = f"  ({', '.join(hit.matched)})" if hit.matched else ""
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}{escaped(matched)}")
+            typer.echo(f"  {hit.rank:>3}  {hit.score:7.4f}  {likely}{name}{span}{escaped(matched)}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
 
