@@ -11,11 +11,11 @@ from openvse.tasks.recipes import load_recipe
 
 
 def plain(name: str, *left_out: str) -> dict[str, Any]:
-    """Return a recipe without its name and figures, and without some of its sections."""
+    """Return a recipe without its name, description and figures, and without some of its sections."""
     recipe = load_recipe(name)
     assert isinstance(recipe, RetrievalRecipe)
     tree = recipe.to_dict()
-    for path in ("name", "published", *left_out):
+    for path in ("name", "description", "published", *left_out):
         *above, last = path.split(".")
         section = tree
         for key in above:
@@ -91,7 +91,6 @@ def test_hgr_infinity_is_hgr_with_gpo(data: str) -> None:
     hgr, infinity = plain(f"hgr/{data}"), plain(f"hgr_infinity/{data}")
     pools = []
     for recipe in (hgr, infinity):
-        recipe.pop("description", None)
         pools.append([recipe[side]["aggregator"].pop("aggregator") for side in ("image", "text")])
     assert pools == [["attention_pool"] * 2, ["gpo"] * 2]
     assert hgr == infinity
