@@ -207,7 +207,7 @@ def by_images(axes: Axes) -> None:
         ("GPO", GREY, lambda setting: setting == "gpo_adopt/folder_cpu data.text_features=texts"),
     ):
         drawn: defaultdict[int, list[float]] = defaultdict(list)
-        with (ROOT / "recipes" / "folder_results.csv").open() as file:
+        with (ROOT / "studies" / "folder_results.csv").open() as file:
             for row in csv.DictReader(file):
                 if row["source"] == "flickr8k" and chosen(row["setting"]):
                     drawn[int(row["size"])].append(float(row["test_rsum"]))
