@@ -9,13 +9,15 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .DEFAULT_GOAL := test
 
 # torch goes first and by its exact version, so that no other package's looser wish picks the build. The demo installs only what it
-# and the commands of the README use, and leaves compiling to the first import: half a minute in place of two and a half.
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# and the commands of the README use. No package is compiled when it is installed: what is imported is compiled then, and kept, also
+# where the environment says otherwise, because each of the many processes of the tests would compile torch again.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 FOR_DEMO := $(VENV)/for-demo
 $(FOR_DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --no-compile torch==2.13.0
-	$(INSTALL) --no-compile --editable ".[demo,serve]"
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) --editable ".[demo,serve]"
 	touch $@
 
 $(INSTALLED): $(FOR_DEMO)
