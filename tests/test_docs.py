@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
+import typer.testing
 import yaml
 from typer.core import TyperGroup
 
@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 IMAGES = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
 TEXTS = (TEXT_ENCODERS, WORD_SPLITTERS)
+RECIPES = frozenset(list_recipes())
 POOLINGS = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
 PARTS = (*IMAGES, *TEXTS, *POOLINGS, SIMILARITIES, TERMS, MINERS, CRITERIA)
 
@@ -76,13 +77,13 @@ def command_lines() -> list[str]:
 def check_command(line: str) -> None:
     """Parse a command line as the program does; a shipped recipe that it names must be there."""
     _, *words = shlex.split(re.sub(r"--plugin \S+ ", "", line), comments=True)
-    command = typer.main.get_command(app)
+    command = typer.testing._get_command(app)
     context = command.make_context("openvse", words)
     while isinstance(command, TyperGroup):
         name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
         context = command.make_context(name, words, parent=context)
     if "/" in (recipe := context.params.get("recipe", "")):
-        assert recipe in list_recipes(), f"there is no recipe {recipe}"
+        assert recipe in RECIPES, f"there is no recipe {recipe}"
 
 
 @pytest.mark.medium

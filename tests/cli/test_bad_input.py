@@ -286,7 +286,7 @@ def test_a_path_that_cannot_be_written(trained: Path, tmp_path: Path, refused) -
 
 
 def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
-    def interrupted() -> list[str]:
+    def interrupted(within: str = "") -> list[str]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("openvse.specs.list_recipes", interrupted)
@@ -305,7 +305,7 @@ def test_a_model_that_the_memory_cannot_hold(recipe: Path, tmp_path: Path, refus
 
 
 def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -> None:
-    def broken() -> list[str]:
+    def broken(within: str = "") -> list[str]:
         raise EOFError("No data left in file")
 
     monkeypatch.setattr("openvse.specs.list_recipes", broken)
@@ -314,7 +314,7 @@ def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -
 
 
 def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
-    def broken() -> list[str]:
+    def broken(within: str = "") -> list[str]:
         raise OSError("no file is named")
 
     monkeypatch.setattr("openvse.specs.list_recipes", broken)

@@ -58,7 +58,7 @@ def test_search_shows_probabilities_and_takes_a_precision(
     calibrated: Path, trained: Path, tmp_path: Path, invoke: Invoke, refused: Callable[..., str]
 ) -> None:
     index, page = trained / "index", tmp_path / "hits.html"
-    result = invoke("search", calibrated, index, "red sky", "-k", 2, "--html", page)
+    result = invoke("search", calibrated, index, "red sky", "-k", 2, "--only", "looks", "--html", page)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[2] in FITS
     assert page.read_text().count('class="fit"') == 2
@@ -70,7 +70,7 @@ def test_search_shows_probabilities_and_takes_a_precision(
     assert result.stdout.splitlines()[1].split()[3] == "%"  # who gives a number is told numbers
     result = invoke("search", calibrated, index, "red sky", "--min-precision", 0.999)
     assert result.stdout == "red sky\n  no image of probability 0.999\n"
-    assert "precision 0.999 is out of reach in a search of 20 images" in result.stderr
+    assert "precision 0.999 is out of reach among 20 images" in result.stderr
     photo = trained / "album" / "00.png"
     line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
     assert line.startswith("--min-precision only takes sentences as queries")
@@ -90,7 +90,7 @@ def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
     assert len(result.stdout.splitlines()) == 4
     assert result.stdout.splitlines()[1].split()[3] == "%"
     without = refused("search", calibrated, *first[1:], "--rerank", first[0], "--min-precision", 0.01)
-    assert "which this model does not keep" in without
+    assert "which this model does not have" in without
 
 
 @pytest.mark.medium

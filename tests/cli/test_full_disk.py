@@ -110,7 +110,7 @@ def test_extracted_features(album: Path, tmp_path: Path, refused) -> None:
 
 
 def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
-    def refuse() -> list[str]:
+    def refuse(within: str = "") -> list[str]:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("openvse.specs.list_recipes", refuse)

@@ -135,7 +135,7 @@ def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.Fi
     engine = SearchEngine(Words(), read_address(str(alone)))
     assert len(engine.search("a dog", 3)[0]) == 3
     assert engine.search("00005", 3) == [engine.answer("00005", Page(3, only="looks"))[0].hits]
-    with pytest.raises(DataError, match="no words"):  # as a store keeps none
+    with pytest.raises(DataError, match="only=words"):  # as a store keeps none
         engine.answer("00005", Page(only="words"))
     assert SearchEngine(Words(), Index.open(folder)).search("00005", 1)[0][0].by != "looks"
     engine.close()

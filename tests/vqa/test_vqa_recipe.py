@@ -90,7 +90,7 @@ def test_without_the_image_the_rest_is_the_same() -> None:
     ours = load_recipe("score_attention/daquar_grids_cpu").to_dict()
     assert alone["text"]["encoder"] == ours["text"]["encoder"]
     for tree in (alone, ours):
-        for key in ("name", "image", "text", "fusion"):
+        for key in ("name", "description", "image", "text", "fusion"):
             del tree[key]
         for phase in tree["training"]["phases"]:
             del phase["epochs"]  # as many as validation asks for
