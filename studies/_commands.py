@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,34 @@ import numpy as np
 
 from openvse.tasks.runs import find_run
 from openvse.training.records import METRICS, read_records
+
+ROWS = "rows.csv"
+
+
+def options_to_train(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    draw: Callable[[list[dict[str, str]], Path], None],
+    needed: Sequence[str],
+) -> argparse.Namespace | None:
+    """Return the options of a study that keeps a row of each run; with ``--draw``, draw the rows and return None.
+
+    Args:
+        parser: knows the options of the study's own; ``--out`` and ``--draw`` are added.
+        draw: draws rows into a PNG.
+        needed: the options without which nothing can be trained.
+    """
+    parser.add_argument("--out", type=Path, required=True, help=f"folder of the runs and of {ROWS}")
+    parser.add_argument("--draw", type=Path, help=f"draw {ROWS} as a PNG, and train nothing")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.draw is not None:
+        draw(read_rows(options.out / ROWS), options.draw)
+        return None
+    if None in (getattr(options, name) for name in needed):
+        *most, last = (f"--{name}" for name in needed)
+        parser.error(f"give {', '.join(most)} and {last}, or --draw")
+    return options
 
 
 def openvse(*words: str) -> str:

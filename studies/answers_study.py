@@ -20,7 +20,17 @@ from pathlib import Path
 from statistics import mean
 
 import caption_questions
-from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end, validations
+from _commands import (
+    ROWS,
+    append_row,
+    cost_of,
+    draw_line,
+    openvse,
+    options_to_train,
+    read_rows,
+    train_to_the_end,
+    validations,
+)
 from openvse.datasets.question_folder import open_question_folder
 
 COLUMNS = (
@@ -46,16 +56,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=[*WAYS])
     parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.25, 1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of rows.csv")
-    parser.add_argument("--draw", type=Path, help="draw rows.csv as a PNG, and train nothing")
-    options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = options.out / "rows.csv"
-    if options.draw is not None:
-        draw(read_rows(rows), options.draw)
+    if (options := options_to_train(parser, arguments, draw, needed=("flickr8k", "grids"))) is None:
         return
-    if None in (options.flickr8k, options.grids):
-        parser.error("give --flickr8k and --grids, or --draw")
+    rows = options.out / ROWS
     for seed in options.seeds:
         for share in options.shares:
             questions = options.out / "questions" / f"{share:g}_s{seed}"

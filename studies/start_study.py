@@ -28,7 +28,17 @@ from typing import Any
 
 import yaml
 
-from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end, validations
+from _commands import (
+    ROWS,
+    append_row,
+    cost_of,
+    draw_line,
+    openvse,
+    options_to_train,
+    read_rows,
+    train_to_the_end,
+    validations,
+)
 from openvse.training.records import METRICS, read_records
 
 COLUMNS = (
@@ -104,16 +114,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--rate", type=float, default=3.0e-4, help="of adapters and everything: the learning rate"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of rows.csv")
-    parser.add_argument("--draw", type=Path, help="draw rows.csv as a PNG, and train nothing")
-    options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = options.out / "rows.csv"
-    if options.draw is not None:
-        draw(read_rows(rows), options.draw)
+    if (options := options_to_train(parser, arguments, draw, needed=("grids", "texts", "blocks"))) is None:
         return
-    if None in (options.grids, options.texts, options.blocks):
-        parser.error("give --grids, --texts and --blocks, or --draw")
+    rows = options.out / ROWS
     for images in options.sizes:
         for seed in options.seeds:
             data = draw_images(options.flickr8k, images, seed, options.out / "data")
@@ -193,7 +196,7 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
         "evaluate", str(run / "best"), f"flickr8k:{options.flickr8k}", *grids, *texts, "--json", "-q"
     )
     test = json.loads(said)["result"]["report"]["metrics"]
-    known = {(row["way"], row["images"], row["seed"]): row for row in read_rows(options.out / "rows.csv")}
+    known = {(row["way"], row["images"], row["seed"]): row for row in read_rows(options.out / ROWS)}
     start = known.get((FROZEN, str(case.images), str(case.seed)), {}) if before else {}
     tuning = (f"{options.rate:g}", "+".join(map(str, options.epochs))) if before else ("", "")
     return (

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.testing
+import typer.main
 import yaml
 from typer.core import TyperGroup
 
@@ -31,6 +31,7 @@ DOCS = ROOT / "docs"
 IMAGES = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
 TEXTS = (TEXT_ENCODERS, WORD_SPLITTERS)
 RECIPES = frozenset(list_recipes())
+PROGRAM = typer.main.get_command(app)
 POOLINGS = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
 PARTS = (*IMAGES, *TEXTS, *POOLINGS, SIMILARITIES, TERMS, MINERS, CRITERIA)
 
@@ -77,7 +78,7 @@ def command_lines() -> list[str]:
 def check_command(line: str) -> None:
     """Parse a command line as the program does; a shipped recipe that it names must be there."""
     _, *words = shlex.split(re.sub(r"--plugin \S+ ", "", line), comments=True)
-    command = typer.testing._get_command(app)
+    command = PROGRAM
     context = command.make_context("openvse", words)
     while isinstance(command, TyperGroup):
         name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])

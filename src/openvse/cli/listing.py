@@ -41,8 +41,8 @@ def recipe_facts(names: Sequence[str]) -> list[dict[str, Any]]:
         tree, data = read_recipe(name), name.rpartition("/")[2]
         own = data.split("_")[0] in ("folder", "clips", "adapted", "finetune")
         use = "own" if own else "here" if data.endswith("_cpu") or "flickr8k" in data else "paper"
-        facts.append({"name": name, "use": use, "description": tree.get("description", "")})
-        facts[-1]["published"] = tree.get("published") or []
+        described, published = tree.get("description", ""), tree.get("published") or []
+        facts.append({"name": name, "use": use, "description": described, "published": published})
     return facts
 
 

@@ -47,10 +47,11 @@ class WordHits:
         matched: dict[str, tuple[str, ...]] = defaultdict(tuple)
         shares: dict[str, float] = defaultdict(float)
         rarity = {word: math.log1p(count / len(ids)) for word, ids in items.items() if ids}
+        whole = sum(rarity.values())
         for word, value in rarity.items():
             for item_id in items[word]:
                 matched[item_id] += (word,)
-                shares[item_id] += value / sum(rarity.values())
+                shares[item_id] += value / whole
         best = sorted(shares, key=lambda each: (-round(shares[each], 6), each))[:MOST]
         return cls({each: round(shares[each], 6) for each in best}, {each: matched[each] for each in best})
 

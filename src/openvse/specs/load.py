@@ -235,7 +235,7 @@ def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
     return _rows_of(file, file.read_bytes())
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)  # more than all shipped files
 def _rows_of(file: Path, content: bytes) -> dict[str, list[dict[str, Any]]]:
     try:
         tree = yaml.load(decoded(content, file), _LOADER)
