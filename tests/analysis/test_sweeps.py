@@ -116,7 +116,7 @@ def test_words_become_axes() -> None:
             parse_axes([word], ())
     with pytest.raises(OpenVSEError, match="--seeds"):
         parse_axes(["seed=1"], ())
-    for setting in ("x", ":a=1", "x=1"):
+    for setting in ("x", ":a=1", "x=1", "x=:a=1", "=x:a=1"):
         with pytest.raises(OpenVSEError, match="--setting"):
             parse_axes([], [setting])
     for text in ("0.5", "-1", "1,x", "1,1", ""):
@@ -138,6 +138,15 @@ def test_settings_change_several_keys(recipe: Path) -> None:
     assert rows["Tri"]["image"]["aggregator"]["num_views"] == 1
     assert rows["Avg"]["objective"]["bound"]["name"] == "multi_view_average"
     assert [row["objective"]["bound"].get("weight", 1) for row in rows.values()] == [0, 0, 1, 1]
+
+
+def test_settings_with_labels_make_an_axis_each() -> None:
+    rows, ks = sweep_of(settings=("full:", "plain:a=1", "K=1:k=1", "K=2:k=2,j=2")).axes
+    assert (rows.label, rows.values, rows.overrides) == ("setting", ("full", "plain"), ((), ("a=1",)))
+    assert (ks.label, ks.numbers, ks.overrides) == ("K", [1, 2], (("k=1",), ("k=2", "j=2")))
+    for twice in (("K=1:k=1", "K=1:k=2"), ("full:", "full:a=1")):
+        with pytest.raises(OpenVSEError):
+            parse_axes([], twice)
 
 
 def swept(sweep: Sweep, *rsums: float, views: float | None = None) -> list[Swept]:

@@ -13,7 +13,7 @@ Invoke = Callable[..., object]
 Refused = Callable[..., str]
 
 KINDS = (
-    "coefficients", "training", "attention", "hits", "answers", "views", "captions", "embeddings", "suspicious",
+    "coefficients", "training", "attention", "hits", "answers", "views", "captions", "embeddings",
 )  # fmt: skip
 
 
@@ -21,7 +21,7 @@ KINDS = (
 def test_the_help_lists_every_kind(invoke: Invoke) -> None:
     text = invoke("analyze", "--help").output
     assert max(map(len, text.splitlines())) <= 80
-    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == {*KINDS, "sweeps", "--help"}
+    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == {*KINDS, "--help"}
     for kind in KINDS:
         assert max(map(len, invoke("analyze", kind, "--help").output.splitlines())) <= 80
 
@@ -93,12 +93,3 @@ def test_a_sweep_goes_on(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
     ]
     (store,) = (tmp_path / "runs" / "stores").iterdir()
     assert (store / "features").is_dir()
-
-
-@pytest.mark.slow
-def test_suspicious_captions_of_a_folder(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    words = ["--on", trained / "album", "--split", "all", "--folds", 2, "--swap", 0.2, "--out", tmp_path]
-    result = invoke("analyze", "suspicious", trained / "tiny.yaml", *words)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("exchanged")
-    assert "Suspicious captions" in (tmp_path / "suspicious.html").read_text()

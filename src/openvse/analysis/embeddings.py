@@ -16,7 +16,6 @@ from torch import Tensor
 from openvse.analysis.hits import QueryHits, find_hits
 from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
-from openvse.analysis.uncertainty import draw_uncertainty, percentiles, uncertain_items, uncertain_table
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, install
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 NAME = "embeddings"
 K = 10
 GROUPS = 5
-UNCERTAINTY = "percentile of its uncertainty"
 _ITEMS = 4000
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 
@@ -153,8 +151,6 @@ def analyze_embeddings(
 ) -> Analysis:
     """Measure alignment, uniformity and hubs, recall by the length of captions and by their rarest word.
 
-    If embeddings are distributions, also which images and captions are the most uncertain, and recall by uncertainty.
-
     Args:
         embedded: the same corpus as each model embeds it.
         training: captions of the training split, in which words are counted; without them, those of the corpus.
@@ -176,19 +172,9 @@ def analyze_embeddings(
         each.name: [recall_by_group(first_hits, values, what) for values, what in kinds]
         for each, first_hits in zip(embedded, hits, strict=True)
     }
-    uncertain = uncertain_items(embedded)
-    for each, first_hits in zip(embedded, hits, strict=True):
-        if each.name in uncertain:
-            places_of = percentiles(uncertain[each.name]["text"])
-            groups[each.name].append(recall_by_group(first_hits, places_of, UNCERTAINTY))
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
     figures = {"": lambda: _draw(occurrence, groups)}
-    tables = {}
-    if uncertain:
-        recalls = {name: {g.label: g.recall for g in groups[name][-1]} for name in uncertain}
-        tables["uncertainty"] = uncertain_table(embedded, uncertain)
-        figures["uncertainty"] = lambda: draw_uncertainty(uncertain, recalls)
     if places:
         figures["map"] = lambda: draw_map(embedded, seed)
     return Analysis(
@@ -198,7 +184,6 @@ def analyze_embeddings(
             "": table,
             "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(corpus, occurrence)),
             "recall": Table(("model", "by", "group", "captions", f"R@{K}"), grouped),
-            **tables,
         },
         figures,
         warnings=warnings_of(embedded),

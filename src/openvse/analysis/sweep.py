@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,27 @@ import numpy as np
 
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
-from openvse.analysis.trainings import SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus, digest_of_pairs
+from openvse.encoders import TokenStatesEncoder
 from openvse.errors import OpenVSEError, nearest
-from openvse.evaluation import Metrics, evaluate
+from openvse.evaluation import EmbeddedCorpus, Metrics, embed_corpus, evaluate
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
+from openvse.features import FeatureStore, extract_features, extract_text_features, open_store
 from openvse.files import locked, made, read_text, write_whole
+from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
+from openvse.pipeline import WorkProgress, tell_skipped
+from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
-from openvse.training.records import Watcher
+from openvse.tasks.load import load_as
+from openvse.tasks.recipes import load_recipe
+from openvse.tasks.run import train
+from openvse.training.inputs import AUTO
+from openvse.training.records import Silent, Watcher
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
@@ -47,7 +55,6 @@ _RANKS = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", 
 METRICS = ("rsum", *RECALLS, *_RANKS, VIEW_COSINE)
 """The metrics that a sweep can draw; of ranks, less is better."""
 
-_NUMBERED = re.compile(r"(?P<label>[^=]+)=(?P<number>[^=]+)$")
 _LONGEST_NAME = 200
 _MOST_TICKS = 25
 
@@ -154,8 +161,8 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
 
     Args:
         words: ``key=value``, or ``key=value,value`` to vary the key. Commas in brackets or quotes belong to a value.
-        settings: values of several keys that change together, ``NAME:key=value,key=value``. If all names are
-            ``LABEL=NUMBER`` with one label, they are numbers on an axis of this label.
+        settings: values of several keys that change together, ``NAME:key=value,key=value``. Names ``LABEL=VALUE`` with
+            one label make an axis of this label, and all other names make one more axis.
 
     Raises:
         OpenVSEError: a value is empty or given twice, a setting has another form, or the seed is among the words.
@@ -174,7 +181,7 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
             raise OpenVSEError(f"{word}: {key} is varied twice; give all of its values at once")
         axes.append(Axis(key, _distinct(values, word), tuple((f"{key}={value}",) for value in values)))
     if settings:
-        axes.append(_named(settings))
+        axes += _named(settings)
     # Without anything to vary, the seeds of the recipe itself are trained.
     return tuple(shared), tuple(axes) or (Axis("setting", ("recipe",), ((),)),)
 
@@ -187,20 +194,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(map(int, _distinct([str(int(word)) for word in words], f"--seeds {text}")))
 
 
-def _named(settings: Sequence[str]) -> Axis:
-    names, overrides = [], []
+def _named(settings: Sequence[str]) -> list[Axis]:
+    by_label: dict[str, dict[str, tuple[str, ...]]] = {}
     for text in settings:
         name, colon, changes = text.partition(":")
-        if not name.strip() or not colon:
+        label, equals, value = name.strip().rpartition("=")
+        if not value or not colon or (equals and not label):
             raise OpenVSEError(f"--setting {text!r} cannot be read: write NAME:KEY=VALUE,KEY=VALUE")
-        names.append(name.strip())
-        overrides.append(tuple(each.strip() for each in _split(changes) if changes.strip()))
-    values, label = _distinct(names, "--setting"), "setting"
-    parts = [_NUMBERED.match(name) for name in names]
-    labels = {part["label"] for part in parts if part and number_in(part["number"]) is not None}
-    if all(parts) and len(labels) == 1:
-        label, values = labels.pop(), tuple(part["number"] for part in parts if part)
-    return Axis(label, values, tuple(overrides))
+        axis = by_label.setdefault(label or "setting", {})
+        if value in axis:
+            raise OpenVSEError(f"--setting {text!r}: {name.strip()} is given twice; give each name once")
+        axis[value] = tuple(each.strip() for each in _split(changes) if each.strip())
+    return [Axis(label, (*values,), (*values.values(),)) for label, values in by_label.items()]
 
 
 def _split(text: str) -> list[str]:
@@ -267,7 +272,75 @@ def run_sweep(
 
 
 def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ()) -> RetrievalRecipe:
-    return retrieval_recipe(sweep.recipe, [*sweep.overrides, *setting.overrides, f"seed={seed}", *more])
+    recipe = load_recipe(sweep.recipe, [*sweep.overrides, *setting.overrides, f"seed={seed}", *more])
+    if not isinstance(recipe, RetrievalRecipe):
+        raise OpenVSEError(
+            f"recipe {recipe.name} is for the task {recipe.task}: name one of retrieval; 'openvse recipes' lists them"
+        )
+    return recipe
+
+
+@dataclass(frozen=True)
+class SharedStores:
+    """Stores, and the overrides of a recipe that name them.
+
+    Attributes:
+        images: the local features of the images; None if they are decoded.
+        texts: the token states of the texts; None if the text model reads them.
+        overrides: ``data.features=...`` and ``data.text_features=...``.
+    """
+
+    images: FeatureStore | None
+    texts: FeatureStore | None
+    overrides: tuple[str, ...]
+
+    def embed(self, model: TwoTower, corpus: Corpus) -> EmbeddedCorpus:
+        """Embed a corpus by a model that was trained with these stores."""
+        return embed_corpus(model, corpus, self.images, text_features=self.texts)
+
+
+def share_stores(
+    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None = None
+) -> SharedStores:
+    """Open the stores that a recipe names, and extract once below ``folder`` what it would extract for each run.
+
+    Raises:
+        StoreError: a store does not fit the encoders of the recipe.
+    """
+    model = build_model(recipe, captions=corpus.captions, seed=recipe.seed)
+    images, texts, overrides = None, None, []
+
+    def extracted(state: WorkProgress) -> None:
+        if progress is not None:
+            progress(f"extracting {state.unit}", state.done, state.total)
+
+    where = recipe.data.features
+    if where == AUTO and not model.image.encoder.fine_tune:
+        where = str(folder / "features")
+        listed = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
+        report = extract_features(model.image.encoder.backbone, listed, Path(where), progress=extracted)
+        tell_skipped(report.failed)
+    if where not in (None, AUTO):
+        images = open_store(Path(str(where)), model.image.encoder)
+        overrides.append(f"data.features={Path(str(where)).resolve()}")
+    where, encoder = recipe.data.text_features, model.text.encoder
+    if isinstance(encoder, TokenStatesEncoder):
+        if where == AUTO and encoder.why_not_stored() is None:
+            where = str(folder / "text_features")
+            extract_text_features(encoder, corpus.captions, Path(where), progress=extracted)
+        if where not in (None, AUTO):
+            texts = open_store(Path(str(where)), encoder)
+    if texts is not None:
+        overrides.append(f"data.text_features={texts.path.resolve()}")
+    return SharedStores(images, texts, tuple(overrides))
+
+
+class _Once:
+    """Tells a watcher each note and each warning once: trainings on the same data say the same about it."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.started, self.step, self.epoch = watcher.started, watcher.step, watcher.epoch
+        self.note, self.warn = cache(watcher.note), cache(watcher.warn)
 
 
 class _Runs:
@@ -275,7 +348,7 @@ class _Runs:
 
     def __init__(self, sweep: Sweep, watcher: Watcher | None, progress: OnProgress | None) -> None:
         self._sweep, self._progress = sweep, progress
-        self._trainings = Trainings(watcher)
+        self._watcher = _Once(watcher or Silent())
         self._shared: dict[str, tuple[Corpus, SharedStores, dict[str, str]]] = {}
 
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
@@ -287,7 +360,9 @@ class _Runs:
         asked = {"recipe": recipe.to_dict(), "split": sweep.split, "data": digests}
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
-        model = self._trainings.best(recipe, folder, place)
+        self._watcher.note(place)
+        run = train(recipe, folder, resume=True, same_data=True, watcher=self._watcher)
+        model = load_as(TwoTower, run.best)
         cached = stores.embed(model, corpus.split(sweep.split))
         report = evaluate(cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0)
         metrics = dict(report.metrics)

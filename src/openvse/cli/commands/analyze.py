@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.commands.train import Overrides
-from openvse.cli.completion import complete_recipe
 from openvse.cli.options import AllowOutside, Device, Json, On, QueryBankSplit, Split, Stores, read_query_bank
-from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -42,13 +39,6 @@ Images: TypeAlias = Annotated[
     typer.Option(min=1, help="Take only so many images, spread evenly over the split. Default: all."),
 ]
 Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Seed of what is drawn at random.")]
-Recipe: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
-    ),
-]
-RESUME = "what is trained is kept; run the same command again to continue"
 
 
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
@@ -312,86 +302,6 @@ def training(
 
     begin(out, NAME, overwrite=overwrite)
     finish(analyze_training(runs, metric), out, overwrite=overwrite, as_json=as_json)
-
-
-@analyze_app.command()
-def sweeps(
-    folders: Annotated[
-        list[str], typer.Argument(help="Folders of 'openvse sweep'. NAME=FOLDER names one in the figures.")
-    ],
-    out: Out,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Key that all sweeps vary, as the axis; give it several times. Default: a point for each sweep."
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option(help="What to draw, as for 'openvse sweep'; give it several times.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Finished sweeps side by side: a metric over a key, with the spread over all other settings."""
-    from openvse.analysis.sweep import check_metrics
-    from openvse.analysis.sweeps import NAME, analyze_sweeps, open_sweeps
-
-    begin(out, NAME, overwrite=overwrite)
-    analysis = analyze_sweeps(open_sweeps(folders), over or (), check_metrics(metric or ()))
-    finish(analysis, out, overwrite=overwrite, as_json=as_json)
-
-
-@analyze_app.command()
-@going_on(RESUME)
-def suspicious(
-    recipe: Recipe,
-    on: On,
-    out: Out,
-    overrides: Overrides = None,
-    split: Split = "train",
-    images: Annotated[
-        int | None, typer.Option(min=1, help="Examine only so many images, spread evenly.")
-    ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Number of parts; a model is trained without each.")] = 3,
-    count: Annotated[int, typer.Option(min=1, help="Captions on the page.")] = 100,
-    swap: Annotated[
-        float,
-        typer.Option(
-            min=0, max=0.5, help="Check: exchange this share of the captions, and measure precision."
-        ),
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and of --swap.")] = 0,
-    allow_outside: AllowOutside = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Training captions that models, trained without them, find far from their image.
-
-    RECIPE trains one model without each fold; data.features and data.text_features can name stores.
-    """
-    from openvse.analysis.opening import open_split
-    from openvse.analysis.suspicious import (
-        NAME,
-        FoldPlan,
-        analyze_suspicious,
-        cut_folds,
-        score_folds,
-        swap_captions,
-    )
-    from openvse.cli.progress import TrainingBar, bar
-    from openvse.training.kind import Request
-
-    begin(out, NAME, overwrite=overwrite)
-    corpus = open_split(Request(on, split, allow_outside=allow_outside), images)
-    exchanged = None
-    if swap:
-        corpus, exchanged = swap_captions(corpus, swap, seed)
-    runs = out / ("folds_swapped" if swap else "folds")
-    plan = FoldPlan(recipe, tuple(overrides or ()), corpus, cut_folds(corpus, folds, seed), runs)
-    with bar() as progress:
-        scores = score_folds(plan, TrainingBar(progress), progress.show)
-    analysis = analyze_suspicious(corpus, scores, count=count, exchanged=exchanged)
-    finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
 def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:

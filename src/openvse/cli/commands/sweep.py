@@ -7,11 +7,18 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.commands.analyze import RESUME, Out, Overwrite, Recipe, begin, finish
-from openvse.cli.completion import complete_override
+from openvse.cli.commands.analyze import Out, Overwrite, begin, finish
+from openvse.cli.completion import complete_override, complete_recipe
 from openvse.cli.options import Json
 from openvse.cli.stopping import going_on
 
+RESUME = "what is trained is kept; run the same command again to continue"
+Recipe: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
+    ),
+]
 Values: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
@@ -26,7 +33,7 @@ Settings: TypeAlias = Annotated[
     typer.Option(
         "--setting",
         help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE; give it several times. "
-        "LABEL=NUMBER as the names makes them an axis of numbers.",
+        "Names LABEL=VALUE with one label make an axis of this label.",
     ),
 ]
 Drawn: TypeAlias = Annotated[
