@@ -69,10 +69,6 @@ SLOPES = (
     per_image("index again when nothing is new (5.5 µs a file)", "s", 0.548 / 1e5),
     per_image("one exact query, 512, float16", "s", 0.047e-6),
     per_image("one query with the engine int8", "s", 0.0419e-6),
-    per_image(
-        "build the graph of Qdrant Edge, 512 (26 minutes a million)", "core hours", CORES * 1530e-6 / HOUR
-    ),
-    per_image("its memory, 512", "GB", 3.22e3 / GB),
 )
 
 COLLECTIONS = (

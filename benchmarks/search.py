@@ -1,7 +1,7 @@
 """The exact engine beside one pass over the vectors and the bare matrix product; adding an image; the other engines.
 
     python benchmarks/search.py [--items 100000] [--dim 1024] [--repeats 11] [--only products adding engines]
-                                [--engines exact int8 qdrant_edge pgvector faiss_flat faiss_hnsw usearch hnswlib]
+                                [--engines exact int8 pgvector faiss_flat faiss_hnsw usearch hnswlib]
                                 [--place FOLDER] [--rows FILE]
 
 All sides of the first table take turns in one run. The second says what it costs to add one item to an index of so
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--only", nargs="+", default=["products", "adding", "engines"])
-    parser.add_argument("--engines", nargs="+", default=["exact", "int8", "qdrant_edge"])
+    parser.add_argument("--engines", nargs="+", default=["exact", "int8"])
     parser.add_argument("--place", type=Path)
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")

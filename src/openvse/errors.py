@@ -71,10 +71,6 @@ class EngineError(OpenVSEError):
     """The engine of an index cannot be reached, refuses, or cannot serve the model."""
 
 
-class EngineBusyError(EngineError):
-    """Another process has the data of an engine open, and only one can."""
-
-
 class TrainingError(OpenVSEError):
     """Training cannot start or continue (a NaN loss, a run folder that belongs to another recipe)."""
 

@@ -15,28 +15,28 @@ from openvse.index.manifest import read_manifest
 def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, invoke, refused) -> None:
     model, album, out = trained / "run" / "best", tmp_path / "album", tmp_path / "index"
     shutil.copytree(trained / "album", album, copy_function=shutil.copy2)
-    result = invoke("index", model, album, "--out", out, "--engine", "qdrant_edge", "--check")
+    result = invoke("index", model, album, "--out", out, "--engine", "int8", "--check")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1:] == [
-        "engine qdrant_edge: 20 items put, 0 removed",
-        "recall@10 of qdrant_edge against the exact engine: 1.000 (100 queries)",
+        "engine int8: 20 items put, 0 removed",
+        "recall@10 of int8 against the exact engine: 1.000 (100 queries)",
     ]
     asked = ("search", out, "a red sky", "above", album / "03.png", "-k", 4)
     found = invoke(*asked)
     assert (found.exit_code, found.stderr) == (0, "")
     assert found.stdout == invoke(*asked, "--engine", "exact").stdout != ""
-    assert "has the engine qdrant_edge, not int8" in refused(*asked, "--engine", "int8")
+    assert "has the engine int8, not qdrant" in refused(*asked, "--engine", "qdrant")
 
     (album / "03.png").unlink()
     result = invoke("index", model, album, "--out", out, "--json")
-    engine = {"name": "qdrant_edge", "put": 0, "removed": 1, "recall": None}
+    engine = {"name": "int8", "put": 0, "removed": 1, "recall": None}
     assert json.loads(result.stdout)["result"]["engine"] == engine
 
     # Everything is embedded anew for another folder: the engine stays, its data go.
     place = read_manifest(out).engine["place"]
     shutil.copytree(album, tmp_path / "other", copy_function=shutil.copy2)
     result = invoke("index", model, tmp_path / "other", "--out", out, "--overwrite")
-    assert "engine qdrant_edge: 19 items put, 0 removed" in result.stdout
+    assert "engine int8: 19 items put, 0 removed" in result.stdout
     assert not (out / place).exists()
     result = invoke("index", model, tmp_path / "other", "--out", out, "--engine", "exact")
     assert (result.exit_code, read_manifest(out).engine) == (0, None)

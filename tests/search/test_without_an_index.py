@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,12 +11,13 @@ import pytest
 import torch
 from engine_helpers import name_of, unit, write
 
+from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import DataError, EngineError, IndexFormatError, MissingItemError
 from openvse.index.manifest import read_manifest
 from openvse.search import Index, Page, Query, SearchEngine, choose_engine, update_engine
 from openvse.similarities import SetMax
 from openvse.stores import StoreAddress
-from openvse.stores.choice import is_address, read_address
+from openvse.stores.choice import read_address
 from openvse.stores.pgvector import PgvectorStore
 from openvse.types import EmbeddingSet
 
@@ -52,7 +52,7 @@ def postgres() -> Iterator[str]:
         server.cleanup()
 
 
-@pytest.fixture(params=["qdrant_edge", "qdrant", "pgvector"])
+@pytest.fixture(params=["qdrant", "pgvector"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -60,15 +60,13 @@ def name(request: pytest.FixtureRequest) -> str:
 def filled(folder: Path, name: str, request: pytest.FixtureRequest, num_embeddings: int = 1) -> StoreAddress:
     """Fill an engine from an index of random embeddings."""
     url = {"pgvector": "postgres"}.get(name)
-    address = str(request.getfixturevalue(url)) if url else ":memory:" if name == "qdrant" else None
+    address = str(request.getfixturevalue(url)) if url else LOCAL
     write(folder, range(60), unit(60, num_embeddings))
     choose_engine(folder, name, address)
     update_engine(folder, url=address)
     request.addfinalizer(lambda: choose_engine(folder, "exact"))
     place = (read_manifest(folder).engine or {})["place"]
-    if name == "qdrant_edge":
-        return read_address(str(folder / place))
-    return read_address(f"{address}&table={place}" if name == "pgvector" else f"qdrant://:memory:/{place}")
+    return read_address(f"{address}&table={place}" if name == "pgvector" else f"{LOCAL}/{place}")
 
 
 @pytest.mark.medium
@@ -121,18 +119,15 @@ def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureReques
     other.fingerprint = "random-2"
     with pytest.raises(IndexFormatError, match="filled"):
         SearchEngine(other, address)
-    unknown = read_address("qdrant://:memory:/openvse_0123456789ab")
+    unknown = read_address(f"{LOCAL}/openvse_0123456789ab")
     with pytest.raises(EngineError, match="openvse_0123456789ab"):
         SearchEngine(Words(), unknown)
 
 
 @pytest.mark.medium
-def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_an_engine_alone_has_no_words(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "index"
-    address = filled(folder, "qdrant_edge", request)
-    alone = shutil.copytree(address.path, tmp_path / "alone" / "points")
-    assert is_address(str(alone)) and not is_address(str(folder))
-    engine = SearchEngine(Words(), read_address(str(alone)))
+    engine = SearchEngine(Words(), filled(folder, "qdrant", request))
     assert len(engine.search("a dog", 3)[0]) == 3
     assert engine.search("00005", 3) == [engine.answer("00005", Page(3, only="looks"))[0].hits]
     with pytest.raises(DataError, match="only=words"):  # as a store keeps none

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.cli.commands.serve import Compute, load_answerer, load_second, load_served, source_of
 from openvse.cli.options import Reranking
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
@@ -24,7 +25,6 @@ from openvse.serving import Settings
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.stores import StoreAddress
-from openvse.stores.choice import read_address
 from tests.conftest import draw_photo
 from tests.runtime.colour_export import COLOURS, write_export
 from tests.serving.conftest import Place, client_of, png
@@ -37,16 +37,13 @@ def filled(place: Place, name: str, url: str | None = None) -> StoreAddress:
     choose_engine(place.index, name, url)
     update_engine(place.index, url=url)
     noted = (read_manifest(place.index).engine or {})["place"]
-    return read_address(f"qdrant://:memory:/{noted}" if url else str(place.index / noted))
+    return StoreAddress(name, noted, url or "", url or "", place.index)
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("name", "url"), [("qdrant", ":memory:"), ("qdrant_edge", None)])
-def test_an_engine_is_served_like_its_index(
-    name: str, url: str | None, own_place: Place, model: TwoTower
-) -> None:
+def test_an_engine_is_served_like_its_index(own_place: Place, model: TwoTower) -> None:
     exact = SearchEngine(model, Index.open(own_place.index), engine="exact")
-    source = Source(filled(own_place, name, url))
+    source = Source(filled(own_place, "qdrant", LOCAL))
     with client_of(Service(source, model, Settings())) as client:
         reply = client.get("/api/search", params={"q": "a red dog runs", "top_k": 3}).json()
         assert [hit["id"] for hit in reply["hits"]] == [
@@ -107,7 +104,7 @@ def test_a_server_follows_an_index_and_then_its_engine(own_place: Place, model: 
 
 @pytest.mark.medium
 def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: TwoTower) -> None:
-    address = filled(own_place, "qdrant", ":memory:")
+    address = filled(own_place, "qdrant", LOCAL)
     moved = own_place.photos.rename(own_place.photos.parent / "moved")
     with client_of(Service(Source(address), model, Settings())) as client:
         assert client.get("/api/info").json()["shows"] is False
@@ -124,7 +121,7 @@ def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: 
 def test_an_engine_that_fails_is_opened_anew(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Source(filled(own_place, "qdrant", ":memory:"))
+    source = Source(filled(own_place, "qdrant", LOCAL))
     settings = Settings(reload_s=0.02)
     broken = True
     ask = StoreCatalogue._ask
@@ -176,8 +173,8 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     assert source == Source(own_place.index, "exact")
     loaded, named = load_served(source, folder, Compute())
     assert (loaded.fingerprint, named) == (model.fingerprint, folder)
-    address = filled(own_place, "qdrant_edge")
-    word = str(address.path)
+    address = filled(own_place, "qdrant", LOCAL)
+    word = f"{LOCAL}/{address.name}"
     source = source_of(word, folder, own_place.photos, None)
     assert isinstance(source.place, StoreAddress) and source.images == own_place.photos
     with pytest.raises(OpenVSEError, match="--model"):
@@ -240,7 +237,7 @@ def test_the_engine_of_an_index_is_served_with_an_exported_model(painted: tuple[
 @pytest.mark.medium
 def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
     export, index = painted
-    address = filled(Place(index, index), "qdrant", ":memory:")
+    address = filled(Place(index, index), "qdrant", LOCAL)
     with client_of(Service(Source(address), OnnxModel(export), Settings())) as client:
         hits = client.get("/api/search", params={"q": "green"}).json()["hits"]
         assert [hit["rank"] for hit in hits] == [1, 2, 3] and hits[0]["id"] == "green.png"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from colour_model import ColourModel
+from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import EngineError
 from openvse.search import Index, SearchEngine, choose_engine, update_engine
 from openvse.stores import STORES, ItemFacts, Store, StoreAddress, StoreKind, Within
@@ -68,7 +69,7 @@ def postgres() -> Iterator[str]:
 def test_our_stores_keep_the_contract(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = ""
     if name in ("pgvector", "qdrant"):
-        url = request.getfixturevalue("postgres") if name == "pgvector" else ":memory:"
+        url = request.getfixturevalue("postgres") if name == "pgvector" else LOCAL
     check_store(STORES.get(name), StoreAddress(name, "openvse_0123456789ab", url, url, tmp_path))
 
 

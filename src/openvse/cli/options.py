@@ -194,7 +194,7 @@ Engine: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="ENGINE",
-        help="What finds the nearest embeddings: exact; int8 or qdrant_edge in the index folder; or the URL of a "
+        help="What finds the nearest embeddings: exact; int8, in the index folder; or the URL of a "
         "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. By default that of the index. "
         "A password in the URL is never written; OPENVSE_ENGINE_URL may hold the URL.",
     ),

@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from openvse.errors import EngineBusyError, EngineError, IndexFormatError, MissingItemError
+from openvse.errors import EngineError, IndexFormatError, MissingItemError
 from openvse.index.conditions import Condition, all_of, allowed_items
 from openvse.index.database import add_functions, encode_id
 from openvse.index.index import Index, places_among
@@ -148,7 +148,8 @@ class IndexCatalogue(Catalogue):
         searcher: what finds the best items.
 
     Raises:
-        EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.
+        EngineError: the index has another engine, its server cannot be reached, or it cannot serve the model. Without
+            the engine's folder, or where that is damaged, the search is exact.
     """
 
     def __init__(
@@ -321,7 +322,8 @@ def open_searcher(
             with its secrets. None takes that of the index, and its URL from the index and the environment.
 
     Raises:
-        EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.
+        EngineError: the index has another engine, its server cannot be reached, or it cannot serve the model. Without
+            the engine's folder, or where that is damaged, the search is exact.
     """
     name, url = split_engine(engine)
     choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
@@ -338,10 +340,12 @@ def open_searcher(
     state = EngineState.read(state_file(index.path, choice))
     try:
         store = open_store(choice.address(index.path, url), shape)
-    except EngineBusyError as error:
-        if engine is not None:
+        if not choice.url and store.num_points() < state.num_items * shape[0]:
+            raise EngineError(f"the engine's folder {index.path / choice.place} is damaged")
+    except (EngineError, OSError) as error:
+        if choice.url:
             raise
-        _logger.warning("%s; the search is exact", error)
+        _logger.warning("%s; the search is exact: run 'openvse index' again, which mends it", error)
         return exact
     return StoreSearch(choice.name, index, store, state, exact, is_linear=exact.is_inner)
 

@@ -14,7 +14,7 @@ from openvse.index.build import build_index
 from openvse.media.names import escaped
 from openvse.pipeline import WorkProgress
 from openvse.search.bank import bring_bank
-from openvse.stores.following import bring_engine, plan_engine
+from openvse.stores.following import plan_engine, update_engine
 
 _OPTIONS: dict[str, Any] = {
     "step": 300,  # changes count together until nothing more comes for so many milliseconds
@@ -97,7 +97,8 @@ class FolderWatch:
             change = plan_engine(self._index, model=self._model)
             report = build_index(self._model, self._folders(), self._index, progress=self._go_on)
             bring_bank(self._index, self._model)
-            bring_engine(self._index, change)
+            change.apply(self._index)
+            update_engine(self._index, url=change.url)
         except _EndedError:
             return True
         except Exception as error:  # whatever it is, the server goes on

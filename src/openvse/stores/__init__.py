@@ -77,9 +77,6 @@ STORES: Registry[Store] = Registry(
     "store",
     {
         "int8": StoreKind("openvse.stores.int8:Int8Store"),
-        "qdrant_edge": StoreKind(
-            "openvse.stores.qdrant_edge:QdrantEdgeStore", extra="qdrant", filters=_FILTERS
-        ),
         "qdrant": StoreKind(
             "openvse.stores.qdrant:QdrantStore",
             extra="qdrant",

@@ -14,10 +14,8 @@ from openvse.stores import STORES, StoreKind, kind_of
 from openvse.stores.base import CatalogueStore, StoreAddress
 
 URL_VARIABLE = "OPENVSE_ENGINE_URL"
-MEMORY = ":memory:"
-"""The URL of Qdrant's own mode for tests, which lasts as long as the process."""
-
-PLACE = re.compile(r"openvse_[0-9a-f]{8,}")
+PREFIX = "openvse_"
+PLACE = re.compile(PREFIX + r"[0-9a-f]{8,}")
 """The names of the collections, tables and folders that openvse makes."""
 
 _SECRET = re.compile("pass|key|secret|token|pwd", re.IGNORECASE)
@@ -64,7 +62,7 @@ class EngineChoice:
             raise EngineError(
                 f"the engine {name} is in the folder of the index and has no URL: leave the URL out"
             )
-        return cls(name, public_url(url or ""), f"openvse_{secrets.token_hex(6)}")
+        return cls(name, public_url(url or ""), f"{PREFIX}{secrets.token_hex(6)}")
 
     @classmethod
     def of(cls, noted: dict[str, str] | None) -> EngineChoice:
@@ -100,15 +98,13 @@ class EngineChoice:
 
 def split_engine(engine: str | None) -> tuple[str | None, str | None]:
     """Return the name of an engine and the URL of its server, of a name or a URL."""
-    if engine is None or ("://" not in engine and engine != MEMORY):
+    if engine is None or "://" not in engine:
         return engine, None
     return named_by(engine), engine
 
 
 def named_by(url: str) -> str:
     """Return the name of the store that a URL's scheme names; raise EngineError where there is none."""
-    if url == MEMORY:
-        return "qdrant"
     scheme = url.partition("://")[0]
     for name in STORES:
         if scheme in (kind_of(name).schemes or {}):
@@ -122,8 +118,6 @@ def named_by(url: str) -> str:
 def check_url(name: str, url: str) -> None:
     """Raise EngineError unless a URL is one of an engine's server; the message never holds the URL."""
     kind = kind_of(name)
-    if name == "qdrant" and url == MEMORY:
-        return
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -135,30 +129,21 @@ def check_url(name: str, url: str) -> None:
         )
 
 
-def is_address(word: str) -> bool:
-    """Return whether a word is a URL, or the folder of a Qdrant Edge shard, and no folder of an index."""
-    return "://" in word or Path(word, "shard", "segments").is_dir()
-
-
 def read_address(word: str) -> StoreAddress:
     """Return the address of the store that a word names.
 
     Args:
         word: ``qdrant://HOST[:PORT][/COLLECTION]`` (or ``qdrants``, ``http``, ``https``),
-            ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``, the URL of another registered store, or the folder of a
-            shard of Qdrant Edge. Without a collection or table, the only one that openvse has made there is taken.
+            ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``, or the URL of another registered store. Without a
+            collection or table, the only one that openvse has made there is taken.
 
     Raises:
         EngineError: it is no such URL, the server cannot be reached, or holds none or several.
     """
-    if "://" not in word:
-        folder = Path(word).resolve()
-        return StoreAddress("qdrant_edge", folder.name, folder=folder.parent)
     try:
         urlsplit(word).port  # noqa: B018 - it is looked at to see whether it is a number
     except ValueError as error:
-        if MEMORY not in word:
-            raise EngineError(f"{shown_url(word)} is no URL ({error}): check its host and port") from error
+        raise EngineError(f"{shown_url(word)} is no URL ({error}): check its host and port") from error
     name = named_by(word)
     kind = kind_of(name)
     store = kind.store
@@ -192,7 +177,7 @@ def _only(name: str, kind: StoreKind, store: type[CatalogueStore], url: str) -> 
 
 def public_url(url: str) -> str:
     """Return a URL without its password and without parameters that may be secret."""
-    if not url or url == MEMORY:
+    if not url:
         return url
     parts = urlsplit(url)
     user, _, place = parts.netloc.rpartition("@")
@@ -214,7 +199,7 @@ def shown_url(word: str) -> str:
 
 def secrets_in(url: str) -> list[str]:
     """Return the password, and the values of parameters that may be secret."""
-    if not url or url == MEMORY:
+    if not url:
         return []
     parts = urlsplit(url)
     password = parts.netloc.rpartition("@")[0].partition(":")[2]

@@ -20,7 +20,7 @@ from openvse.index.index import Index, places_among
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, kind_of, open_store
 from openvse.stores.base import read_metadata
-from openvse.stores.choice import EngineChoice, split_engine
+from openvse.stores.choice import PLACE, PREFIX, EngineChoice, split_engine
 
 _logger = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class EngineState:
 
     keys: Int[np.ndarray, "n"]
     stamps: Int[np.ndarray, "n"]
+
+    @property
+    def num_items(self) -> int:
+        """The number of items that the engine holds for certain."""
+        return int((self.stamps != _UNKNOWN).sum())
 
     @classmethod
     def empty(cls) -> EngineState:
@@ -133,6 +138,44 @@ class EngineChange:
     wanted: EngineChoice
     url: str | None = None
 
+    def apply(self, path: str | Path) -> EngineChoice:
+        """Note the wanted engine in an index, then remove the data of the others; ``update_engine`` fills it.
+
+        At every moment, the index names an engine whose place is there.
+
+        Returns:
+            The engine, whose place is a new one where the index was made anew.
+
+        Raises:
+            EngineError: the place of the engine cannot be made.
+            IndexFormatError: there is no index, or another process writes it.
+        """
+        folder, wanted = Path(path), self.wanted
+        noted = read_manifest(folder).engine
+        if (
+            noted is None
+            and wanted.name == self.before.name == "exact"
+            and not any(folder.glob(f"{PREFIX}*"))
+        ):
+            return wanted
+        with locked(folder, "index", IndexFormatError):
+            manifest = read_manifest(folder)
+            now = EngineChoice.of(manifest.engine)
+            # The data of an index that was made anew go to a new place.
+            if now.place != self.before.place and wanted == self.before:
+                wanted = EngineChoice.new(wanted.name, self.url or wanted.url)
+            shape = manifest.num_embeddings, manifest.dim
+            if now.place != wanted.place:
+                if wanted.name != "exact":
+                    open_store(wanted.address(folder, self.url), shape, create=True).close()
+                replace(manifest, engine=wanted.noted()).write(folder)
+            for choice in {self.before, now} - {wanted}:
+                _drop(folder, choice, *shape)
+            for left in folder.glob(f"{PREFIX}*"):  # by a process that was killed
+                if PLACE.fullmatch(left.stem) and left.stem != wanted.place:
+                    shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        return wanted
+
 
 def plan_engine(
     path: str | Path, engine: str | None = None, url: str | None = None, *, model: object = None
@@ -180,44 +223,8 @@ def choose_engine(
     Raises:
         IndexFormatError: there is no index, or another process writes it.
     """
-    folder = Path(path)
-    read_manifest(folder)
-    change = plan_engine(folder, engine, url, model=model)
-    return _note(folder, change)
-
-
-def bring_engine(
-    path: str | Path, change: EngineChange, progress: Callable[[int, int], None] | None = None
-) -> EngineReport:
-    """Give an index the engine that was planned, in place of the one before, and bring it up to date.
-
-    Args:
-        change: what ``plan_engine`` decided.
-
-    Raises:
-        EngineError: the engine cannot be reached or refuses.
-        IndexFormatError: there is no index, or another process writes it.
-    """
-    if change.before == change.wanted == EngineChoice():
-        return EngineReport(change.wanted)
-    _note(Path(path), change)
-    return update_engine(path, url=change.url, progress=progress)
-
-
-def _note(folder: Path, change: EngineChange) -> EngineChoice:
-    """Note the wanted engine in an index, remove the data of the one before, and return the engine."""
-    manifest, before, wanted = read_manifest(folder), change.before, change.wanted
-    now = EngineChoice.of(manifest.engine)
-    # The data of an index that was made anew go to a new place.
-    if now.place != before.place and wanted == before:
-        wanted = EngineChoice.new(wanted.name, change.url or wanted.url)
-    if now.place == wanted.place:
-        return now
-    with locked(folder, "index", IndexFormatError):
-        for choice in {before, now}:
-            _drop(folder, choice, manifest.num_embeddings, manifest.dim)
-        replace(read_manifest(folder), engine=wanted.noted()).write(folder)
-    return wanted
+    read_manifest(Path(path))
+    return plan_engine(path, engine, url, model=model).apply(path)
 
 
 def check_served(name: str, model: object) -> None:
@@ -269,7 +276,7 @@ class _Update:
         self._file = state_file(index.path, choice)
         self._state = EngineState.read(self._file)
         # Somebody has emptied the server, or it is another one: everything is put again.
-        if store.num_points() < int((self._state.stamps >= 0).sum()) * index.manifest.num_embeddings:
+        if store.num_points() < self._state.num_items * index.manifest.num_embeddings:
             self._state = EngineState.empty()
 
     def run(self, progress: Callable[[int, int], None] | None) -> EngineReport:
@@ -322,7 +329,7 @@ def state_file(folder: Path, choice: EngineChoice) -> Path:
 
 
 def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> None:
-    """Remove the data of an engine; a server may be out of reach."""
+    """Remove the data of an engine, but for its folder; a server may be out of reach."""
     if choice.name == "exact":
         return
     try:
@@ -334,5 +341,3 @@ def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> 
             _logger.warning(
                 "what the engine %s holds in %s was not removed: %s", choice.name, choice.place, error
             )
-        shutil.rmtree(folder / choice.place, ignore_errors=True)
-    state_file(folder, choice).unlink(missing_ok=True)

@@ -7,8 +7,8 @@
 An embedding is divided by its largest absolute value over 127 and rounded: one scale a vector. A scale for each
 dimension keeps no more of the true neighbours (docs/engines.md has the figures) and would have to be fitted to data.
 
-Points are appended, and the keys come last; so after an interruption, what was not finished is cut off. When most
-points are of no use, the rest is copied into files of the next number.
+Points are appended, and the keys come last. So what an interruption left is cut to the points that are whole in all
+three. When most points are of no use, the rest is copied into files of the next number.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class Int8Store(Store):
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         elif not folder.is_dir():
-            raise EngineError(
-                f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it"
-            )
+            raise EngineError(f"the engine's folder {folder} is missing")
         numbers = [int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         self._open(max(numbers, default=0))
 
@@ -148,19 +146,16 @@ class Int8Store(Store):
         self._number = number
         self._keys, self._scales = np.empty(0, np.int64), np.empty(0, np.float32)
         self._codes = np.empty((0, self._dim), np.int8)
-        if not self._path("keys").exists() or not self._path("keys").stat().st_size:
+        if not self._path("keys").is_file():
             return
         keys = np.fromfile(self._path("keys"), np.int64)
-        try:
-            scales = np.fromfile(self._path("scales"), np.float32)
-            codes = np.memmap(self._path("codes"), np.int8, "c").reshape(-1, self._dim)
-        except (OSError, ValueError) as error:
-            raise EngineError(
-                f"the engine's folder {self._folder} is damaged ({error}): remove it, and run 'openvse "
-                f"index' again"
-            ) from error
-        count = min(len(keys), len(scales), len(codes))
-        self._keys, self._scales, self._codes = keys[:count], scales[:count], codes[:count]
+        if not (self._path("scales").is_file() and self._path("codes").is_file()):
+            return  # as if it held nothing: what is missing is put again
+        scales = np.fromfile(self._path("scales"), np.float32)
+        whole = self._path("codes").stat().st_size // self._dim
+        if count := min(len(keys), len(scales), whole):
+            codes = np.memmap(self._path("codes"), np.int8, "c", shape=(count, self._dim))
+            self._keys, self._scales, self._codes = keys[:count], scales[:count], codes
 
 
 def quantised(

@@ -1,14 +1,20 @@
-"""Points in a collection of a Qdrant server or cluster, through ``qdrant-client``."""
+"""Points in a collection of a Qdrant server or cluster, through ``qdrant-client``.
+
+The number of a point is the key of its item times K, plus the place of the embedding. Filters are written as the REST
+interface has them.
+"""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
+import math
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,11 +23,17 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.stores import STORES, StoreAddress, StoreKind, Within
-from openvse.stores.choice import MEMORY, PLACE, public_url, secrets_in, without_secrets
-from openvse.stores.qdrant_points import PAYLOAD_INDEXES, Clause, QdrantPoints, filter_of
+from openvse.index.conditions import Condition, forms_of
+from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreAddress, StoreKind, Within
+from openvse.stores.choice import PLACE, public_url, secrets_in, without_secrets
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
+
+Clause = dict[str, object]
+
+_INDEXES = {"kind": "keyword", "size": "integer", "date": "float", "taken": "float"}
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _PORT = 6333
@@ -32,20 +44,18 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 _logger = logging.getLogger(__name__)
 
 
-class QdrantStore(QdrantPoints):
+class QdrantStore(CatalogueStore):
     """A collection of points, whose distance is the inner product.
 
-    A password or an ``api_key`` in the URL is the key. ``:memory:`` is the client's own mode for tests, which lasts as
-    long as the process. See ``Store`` for the arguments.
+    A password or an ``api_key`` in the URL is the key. See ``Store`` for the arguments.
     """
 
     def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
-        self.num_embeddings = num_embeddings
+        self._num_embeddings = num_embeddings
         self._url, self._collection = address.url, address.name
-        self._is_local = address.url == MEMORY
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
         with self._errors():
-            self._client = _in_memory(os.getpid()) if self._is_local else _connected(address.url)
+            self._client = _connected(address.url)
             exists = self._client.collection_exists(address.name)
             if not exists and create:
                 self._create(dim)
@@ -58,8 +68,6 @@ class QdrantStore(QdrantPoints):
     @classmethod
     def split(cls, word: str) -> tuple[str, str]:
         """Return the URL of the server, with its port, and the collection of ``qdrant://HOST[:PORT][/COLLECTION]``."""
-        if word.startswith(f"qdrant://{MEMORY}"):
-            return MEMORY, word.removeprefix(f"qdrant://{MEMORY}").strip("/")
         parts, kind = urlsplit(word), STORES.get("qdrant")
         assert isinstance(kind, StoreKind) and kind.schemes is not None
         if not parts.hostname:
@@ -74,11 +82,23 @@ class QdrantStore(QdrantPoints):
     def places(cls, url: str) -> list[str]:
         """Return the collections of a server that openvse has made."""
         with _errors_of(url):
-            client = _in_memory(os.getpid()) if url == MEMORY else _connected(url)
+            client = _connected(url)
             names = [each.name for each in client.get_collections().collections]
-            if url != MEMORY:
-                client.close()
+            client.close()
         return sorted(name for name in names if PLACE.fullmatch(name))
+
+    def put(
+        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
+    ) -> None:
+        """Add items; known keys are replaced."""
+        payloads = [each.payload() for each in facts for _ in range(self._num_embeddings)]
+        flat = vectors.reshape(-1, vectors.shape[2]).astype(np.float32)
+        ids = cast("list[models.ExtendedPointId]", self._numbers(keys))
+        with self._errors():
+            for start in range(0, len(flat), _POINTS):
+                some = slice(start, start + _POINTS)
+                batch = models.Batch(ids=ids[some], vectors=flat[some].tolist(), payloads=payloads[some])
+                self._client.upsert(self._collection, batch, wait=True)
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
         """Remove items. Unknown keys are ignored."""
@@ -102,9 +122,45 @@ class QdrantStore(QdrantPoints):
         with self._errors():
             answers = self._client.query_batch_points(self._collection, requests)
         return [
-            np.array([int(point.id) for point in answer.points], np.int64) // self.num_embeddings
+            np.array([int(point.id) for point in answer.points], np.int64) // self._num_embeddings
             for answer in answers
         ]
+
+    def num_points(self) -> int:
+        """Return how many points it holds."""
+        return self._count(None, exact=True)
+
+    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
+        """Return the payloads of the first points of items."""
+        records = self._retrieve((keys * self._num_embeddings).tolist(), vectors=False)
+        return {number // self._num_embeddings: ItemFacts.of_payload(payload) for number, payload in records}
+
+    def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        """Return the embeddings of items; incomplete ones are missing."""
+        sets: dict[int, dict[int, Any]] = {}
+        for number, vector in self._retrieve(self._numbers(keys), vectors=True):
+            sets.setdefault(number // self._num_embeddings, {})[number % self._num_embeddings] = vector
+        return {
+            key: np.array([each[place] for place in range(self._num_embeddings)], np.float32)
+            for key, each in sets.items()
+            if len(each) == self._num_embeddings
+        }
+
+    def some(self, count: int) -> list[ItemFacts]:
+        """Return the payloads of some items."""
+        records = self._scroll(count * self._num_embeddings, None)
+        return [
+            ItemFacts.of_payload(payload) for number, payload in records if number % self._num_embeddings == 0
+        ]
+
+    def count(self, within: Within) -> int:
+        """Return how many points pass the filter, roughly."""
+        return self._count(filter_of(within), exact=False)
+
+    def key_of(self, item_id: str) -> int | None:
+        """Return the key of an item; all payloads are read, as paths have no index."""
+        records = self._scroll(1, {"must": [{"key": "path", "match": {"value": item_id}}]})
+        return records[0][0] // self._num_embeddings if records else None
 
     def finish(self) -> None:
         """Do nothing: the server makes its graph by itself, and answers meanwhile."""
@@ -137,20 +193,13 @@ class QdrantStore(QdrantPoints):
 
     def close(self) -> None:
         """Let go of the connection."""
-        if not self._is_local:
-            self._client.close()
+        self._client.close()
 
-    def _upsert(
-        self, numbers: Sequence[int], vectors: Float[np.ndarray, "P D"], payloads: Sequence[Any]
-    ) -> None:
-        ids = cast("list[models.ExtendedPointId]", numbers)
-        with self._errors():
-            for start in range(0, len(vectors), _POINTS):
-                some = slice(start, start + _POINTS)
-                batch = models.Batch(
-                    ids=ids[some], vectors=vectors[some].tolist(), payloads=list(payloads[some])
-                )
-                self._client.upsert(self._collection, batch, wait=True)
+    def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:
+        each: list[int] = (
+            (keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)).ravel().tolist()
+        )
+        return each
 
     def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
         with self._errors():
@@ -171,9 +220,7 @@ class QdrantStore(QdrantPoints):
     def _create(self, dim: int) -> None:
         vectors = models.VectorParams(size=dim, distance=models.Distance.DOT, on_disk=True)
         self._client.create_collection(self._collection, vectors_config=vectors)
-        if self._is_local:  # it has no payload indexes
-            return
-        for field, schema in PAYLOAD_INDEXES.items():
+        for field, schema in _INDEXES.items():
             kind = models.PayloadSchemaType(schema)
             self._client.create_payload_index(self._collection, field, kind, wait=True)
 
@@ -200,11 +247,6 @@ def _errors_of(url: str) -> Iterator[None]:
         ) from None
 
 
-@functools.cache
-def _in_memory(process: int) -> QdrantClient:
-    return QdrantClient(":memory:")
-
-
 def _connected(url: str) -> QdrantClient:
     """Connect to a server; the key comes from the URL or the environment, and never stays in the URL."""
     secrets = secrets_in(url)
@@ -216,3 +258,69 @@ def _connected(url: str) -> QdrantClient:
     with warnings.catch_warnings():  # of the key, which is said above
         warnings.simplefilter("ignore", UserWarning)
         return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S, check_compatibility=False)
+
+
+def filter_of(within: Within) -> Clause | None:
+    """Return a filter that every wanted item passes; None where no condition has one.
+
+    Others may pass, too: patterns and parts of a text, and what is not to be, are left to whoever asked.
+    """
+    clauses = [clause for each in within.where for clause in _clauses(each)]
+    return {"must": clauses} if clauses else None
+
+
+def _clauses(condition: Condition) -> Sequence[Clause]:
+    match condition.field:
+        case "kind" if condition.operator == "=":
+            return [{"key": "kind", "match": {"value": condition.value}}]
+        case "size":
+            return _on_size(condition)
+        case "date" | "taken":
+            return _on_date(condition)
+        case "kind" | "path" | "near":
+            return []
+    either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
+    return either if len(either) < 2 else [{"should": either}]
+
+
+def _on_size(condition: Condition) -> Sequence[Clause]:
+    (value,) = condition.sql()[1]
+    if condition.operator == "!=":
+        return []
+    limits = (
+        {"gte": value, "lte": value} if condition.operator == "=" else {_RANGES[condition.operator]: value}
+    )
+    return [{"key": "size", "range": limits}]
+
+
+def _on_date(condition: Condition) -> Sequence[Clause]:
+    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
+    if condition.operator == "!=":
+        return []
+    bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
+    spare = {"gte": -1, "lte": 1}  # seconds, as the payload's are rounded
+    taken = {name: bound.replace(tzinfo=UTC).timestamp() + spare[name] for name, bound in bounds}
+    clauses: list[Clause] = [{"key": "taken", "range": taken}]
+    if condition.field == "date":
+        changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
+        clauses.append({"key": "date", "range": changed})
+    return [{"should": clauses}]
+
+
+def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
+    """Return clauses one of which every wanted item passes; none where Qdrant would answer in another way."""
+    path, value = f'meta."{key}"', condition.value
+    number = float(value) if _NUMBER.fullmatch(value) else math.nan
+    if math.isinf(number) or (condition.operator == "=" and value == "null"):
+        return []
+    if condition.operator == "=":
+        if value in ("true", "false"):
+            return [{"key": path, "match": {"value": value == "true"}}]
+        texts: list[Clause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
+        same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
+        return texts if math.isnan(number) else [*texts, same]
+    if condition.operator in _RANGES and not math.isnan(number):
+        # Texts are compared, too, by the database, which no filter of Qdrant does: whoever has one passes.
+        ranged: Clause = {"key": path, "range": {_RANGES[condition.operator]: number}}
+        return [ranged, {"key": "texts", "match": {"value": key}}]
+    return []

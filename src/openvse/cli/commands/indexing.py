@@ -219,19 +219,15 @@ class Searched:
 
 def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> Searched:
     """Bring the planned engine of an index up to date in place of the one before, and measure its recall if asked."""
-    from openvse.cli.progress import bar, timed, warn
-    from openvse.errors import EngineBusyError
+    from openvse.cli.progress import bar, timed
     from openvse.search import ExactSearch, Index, measured_recall
     from openvse.search.catalogue import open_searcher
-    from openvse.stores.following import bring_engine
+    from openvse.stores.following import update_engine
 
     name = change.wanted.name
-    try:
-        with bar(shown=name != "exact") as progress:
-            report = bring_engine(out, change, timed(progress, f"engine {name}"))
-    except EngineBusyError as error:
-        warn(f"{error}; the index is up to date, and what the engine lacks is searched exactly")
-        return Searched(name)
+    change.apply(out)
+    with bar(shown=name != "exact") as progress:
+        report = update_engine(out, url=change.url, progress=timed(progress, f"engine {name}"))
     recall = None
     if check and name != "exact":
         index = Index.open(out)

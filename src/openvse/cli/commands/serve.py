@@ -28,8 +28,8 @@ ServedIndex: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="INDEX_OR_URL",
-        help="The folder of an index of images; or an engine that an index has filled: qdrant://HOST:6333, "
-        "postgresql://USER@HOST/DATABASE, or the folder of a Qdrant Edge shard.",
+        help="The folder of an index of images; or an engine that an index has filled: qdrant://HOST:6333 or "
+        "postgresql://USER@HOST/DATABASE.",
         show_default=False,
     ),
 ]
@@ -186,9 +186,9 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
     """Return the source to serve; raise OpenVSEError if there is none, or if an option does not fit it."""
     from openvse.errors import OpenVSEError
     from openvse.serving.served import Source
-    from openvse.stores.choice import is_address, read_address, shown_url
+    from openvse.stores.choice import read_address, shown_url
 
-    if not is_address(word):
+    if "://" not in word:
         if images is not None:
             raise OpenVSEError("--images is for an engine: an index says where its images are")
         return Source(Path(word), engine)
