@@ -13,6 +13,7 @@ from test_vqa2 import ANNOTATIONS, QUESTIONS, annotation, question
 from openvse.corpus import Piece
 from openvse.datasets import DATASETS, FACTS, check_data, open_corpus
 from openvse.errors import DataError
+from tests.failures import Failures
 
 Files = dict[str, list[str]]
 """The media files of a small copy, by the piece that they belong to."""
@@ -128,25 +129,29 @@ def test_every_data_set_with_media_has_a_copy_here() -> None:
     assert {name for name, _, _ in media_places()} == set(COPIES)
 
 
-@pytest.mark.parametrize(
-    ("name", "piece", "path"),
-    media_places(),
-    ids=lambda value: value.what if isinstance(value, Piece) else value,
-)
-def test_media_are_found_wherever_the_facts_say(name: str, piece: Piece, path: str, tmp_path: Path) -> None:
+def found_there(root: Path, name: str, piece: Piece, path: str) -> None:
     """One piece lies in one of its places, the others in their first: loader and check find all files."""
-    files = COPIES[name](tmp_path)
+    root.mkdir()
+    files = COPIES[name](root)
     for each in FACTS[name].pieces:
         if each.media:
-            place(tmp_path, folder_of(path if each is piece else each.paths[0]), files[each.what])
-    corpus = open_corpus(f"{name}:{tmp_path}")
+            place(root, folder_of(path if each is piece else each.paths[0]), files[each.what])
+    corpus = open_corpus(f"{name}:{root}")
     assert not [problem for problem in corpus.problems if problem.startswith("skipped")]
-    where = tmp_path / folder_of(path)
+    where = root / folder_of(path)
     assert {file.name for file in corpus.image_paths if file.parent == where} == set(files[piece.what])
     (found,) = [
-        line for line in check_data(f"{name}:{tmp_path}") if line.text.startswith(f"{piece.what}: {tmp_path}")
+        line for line in check_data(f"{name}:{root}") if line.text.startswith(f"{piece.what}: {root}")
     ]
     assert found.mark == "ok" and str(where) in found.text
+
+
+def test_media_are_found_wherever_the_facts_say(tmp_path: Path) -> None:
+    failures = Failures()
+    for number, (name, piece, path) in enumerate(media_places()):
+        with failures.of(name, piece.what, path):
+            found_there(tmp_path / str(number), name, piece, path)
+    assert not failures, failures
 
 
 @pytest.mark.parametrize(

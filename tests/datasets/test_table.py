@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from openvse.datasets import open_corpus
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, read_lines
 from openvse.datasets.table import open_table, read_table
 from openvse.errors import DataError
+from tests.failures import Failures
 
 
 def write(folder, suffix: str, rows: list[dict], name: str = "pets"):
@@ -54,17 +56,17 @@ def test_columns_that_are_not_read_are_named(pets, suffix, caplog):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-@pytest.mark.parametrize("image", IMAGE_FIELDS)
-@pytest.mark.parametrize("caption", CAPTION_FIELDS)
-def test_the_same_names_in_every_format(pets, suffix, image, caption):
-    rows = [{image: f"{n}.png", caption: f"pet {n}", "split": s} for n, s in (("a", "train"), ("b", "test"))]
-    path = write(pets, suffix, rows)
-    for source in (pets, path):
-        corpus = open_corpus(source)
-        assert corpus.image_ids == ("a.png", "b.png")
-        assert corpus.captions == ("pet a", "pet b")
-        assert corpus.splits == ("train", "test")
-        assert all(image.is_file() for image in corpus.image_paths)
+def test_the_same_names_in_every_format(pets, suffix):
+    failures, ids, splits = Failures(), ("a.png", "b.png"), ("train", "test")
+    for image, caption, alone in product(IMAGE_FIELDS, CAPTION_FIELDS, (True, False)):
+        rows = [{image: n, caption: f"pet of {n}", "split": s} for n, s in zip(ids, splits, strict=True)]
+        path = write(pets, suffix, rows)
+        with failures.of(image, caption, alone):
+            corpus = open_corpus(pets if alone else path)
+            assert (corpus.image_ids, corpus.splits) == (ids, splits)
+            assert corpus.captions == ("pet of a.png", "pet of b.png")
+            assert all(image.is_file() for image in corpus.image_paths)
+    assert not failures, failures
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -220,9 +222,14 @@ def test_an_imagefolder_below_data(tmp_path):
     assert open_corpus(tmp_path).split("test").image_ids == ("data/test/1.png",)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize(
-    ("image", "caption"), [("file_name", "text"), ("Image", "Caption"), ("path", "caption")]
+    ("delimiter", "image", "caption"),
+    [
+        (",", "file_name", "text"),
+        (";", "Image", "Caption"),
+        ("\t", "path", "caption"),
+        ("|", "image", "text"),
+    ],
 )
 def test_rows_of_one_image_are_joined(tmp_path, delimiter, image, caption):
     for name in ("a.jpg", "b.jpg"):

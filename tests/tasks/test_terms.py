@@ -21,6 +21,7 @@ from openvse.specs import list_recipes
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.terms import PaperTerm, paper_terms, terms_as_markdown, terms_as_text
 from openvse.vqa.recipe import VQARecipe
+from tests.failures import Failures
 
 REGISTRIES = {registry.kind: registry for registry in (*KINDS.values(), TEXT_ENCODERS, SIMILARITIES, TERMS)}
 ALL = [term for terms in paper_terms().values() for term in terms]
@@ -37,15 +38,12 @@ def settings(term: PaperTerm) -> list[str]:
     return [each for each in term.usage if not each.startswith("openvse ")]
 
 
-@pytest.mark.parametrize("term", ALL, ids=lambda term: term.name)
-def test_every_part_exists(term: PaperTerm) -> None:
-    for part in term.parts:
-        kind, _, name = part.rpartition(" ")
-        assert name in REGISTRIES[kind].names()
+def test_every_part_exists() -> None:
+    parts = {part: part.rpartition(" ") for term in ALL for part in term.parts}
+    assert [part for part, (kind, _, name) in parts.items() if name not in REGISTRIES[kind].names()] == []
 
 
-@pytest.mark.parametrize("term", [term for term in ALL if settings(term)], ids=lambda term: term.name)
-def test_settings_build(term: PaperTerm) -> None:
+def settings_build(term: PaperTerm) -> None:
     if "task=vqa" in term.usage:
         assert isinstance(load_recipe("score_attention/daquar_grids_cpu", settings(term)), VQARecipe)
         return
@@ -62,19 +60,32 @@ def test_settings_build(term: PaperTerm) -> None:
     assert all(part.rpartition(" ")[2] in written for part in term.parts if part.startswith("objective"))
 
 
+@pytest.mark.medium
+def test_all_settings_build() -> None:
+    failures = Failures()
+    for term in ALL:
+        with failures.of(term.name):
+            if settings(term):
+                settings_build(term)
+    assert not failures, failures
+
+
 COMMANDS = [each for term in ALL for each in term.usage if each.startswith("openvse ")]
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("line", COMMANDS)
-def test_commands_parse(line: str) -> None:
-    _, *words = shlex.split(line)
-    command = typer.main.get_command(app)
-    context = command.make_context("openvse", words)
-    while isinstance(command, TyperGroup):
-        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, words, parent=context)
-    assert context.params.get("recipe", list_recipes()[0]) in list_recipes()
+def test_commands_parse() -> None:
+    failures, app_command = Failures(), typer.main.get_command(app)
+    for line in COMMANDS:
+        with failures.of(line):
+            command, (_, *words) = app_command, shlex.split(line)
+            context = command.make_context("openvse", words)
+            while isinstance(command, TyperGroup):
+                left = [*context._protected_args, *context.args]
+                name, command, words = command.resolve_command(context, left)
+                context = command.make_context(name, words, parent=context)
+            assert context.params.get("recipe", list_recipes()[0]) in list_recipes()
+    assert not failures, failures
 
 
 def test_adopt_is_found_by_its_name() -> None:
