@@ -16,7 +16,7 @@ PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta x
 
 
 def exif_of(
-    taken: object = "", offset: str = "", maker: object = "", model: str = "", place: object = None
+    taken: object = "", offset: str = "", maker: object = "", model: object = "", place: object = None
 ) -> Image.Exif:
     """Return EXIF; a place is latitude and longitude in degrees, or a directory of GPS as it is written."""
     exif = Image.Exif()

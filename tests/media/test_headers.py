@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational
 
 from openvse.media.headers import read_header
@@ -69,10 +69,84 @@ def test_names_of_cameras(tmp_path: Path, maker: object, model: str, camera: str
 @pytest.mark.parametrize(
     "taken",
     ["0000:00:00 00:00:00", "    :  :     :  :  ", "2024:13:01 12:00:00", "2024:02:30 12:00:00", "0999:01:01 00:00:00",
-     "2024:06:01 25:00:00", "1970:01:01 00:00:00", "yesterday", b"\xff\xfe\0", "2024"],
+     "2024:06:01 25:00:00", "1970:01:01 00:00:00", "yesterday", b"\xff\xfe\0", "20240"],
 )  # fmt: skip
 def test_a_wrong_date_is_none(tmp_path: Path, taken: object):
     assert header(tmp_path, jpeg("red", exif_of(taken))) == {}
+
+
+def dated(name: str, value: str) -> bytes:
+    """Return XMP that holds one date."""
+    spaces = 'xmlns:exif="http://ns.adobe.com/exif/1.0/" xmlns:photoshop="http://ns.adobe.com/photoshop/1.0/"'
+    rdf = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+    return f'<r:RDF xmlns:r="{rdf}"><r:Description {spaces} {name}="{value}"/></r:RDF>'.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("photoshop:DateCreated", "1975", "1975"),
+        ("photoshop:DateCreated", "1975-06", "1975-06"),
+        ("photoshop:DateCreated", "1975-06-14", "1975-06-14"),
+        ("photoshop:DateCreated", "1970-01-01", "1970-01-01"),
+        ("exif:DateTimeOriginal", "1975-06-14T10:00+01:00", "1975-06-14T10:00:00+01:00"),
+        ("photoshop:DateCreated", "in summer 1975", None),
+        ("photoshop:DateCreated", "1975-13", None),
+        ("photoshop:DateCreated", "0000-00-00", "2020-01-01T12:00:00"),
+        ("photoshop:DateCreated", "unknown", "2020-01-01T12:00:00"),
+    ],
+)
+def test_the_day_of_a_scan_counts_only_where_no_other_is_stated(
+    tmp_path: Path, name: str, value: str, taken: str | None
+):
+    scanned = exif_of()
+    scanned.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeDigitized] = "2020:01:01 12:00:00"
+    assert header(tmp_path, jpeg("red", scanned, dated(name, value))).get("taken") == taken
+
+
+@pytest.mark.parametrize(
+    ("iptc", "taken"),
+    [
+        ({55: [b"19750614"], 60: [b"103000+0100"]}, "1975-06-14T10:30:00+01:00"),
+        ({55: [b"19750614"]}, "1975-06-14"),
+        ({55: [b"19750600"], 60: [b"000000"]}, "1975-06"),
+        ({55: [b"19750000"]}, "1975"),
+        ({60: [b"103000+0100"]}, None),
+    ],
+)
+def test_iptc_dates_a_picture(tmp_path: Path, iptc: dict[int, list[bytes]], taken: str | None):
+    assert header(tmp_path, jpeg("red", None, b"", iptc)).get("taken") == taken
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("1975", "1975"),
+        ("1975:06:  ", "1975-06"),
+        ("1975:00:00 00:00:00", "1975"),
+        ("1975:06:14", "1975-06-14"),
+        ("1975:06:14   :  :  ", "1975-06-14"),
+    ],
+)
+def test_exif_leaves_out_what_is_not_known_of_a_date(tmp_path: Path, written: str, taken: str):
+    assert header(tmp_path, jpeg("red", exif_of(written))) == {"taken": taken}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+def test_texts_are_utf_8_or_of_windows(tmp_path: Path, encoding: str):
+    words, exif = (
+        "Œuvre d\N{RIGHT SINGLE QUOTATION MARK}été à Müllerwald",
+        exif_of(maker="Bücher".encode(encoding), model="Modèle Š".encode(encoding)),
+    )
+    exif[ExifTags.Base.ImageDescription] = words.encode(encoding) + b"\0\xff\xff"
+    said = {"camera": "Bücher Modèle Š", "description": words}
+    assert header(tmp_path, jpeg("red", exif)) == said
+    raw = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(raw, "TIFF", exif=exif)
+    assert header(tmp_path, raw.getvalue(), "a.dng") == said
+    iptc = {5: [words.encode(encoding)], 25: ["Škoda".encode(encoding), b"caf\xe9"]}
+    found = header(tmp_path, jpeg("red", None, b"", iptc))
+    assert found == {"title": words, "keywords": ["Škoda", "café"]}
 
 
 def test_a_wrong_offset_is_left_out(tmp_path: Path):

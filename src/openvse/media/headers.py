@@ -11,7 +11,8 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -29,18 +30,24 @@ Header = dict[str, object]
 """What is known of ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
 ``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description`` and ``keywords`` (a list)."""
 
-_DATE = re.compile(
-    r"(\d{4})[-:/.](\d\d)[-:/.](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d+)?\s*(Z|[+-]\d\d:?\d\d)?", re.ASCII
+_DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
+    r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)"
+    r"(?:[ T](\d\d):?(\d\d)(?::?(\d\d))?(?:\.\d+)?\s*(Z|[+-]\d\d:?\d\d)?)?)?)?[-:/. ]*",
+    re.ASCII,
 )
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 _PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)")
+_DIGITS = re.compile("[1-9]")
 _UNSET = ("0", "1904-01-01T00:00", "1970-01-01T00:00")  # what clocks show that were never set
 _COMPANY = re.compile(r",? (corporation|corp|company|co|ltd|inc|gmbh|ag|optical|imaging)\b\.?", re.IGNORECASE)
 _OF_CAMERA = re.compile(r".*DIGITAL CAMERA|SONY DSC|DCIM\b.*|SAMSUNG|default|Untitled")  # no descriptions
 _LONGEST = 2000  # characters of a text
 _MOST = 200  # keywords
 _RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"
-_CREATED = "{http://ns.adobe.com/photoshop/1.0/}DateCreated"
+_CREATED = (
+    "{http://ns.adobe.com/photoshop/1.0/}DateCreated",
+    "{http://ns.adobe.com/exif/1.0/}DateTimeOriginal",
+)
 _APPLE = "com.apple.quicktime."
 
 
@@ -75,16 +82,17 @@ def _of_image(path: Path) -> Header:
 def _joined(exif: Image.Exif, xmp: bytes | str, image: Image.Image | None) -> Header:
     """Return what EXIF, XMP and the IPTC of an image say; XMP comes before IPTC, whose encoding is a guess."""
     taken, texts, iptc = exif.get_ifd(ExifTags.IFD.Exif), _xmp(xmp), _iptc(image)
-    dates = [
+    shot = [
         _date(taken.get(ExifTags.Base.DateTimeOriginal), taken.get(ExifTags.Base.OffsetTimeOriginal)),
-        *(_date(value) for value in texts(_CREATED)),
-        _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized)),
+        *(_date(value) for name in _CREATED for value in texts(name)),
+        *(_date(" ".join((day, *iptc(60)[:1]))) for day in iptc(55)),
     ]
-    described = _text(exif.get(ExifTags.Base.ImageDescription))
+    scanned = _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized))
+    described = _text(_stored(exif.get(ExifTags.Base.ImageDescription)))
     own = "" if _OF_CAMERA.fullmatch(described) else described
     return {
-        "taken": next(filter(None, dates), None),
-        "camera": _camera(exif.get(ExifTags.Base.Make), exif.get(ExifTags.Base.Model)),
+        "taken": _first(shot, [scanned]),
+        "camera": _camera(_stored(exif.get(ExifTags.Base.Make)), _stored(exif.get(ExifTags.Base.Model))),
         **_place(exif.get_ifd(ExifTags.IFD.GPSInfo)),
         "title": next(iter((*texts(f"{_DC}title"), *iptc(5))), ""),
         "description": next(iter((*texts(f"{_DC}description"), *iptc(120))), own),
@@ -99,7 +107,7 @@ def _of_video(path: Path) -> Header:
             tags |= {name.lower(): value for name, value in held.items()}
     at = _PLACE.match(tags.get(f"{_APPLE}location.iso6709") or tags.get("location") or "")
     return {
-        "taken": _date(tags.get(f"{_APPLE}creationdate")) or _date(tags.get("creation_time")),
+        "taken": _first([_date(tags.get(f"{_APPLE}creationdate"))], [_date(tags.get("creation_time"))]),
         "camera": _camera(tags.get(f"{_APPLE}make"), tags.get(f"{_APPLE}model")),
         **(_coordinates(float(at[1]), float(at[2])) if at else {}),
         "title": _text(tags.get("title")),
@@ -108,20 +116,41 @@ def _of_video(path: Path) -> Header:
     }
 
 
-def _date(value: object, offset: object = None) -> str | None:
-    """Return a date as ISO 8601; UTC (of videos, mostly) becomes the time of this machine's zone."""
-    match = _DATE.fullmatch(_text(value))
+def _first(*ranks: Sequence[str | None]) -> str | None:
+    """Return the first date understood in the strongest rank that states one; a weaker one may mean another day."""
+    for rank in ranks:
+        if stated := [date for date in rank if date is not None]:
+            return next(filter(None, stated), None)
+    return None
+
+
+def _date(value: object, offset: object = "") -> str | None:
+    """Return a date as ISO 8601, as far as it is known.
+
+    UTC (of videos, mostly) becomes the time of this machine's zone.
+
+    Returns:
+        The date; "" for one that is not understood, None where no date is stated.
+    """
+    text = _text(value)
+    match = _DATE.fullmatch(text)
+    known = [*takewhile(lambda part: part not in (None, "00"), match.groups()[:3])] if match else []
+    written = "-".join(known)
+    if match and len(known) == 3 and match[4]:
+        written += f"T{match[4]}:{match[5]}:{match[6] or '00'}"
+    if not _DIGITS.search(text) or written.startswith(_UNSET):
+        return None
     try:
-        written = datetime(*(int(part or 0) for part in match.groups()[:6])).isoformat() if match else "0"  # type: ignore[arg-type]
+        time = datetime.fromisoformat(written + "0000-01-01"[len(written) :])
     except ValueError:
-        return None
-    if match is None or written.startswith(_UNSET):
-        return None
+        return ""
+    if match is None or len(written) <= len("2024-06-01"):
+        return time.isoformat()[: len(written)]
     if match[7] == "Z":
-        return datetime.fromisoformat(f"{written}+00:00").astimezone().isoformat()
+        return time.replace(tzinfo=UTC).astimezone().isoformat()
     zone = match[7] or _text(offset)
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
-    return written + (zone if _OFFSET.fullmatch(zone) else "")
+    return time.isoformat() + (zone if _OFFSET.fullmatch(zone) else "")
 
 
 def _camera(maker: object, model: object) -> str:
@@ -153,13 +182,22 @@ def _coordinates(latitude: float, longitude: float) -> Header:
     return {"latitude": round(latitude, 6), "longitude": round(longitude, 6)}
 
 
+def _stored(value: object) -> object:
+    """Return the bytes of a text of EXIF; Pillow takes every one for Latin-1, whatever it is written in."""
+    return value.encode("latin-1", "ignore") if isinstance(value, str) else value
+
+
 def _text(value: object) -> str:
-    """Return a text in one line, without what files leave behind its end; "" for what is none."""
+    """Return a text in one line, without what files leave behind its end; "" for what is none.
+
+    Bytes are UTF-8 (which EXIF 3.0 names), or else Windows-1252, of which the letters of Latin-1 are a part.
+    """
     if isinstance(value, bytes):
+        stored = value.partition(b"\0")[0]
         try:
-            return _text(value.decode("utf-8"))
+            return _text(stored.decode("utf-8"))
         except UnicodeDecodeError:
-            return _text(value.decode("latin-1"))
+            return _text(stored.decode("cp1252", "replace"))
     if not isinstance(value, str):
         return ""
     text = value.partition("\0")[0].encode("utf-8", "replace").decode()

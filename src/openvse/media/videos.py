@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -31,6 +33,7 @@ SamplingMode = Literal["run", "even"]
 # FFmpeg reads playlists and scripts that refer to other files and addresses, so only video containers are opened.
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,h264,hevc,m4v"
 _ANIMATIONS = ("GIF", "WEBP")
+_SEARCHED = ("mpeg", "mpegts")  # containers without an index of their frames
 _TRUNCATED = "it is truncated: get the whole file again"
 # Browsers show a frame of 10 ms or less for 100 ms, as authors have come to expect.
 _HASTY, _USUAL = 0.01, 0.1
@@ -292,7 +295,7 @@ def _video_frames(
         stream.codec_context.thread_count = 1  # callers decode many clips in parallel
         table = known or _FrameTable.read(container, stream)
         wanted = [int(table.times[n]) for n in choose(*table.seconds())]
-        for frame in _decoded(container, stream, wanted, table.keys):
+        for frame in _decoded(container, stream, wanted, table):
             _check_size(frame.width, frame.height, max_pixels)  # a stream may change its size
             yield _upright(frame)
 
@@ -319,37 +322,54 @@ def _kept_table(path: str, modified_ns: int, size: int) -> _FrameTable:
 
 @dataclass(frozen=True)
 class _FrameTable:
-    """The times at which the frames of a video appear, in units of the stream, found without decoding.
+    """The times at which the frames of a video appear, in units of the stream.
+
+    They are found without decoding, unless frames of a file have no time: then all are counted.
 
     Attributes:
         times: the times of all frames, sorted.
-        keys: the times of the frames at which decoding can begin, sorted.
+        keys: when a frame with which decoding can begin appears, and when it is decoded, sorted.
         last: the duration of the last frame.
         unit: the length of a unit in seconds.
+        counted: whether the times are those of frames of one length, in the order in which they are decoded.
+        sizes: the bytes of the frame of a time, in a container that is searched.
     """
 
     times: list[int]
-    keys: list[int]
+    keys: list[tuple[int, int]]
     last: int
     unit: float
+    counted: bool
+    sizes: dict[int, int]
 
     @classmethod
     def read(cls, container: Any, stream: Any) -> _FrameTable:
         # An mp4 says where each frame is; frames beyond the end of the file are missing.
         if any(entry.pos + entry.size > container.size for entry in stream.index_entries):
             raise BadVideoError(_TRUNCATED)
-        times, keys, last = [], [], 0
+        times, keys, sizes, last, undated = [], [], {}, 0, 0
+        kind = container.format.name
         for packet in container.demux(stream):
-            time = packet.dts if packet.pts is None else packet.pts
+            time = packet.pts
+            undated += bool(packet.size and time is None)
             if packet.size and time is not None:
                 if packet.is_keyframe:
-                    keys.append(time)
+                    keys.append((time, time if packet.dts is None else packet.dts))
+                if kind in _SEARCHED:
+                    sizes[time] = packet.size
                 if not packet.is_discard:  # cut off when the video was edited
                     times.append(time)
                     last = packet.duration or last
         if not times:
             raise BadVideoError("it has no frames")
-        table = cls(sorted(times), sorted(keys), last, float(stream.time_base))
+        times, keys = sorted(times), sorted(keys) or [(min(times), min(times))]
+        counted = bool(undated) and kind != "mpegts"  # where the second fields of frames have no times
+        if counted:
+            keys = keys[:1]
+            container.seek(keys[0][1], stream=stream)
+            count = sum(1 for _ in container.decode(stream))
+            times = [keys[0][0] + number * max(1, last) for number in range(count)]
+        table = cls(times, keys, last, float(stream.time_base), counted, sizes)
         starts, end = table.seconds()
         if end - min(0.0, starts[0]) < 0.9 * _announced_seconds(stream) - 0.5:
             raise BadVideoError(_TRUNCATED)
@@ -371,20 +391,51 @@ def _announced_seconds(stream: Any) -> float:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def _decoded(container: Any, stream: Any, wanted: Sequence[int], keys: Sequence[int]) -> Iterator[Any]:
+def _decoded(container: Any, stream: Any, wanted: Sequence[int], table: _FrameTable) -> Iterator[Any]:
     """Yield the frames that appear at the wanted times, jumping to a key frame if there is one in between."""
-    frames: Iterator[Any] | None = None
-    at: Any = None
+    frames: Iterator[tuple[float, Any]] = iter(())
+    now, frame = -math.inf, None
     for time in wanted:
-        key = keys[max(0, bisect_right(keys, time) - 1)] if keys else 0
-        if frames is None or (at is not None and key > at.pts):
-            container.seek(key, stream=stream)
-            frames = container.decode(stream)
-        if at is None or at.pts < time:
-            at = next((frame for frame in frames if frame.pts is not None and frame.pts >= time), None)
-        if at is None:
+        place = bisect_right(table.keys, (time, math.inf)) - 1
+        if frame is None or (place >= 0 and table.keys[place][0] > now):
+            frames, now = _decoding(container, stream, time, table), -math.inf
+        while now < time:
+            now, frame = next(frames, (math.inf, None))
+        if frame is None:
             raise BadVideoError("it ends before its last frame")
-        yield at
+        yield frame
+
+
+def _decoding(container: Any, stream: Any, time: int, table: _FrameTable) -> Iterator[tuple[float, Any]]:
+    """Yield the frames, with their times, from one that appears at a time or before it.
+
+    Without an index, a file is searched for a time of decoding, and may be read from a later place. The first frame
+    tells: then a place 1, 3, 7 ... key frames earlier is tried, at last the first of all.
+    """
+    place = max(0, bisect_right(table.keys, (time, math.inf)) - 1)
+    earlier = [max(0, place + 1 - 2**number) for number in range(place.bit_length() + 1)]
+    targets = [table.keys[at][1] for at in earlier]
+    if container.format.name not in _SEARCHED:
+        targets = [table.keys[place][0], *targets]
+    for target in targets:
+        container.seek(target, stream=stream)
+        frames = _timed(container, stream, table)
+        first = list(islice(frames, 1))
+        if first and first[0][0] <= time:
+            break
+    return chain(first, frames)
+
+
+def _timed(container: Any, stream: Any, table: _FrameTable) -> Iterator[tuple[float, Any]]:
+    """Yield the frames from where a file is read, with the times at which they appear."""
+    if table.counted:
+        yield from zip(table.times, container.decode(stream), strict=False)
+        return
+    for packet in container.demux(stream):
+        # A search may end within a frame, whose rest then has the time of the next one.
+        if table.sizes and table.sizes.get(packet.pts) != packet.size:
+            packet.pts = None
+        yield from ((frame.pts, frame) for frame in packet.decode() if frame.pts is not None)
 
 
 def _upright(frame: Any) -> Image.Image:
