@@ -269,3 +269,71 @@ def test_conditions_are_those_of_a_slow_loop(tmp_path: Path):
         near = {name for name, there in items.items() if far(there, latitude, longitude) <= radius}
         assert found(tmp_path, f"near = {latitude},{longitude},{radius}km") == near and near
         assert found(tmp_path, f"near != {latitude},{longitude},{radius * 1000} m") == set(items) - near
+
+
+def test_numbers_held_as_texts_quotes_and_two_signs(model: ColourModel, album: Path, tmp_path: Path):
+    out = tmp_path / "index"
+    lines: list[dict[str, object]] = [
+        {"file_name": "berlin.jpg", "rating": "10", "camera": "Canon EOS 5D", "size": "n/a"},
+        {
+            "file_name": "tokyo.jpg",
+            "rating": " 4.0",
+            "camera": "X100",
+            "latitude": "35.7",
+            "longitude": "139.7",
+        },
+        {"file_name": "drawn.png", "rating": 2, "title": "Rock AND Roll"},
+    ]
+    (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    build_index(model, album, out)
+    assert found(out, "rating >= 3") == {"berlin.jpg", "tokyo.jpg"}
+    assert found(out, "rating > 9") == found(out, "rating = 10.0") == {"berlin.jpg"}
+    assert found(out, "rating == 4") == {"tokyo.jpg"} and found(out, "rating != 4") == {
+        "berlin.jpg",
+        "drawn.png",
+    }
+    assert found(out, "rating < 3") == {"drawn.png"}
+    assert found(out, 'camera = "Canon EOS 5D"') == {"berlin.jpg"} and found(out, "camera = 'X100'") == {
+        "tokyo.jpg"
+    }
+    assert found(out, "title = 'Rock AND Roll'") == {"drawn.png"}
+    assert found(out, "near = 35.7,139.7,1km") == {"tokyo.jpg"}  # a place held as text is one, too
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "camera contains EOS AND tags = snow",
+        "camera = a and tags = snow",
+        "tags = a OR b",
+        "rating => 3",
+        "year <> 3",
+        "n === 2",
+    ],
+)
+def test_what_is_not_one_condition_is_refused(text: str):
+    with pytest.raises(DataError, match="--where"):
+        parse_condition(text)
+
+
+def test_dates_of_users_are_read_or_named(model: ColourModel, album: Path, tmp_path: Path):
+    out, given = (
+        tmp_path / "index",
+        {
+            "a.png": "2024:05:01 10:00:00",
+            "b.png": "01.05.2024",
+            "c.png": "2024-5-1",
+            "d.png": "2024-05-01T10:00:00+02:00",
+            "e.png": 1714550400,
+            "f.png": "May",
+        },
+    )
+    for name in given:
+        paint(album / name, "red")
+    lines = [{"file_name": name, "taken": date} for name, date in given.items()]
+    (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    report = build_index(model, album, out)
+    assert found(out, "taken = 2024-05-01") == {"a.png", "b.png", "c.png", "d.png"}
+    assert found(out, "taken = 2024-05-01T10:00:00") == {"a.png", "d.png"}
+    (problem,) = report.metadata_problems
+    assert "2 value(s) of 'taken'" in problem and "1714550400" in problem

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 from openvse.corpus import Corpus, SplitData, also_trained_on, seen_in_training, training_sample
@@ -203,6 +204,21 @@ def test_a_finished_run_stays_as_it_is(corpus: Path, tmp_path: Path) -> None:
     assert train(recipe, run, resume=True, watcher=watcher).progress == best
     assert OTHERS in told(watcher) and "all epochs are done" in told(watcher)
     assert all(path.read_bytes() == content for path, content in kept.items())
+
+
+@pytest.mark.medium
+def test_data_at_another_place_are_the_same_if_their_pairs_are(corpus: Path, tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "moved"
+    stopped(tiny_recipe(corpus, phases=EPOCHS), run, 5)
+    corpus.rename(other)
+    watcher = resumed(tiny_recipe(other, phases=EPOCHS), run)
+    assert len(watcher.epochs) == 3 and OTHERS not in told(watcher)
+    written = yaml.safe_load((run / "recipe.yaml").read_text())["data"]
+    assert str(other) in written["source"] and str(corpus) not in str(written)
+    again = write_tiny_corpus(tmp_path / "again")
+    change_lines(again, turned)  # other pairs at another place
+    with pytest.raises(TrainingError, match="--out"):
+        train(tiny_recipe(again, phases=EPOCHS), run, resume=True)
 
 
 @pytest.mark.medium

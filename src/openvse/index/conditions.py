@@ -23,9 +23,11 @@ from openvse.media.names import escaped
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "contains")
 
 _CONDITION = re.compile(
-    r'\s*(?:"(?P<quoted>[^"]+)"|(?P<field>[^\s=!<>~"]+))\s*(?P<operator>>=|<=|!=|=|<|>|~|\bcontains\b)\s*(?P<value>.*?)\s*',
+    r'\s*(?:"(?P<quoted>[^"]+)"|(?P<field>[^\s=!<>~"]+))\s*(?P<operator>>=|<=|!=|==?|<|>|~|\bcontains\b)\s*(?P<value>.*?)\s*',
     re.DOTALL,
 )
+_QUOTED = re.compile(r"(?P<mark>[\"'])(?P<text>.+)(?P=mark)", re.DOTALL)
+_JOINED = re.compile(r"\s+(?:AND|OR|&&|\|\|)\s+|\s+(?:and|or)\s+(?=\S+\s*(?:[=!<>~]|contains\b))")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
@@ -175,8 +177,10 @@ class Condition:
         text = f"said.type = 'text' AND {equal}"
         if not _NUMBER.fullmatch(self.value):
             return text, values
-        number = f"said.type IN ('integer', 'real') AND said.value {operator} ?"
-        return f"(({number}) OR ({text}))", [float(self.value), *values]
+        held = "CASE said.type WHEN 'text' THEN number_in(said.value) ELSE said.value END"
+        number = f"said.type IN ('integer', 'real', 'text') AND {held} {operator} ?"
+        other = f"said.type = 'text' AND number_in(said.value) IS NULL AND {equal}"
+        return f"(({number}) OR ({other}))", [float(self.value), *values]
 
     def _comparable(self) -> tuple[str, ...]:
         """Return what messages call the values that its value can be compared with."""
@@ -251,7 +255,10 @@ def forms_of(text: str) -> list[str]:
 
 
 def parse_condition(text: str) -> Condition:
-    """Read FIELD OPERATOR VALUE, such as ``size > 2MB``; raise DataError if it cannot be understood."""
+    """Read FIELD OPERATOR VALUE, such as ``size > 2MB``; raise DataError if it cannot be understood.
+
+    ``==`` is ``=``, and quotation marks around a value are no part of it.
+    """
     match = _CONDITION.fullmatch(whole_characters(text))
     if match is None or not match["value"]:
         raise DataError(
@@ -259,7 +266,15 @@ def parse_condition(text: str) -> Condition:
             f"'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a key of "
             f"the metadata"
         )
-    condition = Condition(match["quoted"] or match["field"], match["operator"], match["value"])
+    value = match["value"]
+    if quoted := _QUOTED.fullmatch(value):
+        value = quoted["text"]
+    elif value[0] in "=<>" or _JOINED.search(value):
+        raise DataError(
+            f"{_shortened(text)!r} is not one condition: give each condition its own --where, which must all be "
+            "fulfilled, and put a value with a sign, AND or OR between quotation marks"
+        )
+    condition = Condition(match["quoted"] or match["field"], match["operator"].replace("==", "="), value)
     condition.sql()
     return condition
 

@@ -28,6 +28,7 @@ _EARTH_M = 6_371_009.0  # mean radius (IUGG)
 _DATE = re.compile(
     r"(\d{4}(?:-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)?)?)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
+_NUMBER = re.compile(r"\s*[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\s*", re.ASCII)
 _IS_SEGMENT = "(kind = 'clip' AND id GLOB '*#t=*')"
 
 _SCHEMA = """
@@ -421,6 +422,7 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_function("plain_text", 3, _plain_text, deterministic=True)
     connection.create_function("values_of", 2, _values_of, deterministic=True)
     connection.create_function("taken_at", 1, taken_at, deterministic=True)
+    connection.create_function("number_in", 1, number_in, deterministic=True)
     connection.create_function("metres_between", 4, metres_between, deterministic=True)
 
 
@@ -435,6 +437,18 @@ def taken_at(value: object) -> str | None:
     return match and match[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(match[1]) :]
 
 
+def number_in(value: object) -> float | None:
+    """Return a number, also one that is held as a text; None for what is none.
+
+    Examples:
+        >>> number_in("10"), number_in(2.5), number_in("10 km"), number_in(True)
+        (10.0, 2.5, None, None)
+    """
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def metres_between(
     latitude: object, longitude: object, to_latitude: float, to_longitude: float
 ) -> float | None:
@@ -444,7 +458,8 @@ def metres_between(
         >>> round(metres_between(52.52, 13.405, 48.857, 2.352) / 1000)  # Berlin and Paris
         877
     """
-    if not isinstance(latitude, int | float) or not isinstance(longitude, int | float):
+    latitude, longitude = number_in(latitude), number_in(longitude)
+    if latitude is None or longitude is None:
         return None
     south, north = math.radians(latitude), math.radians(to_latitude)
     half = math.sin((north - south) / 2) ** 2

@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
@@ -354,6 +356,12 @@ _NOTHING = "{}"
 METADATA = "metadata.jsonl"
 """The file at the top of an indexed folder in which the user says something of its files, a JSON object a line."""
 
+_TAKEN = "taken"
+_DATE = re.compile(
+    r"(?:(?P<year>\d{4})(?:([-:])(?P<month>\d\d?)(?:\2(?P<day>\d\d?))?)?|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
+    r"(?:,?[T ]+(?P<clock>\d\d:\d\d(?::\d\d(?:\.\d+)?)?)\s*(?P<offset>Z|[+-]\d\d:?\d\d)?)?",
+    re.ASCII,
+)
 _NAMES = ("file_name", "image", "path", "video", "filepath", "filename", "file", "image_path")
 
 
@@ -400,8 +408,49 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
         lines.setdefault(files.get(name, name), {}).update(entry)
+    problems += _dated(lines)
     written = {name: _as_json(entry) for name, entry in lines.items()}
     return Metadata(state, written, tuple(f"{escaped(folder / METADATA)}: {each}" for each in problems))
+
+
+def iso_date(value: object) -> str | None:
+    """Return a date of the user in the form of ISO 8601, as exactly as it is given; None for what is none.
+
+    Examples:
+        >>> iso_date("2024:05:01 10:00:00"), iso_date("1.5.2024"), iso_date("2024-5"), iso_date(1985)
+        ('2024-05-01T10:00:00', '2024-05-01', '2024-05', '1985')
+        >>> iso_date(1714550400), iso_date("2024-13"), iso_date("last summer")
+        (None, None, None)
+    """
+    match = _DATE.fullmatch(str(value).strip())
+    if match is None:
+        return None
+    year, month, day = match["year"] or match["y"], match["month"] or match["m"], match["day"] or match["d"]
+    clock = f"T{match['clock']}" if match["clock"] and day else ""
+    try:
+        datetime.fromisoformat(f"{year}-{month or 1:0>2}-{day or 1:0>2}{clock or 'T00:00'}")
+    except ValueError:
+        return None
+    text = "-".join(f"{part:0>2}" for part in (year, month, day) if part)
+    return f"{text}{clock}{(match['offset'] or '') if clock else ''}"
+
+
+def _dated(lines: Mapping[str, dict[str, object]]) -> list[str]:
+    """Put the dates of lines into the form of ISO 8601, and return a line about those that are none."""
+    strange = []
+    for entry in lines.values():
+        if entry.get(_TAKEN) is None:
+            continue
+        if (date := iso_date(entry[_TAKEN])) is None:
+            strange.append(escaped(str(entry[_TAKEN])[:40]))
+        elif isinstance(entry[_TAKEN], str):
+            entry[_TAKEN] = date
+    if not strange:
+        return []
+    return [
+        f"{len(strange):,} value(s) of {_TAKEN!r} are no dates, and date nothing (first: {strange[0]}): write 2024, "
+        "2024-05, 2024-05-31 or 2024-05-31T18:30:00+02:00"
+    ]
 
 
 def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:

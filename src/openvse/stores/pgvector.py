@@ -313,17 +313,21 @@ def _either(texts: Sequence[sql.Composable]) -> sql.Composable:
     return sql.SQL("(") + sql.SQL(" OR ").join(texts) + sql.SQL(")")
 
 
+# The index' database compares texts with numbers in its own way: whoever has a text passes.
+_HAS_TEXT = sql.SQL("jsonb_path_exists(meta -> %s, '$[*] ? (@.type() == \"string\")')")
+
+
 def _on_metadata(condition: Condition, key: str, is_number: bool) -> Clause | None:
     value = condition.value
     if condition.operator == "=" and value != "null":
         texts = [json.dumps(form) for form in forms_of(value)]
         if is_number or value in ("true", "false"):
             texts.append(repr(float(value)) if is_number else value)
-        one = sql.SQL("meta -> %s @> %s::jsonb")
-        return _either([one] * len(texts)), [part for text in texts for part in (key, text)]
+        same: list[sql.Composable] = [sql.SQL("meta -> %s @> %s::jsonb")] * len(texts)
+        values: list[object] = [part for text in texts for part in (key, text)]
+        return (_either([*same, _HAS_TEXT]), [*values, key]) if is_number else (_either(same), values)
     if condition.operator in _PATHS and is_number:
-        # Texts are compared, too, by the index' database, in an order of its own: whoever has one passes.
         ranged = "jsonb_path_exists(meta -> %s, %s::jsonpath, jsonb_build_object('value', %s::float8), true)"
-        texts_too = "jsonb_path_exists(meta -> %s, '$[*] ? (@.type() == \"string\")')"
-        return sql.SQL(f"({ranged} OR {texts_too})"), [key, _PATHS[condition.operator], float(value), key]
+        given: list[object] = [key, _PATHS[condition.operator], float(value), key]
+        return _either([sql.SQL(ranged), _HAS_TEXT]), given
     return None

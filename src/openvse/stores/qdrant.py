@@ -311,6 +311,8 @@ def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
     """Return clauses one of which every wanted item passes; none where Qdrant would answer in another way."""
     path, value = f'meta."{key}"', condition.value
     number = float(value) if _NUMBER.fullmatch(value) else math.nan
+    # The database compares texts with numbers, too, which no filter of Qdrant does: whoever has a text passes.
+    has_text: Clause = {"key": "texts", "match": {"value": key}}
     if math.isinf(number) or (condition.operator == "=" and value == "null"):
         return []
     if condition.operator == "=":
@@ -318,9 +320,8 @@ def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
             return [{"key": path, "match": {"value": value == "true"}}]
         texts: list[Clause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
         same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
-        return texts if math.isnan(number) else [*texts, same]
+        return texts if math.isnan(number) else [same, has_text]
     if condition.operator in _RANGES and not math.isnan(number):
-        # Texts are compared, too, by the database, which no filter of Qdrant does: whoever has one passes.
         ranged: Clause = {"key": path, "range": {_RANGES[condition.operator]: number}}
-        return [ranged, {"key": "texts", "match": {"value": key}}]
+        return [ranged, has_text]
     return []

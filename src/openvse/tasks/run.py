@@ -38,6 +38,8 @@ from openvse.training.trainer import Trainer
 
 RECIPE = "recipe.yaml"
 
+_PLACES = ("source", "features", "text_features")
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -64,7 +66,7 @@ def train(
             and with a start also ``start/`` and ``before_after.md`` and ``.json``.
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
             If there is no run yet, this one begins. ``training.phases`` may differ in epochs that are not done, so a
-            finished run can go on with more.
+            finished run can go on with more. The data may have moved; at another place their pairs must be the same.
         overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
         same_data: whether to refuse to resume on other data than the run was trained on; otherwise they are told, and
             the best epoch is chosen among those on the present validation split.
@@ -117,7 +119,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
         inputs.watcher.warn(line)
     if goes_on:
         before = _started_with(inputs.folder)
-        trainer.resume(None if before is None else before.training.phases, same_data=same_data)
+        moved = before is not None and _places(before) != _places(recipe)
+        trainer.resume(None if before is None else before.training.phases, same_data=same_data or moved)
         if inputs.accelerator.is_main_process:
             _note_recipe(inputs.folder, recipe)
     elif inputs.accelerator.is_main_process:
@@ -219,20 +222,26 @@ def _started_with(folder: Path) -> RunRecipe | None:
     return parse_recipe(yaml.safe_load(read_text(written)), copy=folder / START)
 
 
+def _places(recipe: RunRecipe) -> tuple[str | None, ...]:
+    """Return where the data of a recipe are; data that moved are still the same if their pairs are."""
+    return tuple(getattr(recipe.data, key) for key in _PLACES)
+
+
 def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
-    """Raise TrainingError unless the run that is resumed was started with this recipe, but for its phases."""
+    """Raise TrainingError unless the run that is resumed was started with this recipe, but for phases and places."""
     before, tree = _started_with(folder), recipe.to_dict()
     if before is None:
         return
     before_dict = before.to_dict()
-    before_dict["training"]["phases"] = tree["training"][
-        "phases"
-    ]  # the trainer knows how far they may differ
+    # The trainer knows how far phases may differ, and compares the pairs of data at another place.
+    before_dict["training"]["phases"] = tree["training"]["phases"]
+    before_dict["data"] |= {key: tree["data"][key] for key in _PLACES if key in tree["data"]}
     changed = sorted(key for key in {*before_dict, *tree} if before_dict.get(key) != tree.get(key))
     if changed:
         raise TrainingError(
             f"run {folder} was started with another {', '.join(changed)}: resume with its own {folder / RECIPE} (only "
-            f"training.phases may differ, in epochs to come), or start a new run in another folder"
+            f"training.phases may differ, in epochs to come, and where the same data are), or start a new run in "
+            f"another folder"
         )
 
 
