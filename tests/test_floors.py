@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.failures import Failures
+
 PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 
 # From the ground up; the rooms of one line are neighbours. A floor may have steps inside: a later line of it may use
@@ -110,9 +112,9 @@ def test_every_room_stands_on_one_floor() -> None:
     assert sum(len(rooms) for _, rooms in STEPS) == len(HEIGHT)
 
 
-@pytest.mark.parametrize(
-    ("room", "source", "expected"),
-    [
+def test_the_checker_sees_every_kind_of_import() -> None:
+    failures = Failures()
+    for room, source, expected in [
         ("aggregators", "from openvse.types import Features", []),
         ("aggregators", "from openvse.aggregators.base import Pooling", []),
         ("aggregators", "from openvse.encoders import Encoder", ["encoders"]),
@@ -127,10 +129,10 @@ def test_every_room_stands_on_one_floor() -> None:
         ("cli", "from openvse.nowhere import thing", ["nowhere"]),
         ("cli", "import torch\nfrom rich import print", []),
         ("cli", "from openvse import __version__", []),
-    ],
-)
-def test_the_checker_sees_every_kind_of_import(room: str, source: str, expected: list[str]) -> None:
-    assert breaches(room, source) == expected
+    ]:
+        with failures.of(room, source, expected):
+            assert breaches(room, source) == expected
+    assert not failures, failures
 
 
 def test_relative_imports_are_refused() -> None:

@@ -31,6 +31,7 @@ from openvse.aggregators import (
 )
 from openvse.errors import RecipeError
 from openvse.types import Features
+from tests.failures import Failures
 
 
 def by_dimension(pool_column, local: Tensor) -> Tensor:
@@ -170,14 +171,20 @@ def test_normalised_graph_convolutions_begin_as_the_identity_and_equal_the_loop(
     assert_equals_loop(net, lambda local, _: slow_gcn(net, local).unsqueeze(0), features)
 
 
-@pytest.mark.parametrize(("kind", "options", "slow"), CASES)
-def test_baseline_equals_the_loop(kind: type[Aggregator], options: dict, slow) -> None:
-    for seed, lengths in enumerate([[1], [2, 6, 1], [5, 5, 3, 7]]):
-        torch.manual_seed(seed)
-        pool = kind(input_dim=4, embed_dim=4, **options).double()
-        assert_equals_loop(
-            pool, lambda local, _, pool=pool: slow(pool, local).unsqueeze(0), ragged(lengths, 4, seed)
-        )
+@pytest.mark.medium
+def test_baseline_equals_the_loop() -> None:
+    failures = Failures()
+    for kind, options, slow in CASES:
+        with failures.of(kind, options, slow):
+            for seed, lengths in enumerate([[1], [2, 6, 1], [5, 5, 3, 7]]):
+                torch.manual_seed(seed)
+                pool = kind(input_dim=4, embed_dim=4, **options).double()
+                assert_equals_loop(
+                    pool,
+                    lambda local, _, pool=pool, slow=slow: slow(pool, local).unsqueeze(0),
+                    ragged(lengths, 4, seed),
+                )
+    assert not failures, failures
 
 
 @settings(max_examples=20, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from openvse.functional import normalize
 from openvse.similarities import ScaledCosine, SetMax
 from openvse.specs import Part
 from openvse.types import EmbeddingSet, Features
+from tests.failures import Failures
 
 POOLS = ["gpo", "adpool", {"name": "pie_net", "num_embeddings": 3}, {"name": "multi_view", "num_views": 2}]
 
@@ -35,21 +37,23 @@ def unit(embedded: EmbeddingSet) -> EmbeddingSet:
     return EmbeddingSet(normalize(embedded.vectors.double()), embedded.mask)
 
 
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("pool", POOLS, ids=str)
-@pytest.mark.parametrize("base", ["first_token", "last_token", "map_head"])
-def test_a_closed_gate_gives_the_scores_of_the_base(base: str, pool: Any, share: bool) -> None:
+@pytest.mark.medium
+def test_a_closed_gate_gives_the_scores_of_the_base() -> None:
     """The vectors are equal to the bit; a product of matrices rounds several equal vectors otherwise than one."""
-    gated = make(base=base, pool=pool, share_projection=share)
-    images, texts = gated(features()), gated(features(1))
-    own = [unit(gated.base(features(seed))) for seed in (0, 1)]
-    assert torch.equal(images.vectors, gated.base(features()).vectors.expand_as(images.vectors))
-    assert images.vectors.shape[1] == {"pie_net": 3, "multi_view": 2}.get(
-        pool["name"] if isinstance(pool, dict) else pool, 1
-    )
-    for similarity in (SetMax(), ScaledCosine()):
-        scores = similarity.double()(unit(images), unit(texts))
-        torch.testing.assert_close(scores, similarity(*own), rtol=0, atol=1e-14)
+    failures = Failures()
+    for base, pool, share in product(["first_token", "last_token", "map_head"], POOLS, [True, False]):
+        with failures.of(share, pool, base):
+            gated = make(base=base, pool=pool, share_projection=share)
+            images, texts = gated(features()), gated(features(1))
+            own = [unit(gated.base(features(seed))) for seed in (0, 1)]
+            assert torch.equal(images.vectors, gated.base(features()).vectors.expand_as(images.vectors))
+            assert images.vectors.shape[1] == {"pie_net": 3, "multi_view": 2}.get(
+                pool["name"] if isinstance(pool, dict) else pool, 1
+            )
+            for similarity in (SetMax(), ScaledCosine()):
+                scores = similarity.double()(unit(images), unit(texts))
+                torch.testing.assert_close(scores, similarity(*own), rtol=0, atol=1e-14)
+    assert not failures, failures
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=str)

@@ -15,6 +15,7 @@ from openvse.encoders.projections import LinearProjection, ResidualMLP
 from openvse.errors import RecipeError
 from openvse.specs import Part
 from openvse.types import Inputs
+from tests.failures import Failures
 from tests.seeing import image_encoder
 
 SMALL = {"pretrained": False, "image_size": 32}
@@ -77,9 +78,9 @@ def test_the_two_global_vectors() -> None:
     assert isinstance(last, BiGRUVector) and last.at_last
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_fault_is_where_the_recipe_has_it() -> None:
+    failures = Failures()
+    for options, message in [
         (
             {"imge_size": 3},
             r"^recipe: unknown key image\.encoder\.imge_size; did you mean 'image_size'\? "
@@ -105,12 +106,12 @@ def test_the_two_global_vectors() -> None:
             {"global_vector": "bigru", "embed_dim": 7},
             r"^image\.encoder\.global_vector: bigru splits embed_dim over two directions: 7 is odd",
         ),
-    ],
-)
-def test_a_fault_is_where_the_recipe_has_it(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message) as caught:
-        image_encoder("efficientnet_lite0", **(SMALL | options))
-    assert "\n" not in str(caught.value)
+    ]:
+        with failures.of(options, message):
+            with pytest.raises(RecipeError, match=message) as caught:
+                image_encoder("efficientnet_lite0", **(SMALL | options))
+            assert "\n" not in str(caught.value)
+    assert not failures, failures
 
 
 def test_an_unknown_backbone_names_the_nearest() -> None:

@@ -15,6 +15,7 @@ from openvse.conversion.checkpoint import flag, label, number, whole_number
 from openvse.errors import CheckpointError
 from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import parse_recipe
+from tests.failures import Failures
 
 Maker = Callable[..., dict[str, Any]]
 NAN, INFINITE = float("nan"), float("inf")
@@ -139,14 +140,17 @@ IMPLAUSIBLE: list[tuple[Maker, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "options", "reason"), IMPLAUSIBLE)
-def test_an_option_that_is_not_plausible_is_refused(
-    tmp_path: Path, make: Maker, options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(CheckpointError, match=f"model.pth.*{reason}") as error:
-        converted(make(**options), tmp_path)
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "out").exists()
+@pytest.mark.medium
+def test_an_option_that_is_not_plausible_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    failures = Failures()
+    for make, options, reason in IMPLAUSIBLE:
+        with failures.of(make, options, reason):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(CheckpointError, match=f"model.pth.*{reason}") as error:
+                converted(make(**options), tmp_path)
+            assert "\n" not in str(error.value)
+            assert not (tmp_path / "out").exists()
+    assert not failures, failures
 
 
 def test_options_that_are_not_used_may_be_anything(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from openvse.encoders import BiGRU, UnknownWord, unknown_line
 from openvse.encoders.spelling import Spellings
 from openvse.encoders.vocabulary import UNKNOWN
+from tests.failures import Failures
 
 KNOWN = [
     "elephant",
@@ -42,9 +42,9 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("word", "known"),
-    [
+def test_forms_and_spellings() -> None:
+    failures = Failures()
+    for word, known in [
         ("elephants", "elephant"),
         ("dogs", "dog"),
         ("cities", "city"),
@@ -69,17 +69,30 @@ KNOWN = [
         ("fotball", "football"),
         ("footballl", "football"),
         ("photogrqph", "photograph"),
-    ],
-)
-def test_forms_and_spellings(word: str, known: str | None) -> None:
-    assert Spellings(KNOWN).nearest(word) == known
+    ]:
+        with failures.of(word, known):
+            assert Spellings(KNOWN).nearest(word) == known
+    assert not failures, failures
 
 
-@pytest.mark.parametrize(
-    "word", ["house", "car", "cart", "pope", "do", "2022", "zebra", "xylophone", "norse", "string", "oars"]
-)
-def test_no_bold_guesses(word: str) -> None:
-    assert Spellings(KNOWN).nearest(word) is None
+def test_no_bold_guesses() -> None:
+    failures = Failures()
+    for word in [
+        "house",
+        "car",
+        "cart",
+        "pope",
+        "do",
+        "2022",
+        "zebra",
+        "xylophone",
+        "norse",
+        "string",
+        "oars",
+    ]:
+        with failures.of(word):
+            assert Spellings(KNOWN).nearest(word) is None
+    assert not failures, failures
 
 
 def test_of_several_the_first_known_word_is_taken() -> None:

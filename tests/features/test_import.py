@@ -31,6 +31,7 @@ from openvse import pipeline
 from openvse.errors import DataError, RecipeError, StoreError
 from openvse.features import FeatureEntry, FeatureStore, Local, import_features
 from openvse.features.importing import FEATURE_FILES, ImageNames
+from tests.failures import Failures
 
 
 def assert_imported(path: Path, with_boxes: bool, prefix: str = "") -> None:
@@ -121,16 +122,20 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     yield tsv_line("42", make_regions(1, 9)), "its id came before; the first counts"
 
 
-@pytest.mark.parametrize(("line", "message"), damaged_lines())
-def test_what_is_wrong_with_a_line_is_named_and_skipped(tmp_path: Path, line: bytes, message: str) -> None:
-    lines = [tsv_line(item, regions) for item, regions in REGIONS.items()]
-    (tmp_path / "a.tsv").write_bytes(b"".join([*lines[:2], line, *lines[2:]]))
-    report = import_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
-    ((place, reason),) = report.failed
-    assert place.startswith("a.tsv, line 3 (") and "\n" not in reason
-    assert re.search(message, reason), reason
-    assert report.done == 3
-    assert_imported(tmp_path / "store", with_boxes=True)
+def test_what_is_wrong_with_a_line_is_named_and_skipped(tmp_path_factory: pytest.TempPathFactory) -> None:
+    failures = Failures()
+    for line, message in damaged_lines():
+        with failures.of(line, message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            lines = [tsv_line(item, regions) for item, regions in REGIONS.items()]
+            (tmp_path / "a.tsv").write_bytes(b"".join([*lines[:2], line, *lines[2:]]))
+            report = import_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
+            ((place, reason),) = report.failed
+            assert place.startswith("a.tsv, line 3 (") and "\n" not in reason
+            assert re.search(message, reason), reason
+            assert report.done == 3
+            assert_imported(tmp_path / "store", with_boxes=True)
+    assert not failures, failures
 
 
 def test_a_bad_first_item_does_not_decide_the_width(tmp_path: Path) -> None:
@@ -348,9 +353,9 @@ COCO = ["COCO_train2014_000000000042.jpg", "COCO_val2014_000000391895.jpg"]
 FLICKR = ["1000092795.jpg", "102351840_323e3de834.jpg", "beach/0001.jpg", "dunes/0001.jpg"]
 
 
-@pytest.mark.parametrize(
-    ("name", "image"),
-    [
+def test_a_name_means_one_image_or_none() -> None:
+    failures = Failures()
+    for name, image in [
         ("42", COCO[0]),
         ("000000391895", COCO[1]),
         ("COCO_val2014_000000391895", COCO[1]),
@@ -365,10 +370,10 @@ FLICKR = ["1000092795.jpg", "102351840_323e3de834.jpg", "beach/0001.jpg", "dunes
         ("0001", None),
         ("1", None),
         ("", None),
-    ],
-)
-def test_a_name_means_one_image_or_none(name: str, image: str | None) -> None:
-    assert ImageNames([*COCO, *FLICKR]).find(name) == image
+    ]:
+        with failures.of(name, image):
+            assert ImageNames([*COCO, *FLICKR]).find(name) == image
+    assert not failures, failures
 
 
 def test_numbers_as_identifiers() -> None:

@@ -11,13 +11,14 @@ from tiny_wordnet import write_wordnet
 from openvse.errors import DataError
 from openvse.vqa.accuracy import answer_accuracy, exact_match, wups
 from openvse.vqa.wordnet import WordNet
+from tests.failures import Failures
 
 TEN = ["two"] * 3 + ["2 dogs"] * 3 + ["The 2"] + ["many"] * 2 + ["three"]
 
 
-@pytest.mark.parametrize(
-    ("prediction", "answers", "score"),
-    [
+def test_ten_annotators():
+    failures = Failures()
+    for prediction, answers, score in [
         ("2", TEN, 1.0),
         ("a two.", TEN, 1.0),
         ("two dogs", TEN, 0.9),
@@ -32,10 +33,10 @@ TEN = ["two"] * 3 + ["2 dogs"] * 3 + ["The 2"] + ["many"] * 2 + ["three"]
         ("don't know", ["dont know"] * 10, 1.0),
         # all ten agree on a spelling that is not the normal one
         ("2", ["two"] * 10, 1.0),
-    ],
-)
-def test_ten_annotators(prediction, answers, score):
-    assert answer_accuracy([prediction], [answers], votes=True) == pytest.approx([score])
+    ]:
+        with failures.of(prediction, answers, score):
+            assert answer_accuracy([prediction], [answers], votes=True) == pytest.approx([score])
+    assert not failures, failures
 
 
 words = st.sampled_from(["yes", "no", "2", "red"])
@@ -83,9 +84,9 @@ def similarity(one: str, other: str) -> float:
     return 1.0 if one == other else SIMILAR.get((one, other), SIMILAR.get((other, one), 0.0))
 
 
-@pytest.mark.parametrize(
-    ("predicted", "given", "at_09", "at_00"),
-    [
+def test_one_question():
+    failures = Failures()
+    for predicted, answers, at_09, at_00 in [
         (["chair"], ["chair"], 1, 1),
         (["The Chair"], ["chair"], 1, 1),
         (["chair"], ["sofa"], 0.92, 0.92),
@@ -100,11 +101,11 @@ def similarity(one: str, other: str) -> float:
         (["chair", "table"], ["chair"], 0.06, 0.6),
         (["chair", "chair"], ["chair"], 1, 1),
         ([], ["chair"], 0, 0),
-    ],
-)
-def test_one_question(predicted, given, at_09, at_00):
-    assert wups([predicted], [given], similarity, threshold=0.9) == pytest.approx([at_09])
-    assert wups([predicted], [given], similarity, threshold=0.0) == pytest.approx([at_00])
+    ]:
+        with failures.of(predicted, answers, at_09, at_00):
+            assert wups([predicted], [answers], similarity, threshold=0.9) == pytest.approx([at_09])
+            assert wups([predicted], [answers], similarity, threshold=0.0) == pytest.approx([at_00])
+    assert not failures, failures
 
 
 def test_at_the_threshold_nothing_is_taken_off():

@@ -16,11 +16,12 @@ from openvse.vqa.answers import (
     normalize_answer,
     vote_score,
 )
+from tests.failures import Failures
 
 
-@pytest.mark.parametrize(
-    ("answer", "normal"),
-    [
+def test_the_normal_form():
+    failures = Failures()
+    for answer, normal in [
         ("Yes", "yes"),
         ("  in\tthe \n kitchen ", "in kitchen"),
         # articles, but not inside words, and not if nothing is left
@@ -65,10 +66,10 @@ from openvse.vqa.answers import (
         ("man's", "man's"),
         ("cant", "can't"),
         ("Cafés", "cafés"),
-    ],
-)
-def test_the_normal_form(answer, normal):
-    assert normalize_answer(answer) == normal
+    ]:
+        with failures.of(answer, normal):
+            assert normalize_answer(answer) == normal
+    assert not failures, failures
 
 
 @given(st.text(alphabet="aAthe0159,. -'_?", max_size=12))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.kind import published_for
 from openvse.vqa.recipe import VQARecipe
+from tests.failures import Failures
 from tests.tiny import tiny_tree
 from tests.tiny_questions import answering_tree, question_only
 
@@ -24,9 +24,9 @@ def test_the_task_decides_the_kind_of_a_recipe() -> None:
     assert parse_recipe(recipe.to_dict()) == recipe
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_wrong_recipe_names_its_place() -> None:
+    failures = Failures()
+    for change, message in [
         ({"task": "vqaa"}, "task is 'vqaa'; did you mean 'vqa'"),
         ({"task": 3}, "task is 3"),
         ({"answer": {}}, "unknown key answer; did you mean 'answers'"),
@@ -41,12 +41,12 @@ def test_the_task_decides_the_kind_of_a_recipe() -> None:
             "has none but cross-entropy",
         ),
         ({"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}}, "set metric: accuracy"),
-    ],
-)
-def test_a_wrong_recipe_names_its_place(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message) as caught:
-        parse_recipe(answering_tree(Path()) | change)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    ]:
+        with failures.of(change, message):
+            with pytest.raises(RecipeError, match=message) as caught:
+                parse_recipe(answering_tree(Path()) | change)
+            assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    assert not failures, failures
 
 
 def test_without_images() -> None:

@@ -27,7 +27,6 @@ class AdaPool(Pooling):
         self.mix = nn.Parameter(torch.tensor(0.0))
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Mix the two poolings of the real elements."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         mean = masked_mean(local, mask)
         product = torch.einsum("bnl,bl->bn", local, mean)

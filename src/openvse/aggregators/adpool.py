@@ -72,7 +72,6 @@ class AdPool(Pooling):
         )
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Pool both ways and balance the two."""
         token, embedding = self._token_level(local, mask), soft_pool(local, mask)
         if self.balance is None:
             assert self.share is not None

@@ -24,7 +24,6 @@ class AttentionPool(Pooling):
         self.weight = nn.Linear(input_dim, 1, bias=False)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Weigh the real elements."""
         padding = ~mask.unsqueeze(-1)
         local = local.masked_fill(padding, 0.0)
         weights: Tensor = self.weight(local).masked_fill(padding, MASKED).softmax(dim=1)

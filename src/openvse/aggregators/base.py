@@ -132,7 +132,6 @@ class RankedPooling(Pooling):
         return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Sort each dimension and pool it."""
         return self.pool_ranked(sort_descending(local, mask), mask)
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:

@@ -71,7 +71,6 @@ class Beside(SingleVector):
         self.order_aware = self.base.order_aware or self.inner.order_aware
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Tensor) -> Float[Tensor, "B D"]:
-        """Make both vectors from the real elements."""
         return self._pool(Features(local, mask))
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:

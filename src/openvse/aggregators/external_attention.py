@@ -27,6 +27,5 @@ class ExternalAttention(Pooling):
         nn.init.xavier_uniform_(self.attention.weight)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Weight the real elements in each dimension separately."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         return soft_pool(local, mask, self.attention(local))

@@ -49,7 +49,6 @@ class FrameLevels(Aggregator):
         self.aggregator = global_pooling(aggregator, embed_dim)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Project the elements for each level and pool those of the global one."""
         padding = ~features.mask.unsqueeze(-1)
         local = features.local.masked_fill(padding, 0.0)
         whole, actions, entities = (self.dropout(level(local)) for level in self.levels)
@@ -62,7 +61,6 @@ class FrameLevels(Aggregator):
         )
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the curves of the global pooling."""
         return self.aggregator.curves()
 
 

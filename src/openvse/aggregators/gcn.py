@@ -53,7 +53,6 @@ class GCN(Aggregator):
         self.unit_length = inner.unit_length
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Convolve the real elements and aggregate them."""
         local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         for layer in self.layers:
             local = layer(local, features.mask)
@@ -61,7 +60,6 @@ class GCN(Aggregator):
         return embedded
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the curves of the inner aggregator."""
         return self.aggregator.curves()
 
 

@@ -38,7 +38,6 @@ class GeM(Pooling):
         self.log_exponent = nn.Parameter(torch.tensor(math.log(exponent)))
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Pool the real elements."""
         exponent = self.log_exponent.exp()
         powers = exponent * local.clamp(min=self.eps).log()
         total = powers.masked_fill(~mask.unsqueeze(-1), MASKED).logsumexp(dim=1)

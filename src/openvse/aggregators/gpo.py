@@ -311,7 +311,6 @@ class GPO(RankedPooling):
         return sum_by_rank(local, mask, theta[group])
 
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Do the same with values that are sorted already."""
         theta, group = self._weights(mask)
         if theta.ndim == 3:
             return self.sum_by_dimension(ranked, theta, group)
@@ -383,7 +382,6 @@ class GPODataDependent(Pooling):
         self.score = nn.Linear(hidden_dim, 1, bias=False)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Sort each dimension and sum with coefficients made from the sorted values."""
         sizes = mask.sum(dim=1)
         compiling, weight = torch.compiler.is_compiling(), self.score.weight
         longest = mask.shape[1] if compiling else int(sizes.max())

@@ -71,7 +71,6 @@ class GraphLevels(Aggregator):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Make the vectors of the event and of the nodes, and let them read each other."""
         local = self.dropout(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0))
         nodes: Tensor = self.aggregator(Features(local, features.mask)).vectors
         there = torch.ones(nodes.shape[:2], dtype=torch.bool, device=nodes.device)
@@ -93,7 +92,6 @@ class GraphLevels(Aggregator):
         return made.index_put((items, slots), vectors.to(made.dtype))
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the curves of the pooling of the event."""
         return self.aggregator.curves()
 
 

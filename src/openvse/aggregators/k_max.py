@@ -31,5 +31,4 @@ class KMax(Pooling):
         self.k = k
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Average the k largest real elements."""
         return masked_k_max(local, mask, self.k)

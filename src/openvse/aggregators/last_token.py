@@ -15,6 +15,5 @@ class LastToken(Pooling):
     order_aware = True
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Take the last real element."""
         last = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
         return local[torch.arange(local.shape[0], device=local.device), last]

@@ -31,7 +31,6 @@ class LIP(Pooling):
         self.shift = nn.Parameter(torch.zeros(input_dim))
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Weight the real elements by their importance, in each dimension separately."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         raw: Tensor = self.importance(local)
         centred = raw - masked_mean(raw, mask).unsqueeze(1)

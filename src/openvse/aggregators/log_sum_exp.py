@@ -32,6 +32,5 @@ class LogSumExp(Pooling):
         self.temperature = temperature
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Pool the real elements."""
         scaled = (local / self.temperature).masked_fill(~mask.unsqueeze(-1), MASKED)
         return scaled.logsumexp(dim=1) * self.temperature

@@ -55,7 +55,6 @@ class MapHead(Pooling):
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(embed_dim, hidden), "fc2": nn.Linear(hidden, embed_dim)})
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Let the query read the real elements."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         probe = self.probe.expand(local.shape[0], -1, -1)
         read, _ = self.attention(probe, local, local, key_padding_mask=~mask, need_weights=False)

@@ -13,5 +13,4 @@ class Max(Pooling):
     """Largest value of each dimension: ``v_d = max_n x_nd`` (VSE-infinity, section 3.2, MaxPool)."""
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Take the maximum over the real elements."""
         return masked_max(local, mask)

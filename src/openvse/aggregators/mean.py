@@ -13,5 +13,4 @@ class Mean(Pooling):
     """Mean of the elements: ``v = 1/N sum_n x_n`` (VSE-infinity, section 3.2, AvgPool)."""
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Average the real elements."""
         return masked_mean(local, mask)

@@ -62,7 +62,6 @@ class MultiView(Aggregator):
             )
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Return the embeddings of all views, view by view."""
         if self.shares_sort:
             features = replace(features, ranked=sort_descending(features.local, features.mask))
         views = [

@@ -69,7 +69,6 @@ class PooledLinear(SingleVector):
         return normalize(pooled)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        """Pool the real elements and map the result."""
         return self._pool(Features(local, mask))
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:

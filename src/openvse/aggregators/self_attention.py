@@ -33,7 +33,6 @@ class SelfAttention(Pooling):
         self.norm = nn.LayerNorm(input_dim) if layer_norm else nn.Identity()
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Let the real elements attend to each other, and average them."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         query, key, value, real = self.query(local), self.key(local), self.value(local), mask.unsqueeze(1)
         if torch.compiler.is_compiling():  # ONNX has attention with heads only

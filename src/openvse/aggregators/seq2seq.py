@@ -27,7 +27,6 @@ class Seq2Seq(SingleVector):
         self.gru = nn.GRU(input_dim, embed_dim, batch_first=True)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        """Read the real elements of each item."""
         # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
         elements, real = compact(local, mask)
         if torch.compiler.is_compiling():

@@ -122,7 +122,6 @@ class Crops(NestedBackbone):
         return torch.stack(seen)
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the mean feature and the box of each window."""
         boxes = torch.tensor(
             list(window_boxes(self.windows)) * (1 + self.mirrored), device=inputs.values.device
         )

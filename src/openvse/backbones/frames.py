@@ -74,7 +74,6 @@ class Frames(NestedBackbone):
         self.stored = FrameSampling(sampling, most, fps)
 
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
-        """Preprocess one frame for the inner backbone."""
         return self.inner.preprocess(image)
 
     def read(

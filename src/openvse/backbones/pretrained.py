@@ -294,7 +294,6 @@ class CheckpointBackbone(Backbone):
         return math.ceil(shorter / share) or None
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        """Turn the image into pixels as the checkpoint wants them."""
         return pixels_of(self.processor, image, self.image_size, round_crop=self.round_crop)
 
     def save_assets(self, folder: Path) -> None:

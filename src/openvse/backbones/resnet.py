@@ -119,7 +119,6 @@ class ResNet(Backbone):
         return (square / 255 - mean) / std
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the cells, row by row."""
         return cells(self.net(inputs.values))
 
     def save_assets(self, folder: Path) -> None:

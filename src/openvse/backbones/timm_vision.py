@@ -78,14 +78,12 @@ class TimmVision(Backbone):
         return self.image_size
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        """Resize the image to a square, and normalise it as the model expects."""
         square = stretched(image, (self.image_size, self.image_size))
         mean, deviation = (np.array(self._statistics[name], dtype=np.float32) for name in ("mean", "std"))
         pixels = (np.asarray(square, dtype=np.float32) / 255 - mean) / deviation
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
     def see(self, inputs: Inputs) -> Features:
-        """Return cells or patch tokens, row by row."""
         return all_real(_local_features(self.net, inputs.values))
 
 

@@ -37,7 +37,6 @@ class MeanVector(nn.Linear, GlobalVector):
     def forward(  # type: ignore[override]
         self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
     ) -> Float[Tensor, "B D"]:
-        """Average the real elements and project."""
         return super().forward(masked_mean(local, mask))
 
 
@@ -64,7 +63,6 @@ class BiGRUVector(GlobalVector):
         self.gru = nn.GRU(input_dim, embed_dim // 2, batch_first=True, bidirectional=True)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        """Read the real elements in their order and skip the others."""
         local, mask = compact(local, mask)
         states, final = packed_gru(self.gru, local, mask)
         if self.at_last:

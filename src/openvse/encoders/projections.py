@@ -52,7 +52,6 @@ class LinearProjection(Projection):
         self.dropout = nn.Dropout1d(checked_dropout(dropout))
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Project every position."""
         projected: Tensor = self.linear(local)
         dropped = self.training and self.dropout.p > 0
         return self.dropout(projected.mT).mT if dropped else projected
@@ -76,7 +75,6 @@ class NormLinear(Projection):
         self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Normalise and project every position."""
         projected: Tensor = self.linear(self.norm(local))
         return projected
 
@@ -174,7 +172,6 @@ class NoProjection(Projection):
         super().__init__(input_dim=input_dim, output_dim=input_dim)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Return the features unchanged."""
         return local
 
 

@@ -68,7 +68,6 @@ class NLTKSplitter(WordSplitter):
         self._sentences, self._words = PunktSentenceTokenizer(known), NLTKWordTokenizer()
 
     def __call__(self, caption: str) -> list[str]:
-        """Return the tokens, sentence by sentence."""
         sentences = self._sentences.tokenize(caption.lower())
         return [word for sentence in sentences for word in self._words.tokenize(sentence)]
 

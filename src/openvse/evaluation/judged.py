@@ -83,7 +83,6 @@ class JudgedReport(Document):
     notes: tuple[str, ...] = ()
 
     def sections(self) -> list[str]:
-        """Return a table of each kind of figures, and how they were measured."""
         names = list(next(iter(self.retrieval.values())).metrics)
         titles = [metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names]
         rows = []

@@ -151,7 +151,6 @@ class Report(Document):
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
     def sections(self) -> list[str]:
-        """Return recalls, ranks, protocol and probabilities."""
         return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),

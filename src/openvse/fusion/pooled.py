@@ -53,7 +53,6 @@ class Pooled(Fusion):
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
     ) -> Reduced:
-        """Aggregate each side."""
         return Reduced(
             self.image_aggregator(Features(x, x_mask)).vectors,
             self.text_aggregator(Features(z, z_mask)).vectors,

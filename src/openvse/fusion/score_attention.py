@@ -33,7 +33,6 @@ class ScoreAttentionFusion(Fusion):
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
     ) -> Reduced:
-        """Sum the tokens of each side weighted by their scores."""
         # The order of the sides is fixed: in another order, the sum of the gradients would differ in its last bits.
         of_x = self.image_scores(x, x_mask, z, z_mask)
         image = of_x @ x

@@ -54,7 +54,6 @@ class Contrast(RankingTerm):
         self.negatives_of_one_image, self.positives = negatives_of_one_image, positives
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Add the two directions, or take one."""
         batch = self._compared(batch)
         if self.anchors == "both":
             return self.both_ways(batch.scores, batch.positives)
@@ -72,7 +71,6 @@ class Contrast(RankingTerm):
         return self.reduce(self.criterion(scores, hardest, negatives))
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""
         return super().diagnostics(self._compared(batch))
 
     def _compared(self, batch: ScoredBatch) -> ScoredBatch:

@@ -58,7 +58,6 @@ class Correspondence(Term):
         self.other = self._decoders(embed_dim) if other else None
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Average the loss over the positive pairs."""
         rows, columns = batch.positives.nonzero(as_tuple=True)
         sides = (self._read(batch.images, 0)[rows], self._read(batch.texts, 1)[columns])
         codes = (_codes(batch.images)[rows], _codes(batch.texts)[columns])

@@ -30,7 +30,6 @@ class Hinge(Criterion):
     def pair_loss(
         self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
-        """Sum or average the violations of the negatives."""
         violations = (self.margin - positive.unsqueeze(1) + scores).clamp(min=0)
         total = violations.masked_fill(~negatives, 0.0).sum(dim=1)
         return total if self.reduction == "sum" else total / negatives.sum(dim=1).clamp(min=1)

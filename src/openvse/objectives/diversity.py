@@ -29,7 +29,6 @@ class Diversity(Term):
     needs_residual: ClassVar[bool] = True
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Add the redundancy of the images and of the texts."""
         sides = self._sides(batch)
         if not sides:
             raise RecipeError(
@@ -39,7 +38,6 @@ class Diversity(Term):
         return torch.stack(list(sides.values())).sum()
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Return the value of each side."""
         return {name: float(value) for name, value in self._sides(batch).items()}
 
     def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:

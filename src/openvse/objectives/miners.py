@@ -21,7 +21,6 @@ class All(Miner):
     """Every candidate that is not a positive."""
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose all candidates."""
         return torch.ones_like(positives)
 
 

@@ -44,7 +44,6 @@ class MMD(Term):
         self.gamma = gamma
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Compare the embeddings that exist."""
         images = batch.images.vectors[batch.images.mask]
         texts = batch.texts.vectors[batch.texts.mask]
         within = self._mean_kernel(images, images) + self._mean_kernel(texts, texts)

@@ -27,31 +27,26 @@ class Retrieval(TaskKind):
     has_closed_form: ClassVar[bool] = True
 
     def build(self, tree: Mapping[str, Any], folder: Path) -> TwoTower:
-        """Build two towers."""
         from openvse.retrieval.build import build_model
 
         return build_model(TwoTowerSpec.of(tree), assets=folder)
 
     def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
-        """Open pairs of images and sentences."""
         from openvse.retrieval.training import open_retrieval
 
         return open_retrieval(cast(RetrievalRecipe, recipe), inputs)
 
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
-        """Rank images for sentences and sentences for images."""
         from openvse.retrieval.evaluate import evaluate_towers
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
 
     def findings(self, evaluation: Evaluation, count: int) -> Findings:
-        """Return the figures, and the best and the worst queries of both directions."""
         from openvse.retrieval.evaluate import findings_of
 
         return findings_of(cast("RetrievalEvaluation", evaluation), count)
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
-        """Rank the same images and sentences with each model."""
         from openvse.retrieval.compare import compare_towers
 
         return compare_towers(runs, request)

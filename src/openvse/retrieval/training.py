@@ -111,12 +111,10 @@ class RetrievalTask(Task[Batch]):
         )
 
     def validate(self) -> dict[str, float]:
-        """Rank the validation split, by all processes together."""
         together = Processes(self.accelerator.process_index, self.accelerator.num_processes)
         return self.rank(self.model, self.features, self.text_features, together)
 
     def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
-        """Return how much of the validation split a model of this provenance was trained on."""
         return seen_in_training(provenance, self.validation)
 
     def validate_start(self, start: Model) -> dict[str, float]:

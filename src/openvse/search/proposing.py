@@ -85,7 +85,6 @@ class StoreSearch(Searcher):
             )
 
     def close(self) -> None:
-        """Close the store."""
         self._store.close()
 
     def search(

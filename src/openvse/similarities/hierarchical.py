@@ -81,7 +81,6 @@ class Hierarchical(Similarity):
     def pairs(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
-        """Score some pairs without a gradient: image ``rows[p]`` with text ``columns[p]``."""
         size = max(1, _NUMBERS // (images.vectors[0].numel() + texts.vectors[0].numel()))
         parts = [
             self._score(images[rows[some]], texts[columns[some]], _aligned)

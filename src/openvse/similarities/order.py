@@ -40,7 +40,6 @@ class Order(Similarity):
     def pairs(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
-        """Score some pairs."""
         specific, general = images.vectors[rows].abs().unsqueeze(2), texts.vectors[columns].abs().unsqueeze(1)
         violations = (general - specific).clamp_(min=0).square_().sum(dim=-1)
         return best_of_pairs(-violations, images.mask[rows], texts.mask[columns])

@@ -22,13 +22,11 @@ class SetMax(Similarity):
     indexable: ClassVar[bool] = True
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs of unit-length embeddings."""
         return set_max_scores(images, texts)
 
     @torch.no_grad()
     def pairs(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
-        """Score some pairs of unit-length embeddings."""
         products = images.vectors[rows] @ texts.vectors[columns].transpose(1, 2)
         return best_of_pairs(products, images.mask[rows], texts.mask[columns])

@@ -43,7 +43,6 @@ class SmoothChamfer(Similarity):
         self.sharpness = sharpness
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs of unit-length embeddings."""
         # The short axes come first, so that the reductions run along the long ones.
         cosines = images.vectors.transpose(0, 1).unsqueeze(1) @ texts.vectors.transpose(0, 1).mT
         return self._reduced(cosines, images.mask.T[:, None, :, None], texts.mask.T[None, :, None])
@@ -52,7 +51,6 @@ class SmoothChamfer(Similarity):
     def pairs(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
-        """Score some pairs of unit-length embeddings."""
         products = images.vectors[rows] @ texts.vectors[columns].mT
         of_images, of_texts = images.mask[rows].T.unsqueeze(1), texts.mask[columns].T.unsqueeze(0)
         return self._reduced(products.permute(1, 2, 0), of_images, of_texts)

@@ -51,7 +51,6 @@ class Int8Store(Store):
     def put(
         self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
     ) -> None:
-        """Add items; known keys are replaced."""
         self.remove(keys)
         codes, scales = quantised(vectors.reshape(-1, self._dim).astype(np.float32))
         first = len(self._keys)
@@ -109,7 +108,6 @@ class Int8Store(Store):
         return [keys[np.argpartition(-one, wanted - 1)[:wanted]] for one in joined.T]
 
     def num_points(self) -> int:
-        """Return how many points it holds."""
         return int((self._keys >= 0).sum())
 
     def finish(self) -> None:
@@ -132,7 +130,6 @@ class Int8Store(Store):
         self._open(number)
 
     def drop(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:

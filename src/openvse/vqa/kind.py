@@ -27,19 +27,16 @@ class VQA(TaskKind):
     spec: ClassVar[type[ModelSpec]] = AnswererSpec
 
     def build(self, tree: Mapping[str, Any], folder: Path) -> Answerer:
-        """Build an answerer."""
         from openvse.vqa.build import build_answerer
 
         return build_answerer(AnswererSpec.of(tree), assets=folder)
 
     def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
-        """Open questions and their images."""
         from openvse.vqa.training import open_answering
 
         return open_answering(cast(VQARecipe, recipe), inputs)
 
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
-        """Answer the questions of a split."""
         from openvse.vqa.evaluate import evaluate_answerer
 
         return evaluate_answerer(cast("Sequence[Answerer]", models), request)
@@ -51,7 +48,6 @@ class VQA(TaskKind):
         return findings_of(cast("AnswersEvaluation", evaluation), count)
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
-        """Answer the same questions with each model."""
         from openvse.vqa.compare import compare_answerers
 
         return compare_answerers(runs, request)

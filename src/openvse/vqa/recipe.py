@@ -55,7 +55,6 @@ class AnswererSpec(ModelSpec):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return what distinguishes this model from others with the same weights."""
         return {"task": "vqa", **super().identity()}
 
 

@@ -83,7 +83,6 @@ class AnsweringTask(Task[QuestionBatch]):
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
 
     def step(self, wrapped: nn.Module, batch: QuestionBatch, phase: int) -> Step:
-        """Compute the loss of a batch."""
         logits = wrapped(batch.images, batch.image_of, batch.questions)
         uninformed = self._uninformed.expand_as(logits)
         return Step(
@@ -94,11 +93,9 @@ class AnsweringTask(Task[QuestionBatch]):
         )
 
     def validate(self) -> dict[str, float]:
-        """Return the accuracy on the validation split in percent, and the loss."""
         return self._measure(self.model, self._validation)
 
     def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
-        """Return how much of the validation split a model of this provenance was trained on."""
         return seen_in_training(provenance, self._held_out.as_corpus())
 
     def validate_start(self, start: Model) -> dict[str, float]:
@@ -131,7 +128,6 @@ class AnsweringTask(Task[QuestionBatch]):
         return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return the accuracy along with that of the most frequent training answer."""
         return f"accuracy {metrics['accuracy']:5.2f} (most frequent answer {self._chance:.2f})"
 
     def curves(self) -> dict[str, list[float]]:
