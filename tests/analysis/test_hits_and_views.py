@@ -146,6 +146,13 @@ def _one_each(relevance):
     return replace(relevance, images=relevance.images[first], texts=relevance.texts[first])
 
 
+def test_captions_of_the_only_image(album: Path, tmp_path: Path) -> None:
+    corpus = open_corpus(album).select(np.array([3]))
+    found = analyze_captions(corpus, {"m": made(album).texts[:2]})
+    assert [row[1:3] for row in found.summary.rows] == [("same image", 1)]
+    assert is_png(found.write(tmp_path)[2])
+
+
 @pytest.mark.medium
 def test_captions_of_one_image_are_nearer(album: Path, tmp_path: Path) -> None:
     corpus = open_corpus(album)

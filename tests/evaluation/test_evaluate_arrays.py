@@ -164,3 +164,28 @@ def test_images_that_are_equal_in_no_order_are_told():
     assert report.problems[0].startswith("19 of 39 images have the embedding of an earlier one")
     collapsed = evaluate(np.ones((20, 8)), images, resamples=0)
     assert collapsed.metrics["t2i_r1"] == 0 and collapsed.problems[0].startswith("19 of 20 images")
+
+
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+def test_the_length_of_vectors_has_no_effect(size: float) -> None:
+    images, texts = vectors(40, 0), vectors(40, 1)
+    assert evaluate(images * np.float32(size), texts).metrics == evaluate(images, texts).metrics
+    assert evaluate(np.eye(40, dtype=np.float32) * size, np.eye(40)).metrics["rsum"] == 600
+
+
+def test_arrays_of_another_byte_order_are_read() -> None:
+    images, texts = vectors(40, 0), vectors(40, 1)
+    owners = np.arange(40)[::-1].astype(">i8")
+    expected = evaluate(images, texts, owners.astype(np.int64))
+    assert evaluate(images.astype(">f4"), texts.astype(">f8"), owners).metrics == expected.metrics
+    for odd in (images.astype(object), images.astype("U8"), images.astype(complex)):
+        with pytest.raises(DataError):
+            evaluate(odd, texts)
+
+
+def test_two_columns_of_0_and_1_are_no_clear_relevance() -> None:
+    images = np.eye(2)
+    with pytest.raises(DataError):
+        evaluate(images, images, np.eye(2, dtype=int))
+    assert evaluate(images, images, np.eye(2, dtype=bool)).metrics["i2t_r1"] == 100
+    assert evaluate(images, images, np.array([[0, 0], [1, 1], [0, 0]])).metrics["i2t_r1"] == 100

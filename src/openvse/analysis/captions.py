@@ -99,7 +99,9 @@ def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
     image_of = np.zeros(len(corpus.captions), dtype=np.int64)
     image_of[corpus.relevance.texts] = corpus.relevance.images
     apart = image_of[first] != image_of[second[random]]
-    pairs = {"same image": (first, second), "different images": (first[apart], second[random][apart])}
+    pairs = {"same image": (first, second)}
+    if apart.any():  # the captions of one image alone leave none
+        pairs["different images"] = first[apart], second[random][apart]
     similarity = {
         (name, kind): cosines(each, *pair) for name, each in texts.items() for kind, pair in pairs.items()
     }

@@ -57,6 +57,7 @@ class Backbone(Configured, nn.Module, ABC):
     Attributes:
         fingerprint: the argument, and whether the network trains, so that features stored before training are not
             mistaken for features of the trained network.
+        reads_images: whether there is a network, so that features need no store.
         reads_videos: whether an item may be a clip, of which several frames are seen.
         stored_images: the largest number of images per item while its features are extracted for a store.
         gives_boxes: whether ``Features.boxes`` holds the position of each feature in the image.
@@ -79,6 +80,7 @@ class Backbone(Configured, nn.Module, ABC):
 
     usual_projection: ClassVar[str] = "linear"
     usual_augmentation: ClassVar[str] = "grid"
+    reads_images: ClassVar[bool] = True
     reads_videos: bool = False
     stored_images: int = 1
     gives_boxes: bool = False

@@ -29,6 +29,7 @@ class Precomputed(Backbone):
         RecipeError: ``num_frames`` is below 1.
     """
 
+    reads_images: ClassVar[bool] = False
     usual_projection: ClassVar[str] = "residual_mlp"
     usual_augmentation: ClassVar[str] = "region"
 

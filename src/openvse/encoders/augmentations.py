@@ -26,7 +26,14 @@ MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
 
 
 class Augmentation(Configured, nn.Module, ABC):
-    """Hides local features: the mask shrinks, and the features stay where they are."""
+    """Hides local features: the mask shrinks, and the features stay where they are.
+
+    Attributes:
+        removes: whether the encoder removes hidden features instead: those that are kept move to the front, and padding
+            of zeros ends at the largest kept set of the batch.
+    """
+
+    removes: bool = False
 
     @abstractmethod
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
@@ -50,16 +57,18 @@ class RegionAugmentation(Augmentation):
 
     Args:
         rate: the probability, in [0, 1).
+        removes: whether hidden features are removed before the projection, as in the released code of VSE-infinity and
+            VSE+2AD. The result differs where padding counts (``residual_mlp`` and ``adpool`` with ``count_padding``).
 
     Raises:
         RecipeError: the rate is out of range.
     """
 
-    def __init__(self, *, rate: float = 0.2) -> None:
+    def __init__(self, *, rate: float = 0.2, removes: bool = False) -> None:
         super().__init__()
         if not 0 <= rate < 1:
             raise RecipeError(f"rate is {rate}: give a probability from 0 to below 1")
-        self.rate = rate
+        self.rate, self.removes = rate, removes
 
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Decide for each feature at random; every item keeps at least one."""

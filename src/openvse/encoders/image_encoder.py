@@ -17,6 +17,7 @@ from openvse.encoders.base import Encoder
 from openvse.encoders.global_vectors import GlobalVector
 from openvse.encoders.projections import PROJECTIONS, Projection
 from openvse.errors import ModelError
+from openvse.functional import compact
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
@@ -107,6 +108,8 @@ class ImageEncoder(Encoder):
         mask = self.augmentation(real)
         if self.backbone.class_token:
             mask = torch.cat([real[:, :1], mask[:, 1:]], dim=1)
+        if self.training and self.augmentation.removes:
+            raw, mask = compact(raw, mask)
         pooled = None
         if self.global_projection is not None:
             tokens = slice(0, 1) if self.backbone.class_token else slice(None)

@@ -134,8 +134,8 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     """Return embeddings of unit length without a gradient; refuse NaN and infinity."""
     if isinstance(given, EmbeddingSet):
         return unit_embeddings(given.detach(), side)
-    tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.ascontiguousarray(given))
-    units = unit_embeddings(tensor, side)
+    tensor = given.detach() if isinstance(given, Tensor) else _tensor(given, side)
+    units = unit_embeddings(_moderate(tensor), side)
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
         raise DataError(
@@ -143,6 +143,27 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
             f"the embeddings"
         )
     return units
+
+
+def _tensor(given: np.ndarray, side: str) -> Tensor:
+    """Return an array of numbers as a tensor, in the byte order of this machine."""
+    array = np.ascontiguousarray(given)
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise DataError(f"the {side} are {array.dtype} {list(array.shape)}: give floats of at most 64 bits")
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+_FAR = 1e15
+"""Beyond this size, and below its inverse, the square of a number has no place in single precision."""
+
+
+def _moderate(vectors: Tensor) -> Tensor:
+    """Return vectors whose length can be computed: the largest number of very long and of very short ones becomes 1."""
+    if not vectors.is_floating_point() or vectors.dim() < 2 or not vectors.numel():
+        return vectors
+    largest = vectors.abs().amax(dim=-1, keepdim=True)
+    extreme = (largest > _FAR) | ((largest < 1 / _FAR) & (largest > 0))
+    return torch.where(extreme, vectors / largest, vectors) if extreme.any() else vectors
 
 
 def _read(given: Array | EmbeddingSet, side: str, similarity: Similarity) -> EmbeddingSet:
@@ -171,6 +192,11 @@ def _relevance(given: Pairs | None, num_images: int, num_texts: int) -> Relevanc
     elif array.dtype.kind in "iu" and array.shape == (num_texts,):
         rows, columns = array, np.arange(num_texts)
     elif array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 2:
+        if array.shape == (num_images, num_texts) and array.max(initial=0) <= 1:
+            raise DataError(
+                f"relevance is {array.dtype} {list(array.shape)}, pairs or a matrix: give a matrix as bool, or "
+                f"the image of each text (int [2])"
+            )
         rows, columns = array.T
     else:
         raise DataError(

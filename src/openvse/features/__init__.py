@@ -6,7 +6,13 @@ from openvse.features.entries import FeatureEntry, Local
 from openvse.features.extract import ExtractionReport, extract_features, extract_text_features, text_id
 from openvse.features.importing import FEATURE_FILES, ImportReport, import_features
 from openvse.features.layout import StoreDtype
-from openvse.features.store import FeatureStore, open_fitting, open_store, open_token_states
+from openvse.features.store import (
+    FeatureStore,
+    has_store_of,
+    open_fitting,
+    open_store,
+    open_token_states,
+)
 from openvse.features.writer import FeatureStoreWriter
 
 __all__ = [
@@ -20,6 +26,7 @@ __all__ = [
     "StoreDtype",
     "extract_features",
     "extract_text_features",
+    "has_store_of",
     "import_features",
     "open_fitting",
     "open_store",

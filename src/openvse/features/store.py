@@ -227,6 +227,18 @@ def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) ->
     return open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
 
 
+def has_store_of(path: Path, encoder: ImageEncoder) -> bool:
+    """Return whether a store, or one in a folder of stores, may be of an encoder.
+
+    A place without any store counts, too: ``open_store`` says what is wrong with it.
+    """
+    folders = [path] if (path / MANIFEST).exists() else [each.parent for each in path.glob(f"*/{MANIFEST}")]
+    made = [StoreManifest.read(folder) for folder in folders]
+    if encoder.fingerprint is None:
+        return not made or any(each.dim == encoder.feature_dim for each in made)
+    return not made or any(each.fits(encoder.fingerprint) for each in made)
+
+
 def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore | None:
     """Open the store of token states that a text encoder can read, also from a folder of stores.
 

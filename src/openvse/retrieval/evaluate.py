@@ -31,7 +31,7 @@ from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
 from openvse.evaluation.report import QueryOutcomes
-from openvse.features import open_store, open_token_states
+from openvse.features import has_store_of, open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.model.hubs import BETA
@@ -46,6 +46,8 @@ SHOWN = 4
 """The number of first results that a report shows of each query."""
 SIDES = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
 """The directions, with the titles of their queries."""
+
+_NO_STORE = "no feature store there is of its encoder"
 
 _logger = logging.getLogger(__name__)
 
@@ -91,8 +93,12 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     judge = _judge(protocol, models, request)
     chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     request.check_stores(len(models))
+    stores = stores_for(models, chosen, request, several=len(models) > 1)
+    read = [] if not request.features else [number for number, store in enumerate(stores) if store is None]
+    if read:  # they are needed now
+        corpus = open_captioned(request, require_images=True)
+        chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     bank = open_bank(models, corpus, request)
-    stores = stores_for(models, chosen, request)
     embedded = embed_requested(models, chosen, stores, request)
     names = ["the model"] if len(models) == 1 else [f"model {n}" for n in range(1, len(models) + 1)]
     leaks = (
@@ -107,27 +113,27 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         other = _protocol_of_figures(models, embedded.corpus, request.folds)
     else:
         other = filter(None, [protocol.mismatch(*size)])
-    warnings = (*leaks, *other)
+    warnings = (*leaks, *(f"{names[number]} reads the images: {_NO_STORE}" for number in read), *other)
     problems = (*warnings, *report.problems)
     return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
 
 
-def open_captioned(request: Request) -> Corpus:
-    """Open all splits of the data of a request.
+def open_captioned(request: Request, *, require_images: bool = False) -> Corpus:
+    """Open all splits of the data of a request; without stores, or if they are required, the images have to be there.
 
     Raises:
         DataError: the data hold questions in place of captions, or see ``open_corpus``.
     """
     return open_corpus(
         request.data,
-        require_images=not request.features,
+        require_images=require_images or not request.features,
         allow_outside=request.allow_outside,
         questions=False,
     )
 
 
 def stores_for(
-    models: Sequence[TwoTower], corpus: Corpus, request: Request, *, first: int = 0
+    models: Sequence[TwoTower], corpus: Corpus, request: Request, *, first: int = 0, several: bool = False
 ) -> list[FeatureSource | None]:
     """Return the store of each model: the named one; or that of its run, if it holds all images as they are now.
 
@@ -135,13 +141,18 @@ def stores_for(
         corpus: the images that they embed.
         request: the named stores, and the places of the models.
         first: the number of the first model among those of the request.
+        several: whether one place was named for several models: one that can read images then reads them if no store
+            there is of its encoder, as the grids of an ensemble do beside stored regions.
 
     Raises:
         StoreError: a named store is missing, damaged, or made by another encoder.
     """
     stores: list[FeatureSource | None] = []
     for number, model in enumerate(models):
-        store = open_store(request.store(first + number), model.image.encoder)
+        named, encoder = request.store(first + number), model.image.encoder
+        if several and len(request.features) == 1 and named is not None and encoder.backbone.reads_images:
+            named = named if has_store_of(named, encoder) else None
+        store = open_store(named, encoder)
         if store is None and number < len(request.places):
             stored = find_stored_features(model, request.places[number])
             if stored is not None and stored.holds(corpus.image_ids, corpus.image_paths):

@@ -40,7 +40,12 @@ class StoredFeatures:
         return int(self.store.positions([source.id])[0]) if source.id in self.store else None
 
     def holds(self, ids: Sequence[str], files: Sequence[ImageFile]) -> bool:
-        """Return whether the store has all of some images under these identifiers, as their files are now."""
+        """Return whether the store has all of some images under these identifiers, as their files are now.
+
+        A model that cannot read images has nothing else to read, so that files do not matter.
+        """
+        if not self._model.image.encoder.backbone.reads_images:
+            return all(item in self.store for item in ids)
         return all(
             isinstance(file, Path) and self._has(item, file) for item, file in zip(ids, files, strict=True)
         )
@@ -89,7 +94,8 @@ def find_stored_features(
             store = open_store(place, model.image.encoder)
         except StoreError:  # another encoder made it, or it is damaged: use the images
             continue
-        if isinstance(store, FeatureStore) and model.image.encoder.fingerprint is not None:
+        named = model.image.encoder.fingerprint is not None or not model.image.encoder.backbone.reads_images
+        if isinstance(store, FeatureStore) and named:
             return StoredFeatures(model, store)
     return None
 

@@ -1,0 +1,88 @@
+"""An ensemble of stored regions and of grids that are seen in the images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from openvse.datasets import open_corpus
+from openvse.errors import DataError, ModelError, StoreError
+from openvse.evaluation import Member, embed_corpus, evaluate
+from openvse.features import FeatureStore, FeatureStoreWriter
+from openvse.model import TwoTower
+from openvse.retrieval.evaluate import evaluate_towers
+from openvse.training.kind import Request
+from tests.analysis.small import ENCODER, saved, small_model
+from tests.cli.album import write_album
+
+REGIONS = {"encoder": {"name": "precomputed", "feature_dim": 5}, "aggregator": "gpo"}
+TUNED = {"encoder": {**ENCODER, "fine_tune": True}, "aggregator": "gpo"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ensemble")
+    corpus = open_corpus(write_album(folder / "album"))
+    torch.manual_seed(0)
+    for store, ids in (("stores/regions", corpus.image_ids), ("less", corpus.image_ids[:3])):
+        with FeatureStoreWriter(folder / store, fingerprint="detector", dim=5) as writer:
+            for item in ids:
+                writer.add(item, torch.randn(4, 5))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[TwoTower, TwoTower]:
+    return small_model(REGIONS), small_model(TUNED, seed=1)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("features", ["stores", "stores/regions"])
+def test_a_member_that_can_read_images_reads_them(
+    place: Path, models: tuple[TwoTower, TwoTower], features: str
+) -> None:
+    request = Request(str(place / "album"), "all", (place / features,))
+    found = evaluate_towers(models, request)
+    corpus = open_corpus(place / "album")
+    store = FeatureStore.open(place / "stores" / "regions")
+    one, other = embed_corpus(models[0], corpus, store), embed_corpus(models[1], corpus)
+    expected = evaluate(
+        one.images,
+        one.texts,
+        corpus.relevance,
+        models[0].similarity,
+        others=[Member(other.images, other.texts, models[1].similarity)],
+    )
+    assert found.report.metrics == expected.metrics
+    assert [line for line in found.warnings if line.startswith("model 2 reads the images")]
+    with pytest.raises(StoreError):  # by itself, it was told what to read
+        evaluate_towers(models[1:], request)
+    with pytest.raises(StoreError):
+        evaluate_towers(models, replace(request, features=(place / features, place / "stores")))
+
+
+@pytest.mark.medium
+def test_images_have_to_be_there(place: Path, models: tuple[TwoTower, TwoTower], tmp_path: Path) -> None:
+    album = write_album(tmp_path / "album")
+    for image in album.glob("*.png"):
+        image.unlink()
+    with pytest.raises(DataError):
+        evaluate_towers(models, Request(str(album), "all", (place / "stores",)))
+
+
+@pytest.mark.medium
+def test_a_model_without_a_network_reads_the_store_of_its_run(
+    place: Path, models: tuple[TwoTower, TwoTower], tmp_path: Path
+) -> None:
+    run = saved(models[0], tmp_path / "run")
+    asked = Request(str(place / "album"), "all", places=[str(run / "best")] * 2)
+    (run / "recipe.yaml").write_text(f"data: {{features: {place / 'stores' / 'regions'}}}\n")
+    found = evaluate_towers(models, asked)
+    named = evaluate_towers(models, replace(asked, features=(place / "stores",), places=()))
+    assert found.report.metrics == named.report.metrics
+    (run / "recipe.yaml").write_text(f"data: {{features: {place / 'less'}}}\n")
+    with pytest.raises(ModelError):
+        evaluate_towers(models, asked)
