@@ -18,12 +18,14 @@ import torch
 
 from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
+from openvse.index import Index, Item
 from openvse.index.database import Entry, Root
 from openvse.index.writer import IndexWriter
 from openvse.runtime import ArraySet
-from openvse.search import ExactSearch, Index, Item, choose_engine, update_engine
+from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
 from openvse.search.query import EmbeddedQueries
+from openvse.stores import choose_engine, update_engine
 
 TOP_K = 10
 QUERIES = 200

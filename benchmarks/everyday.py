@@ -210,10 +210,10 @@ def describe(photos: Path, count: int) -> None:
 def words(folder: Path) -> list[list[object]]:
     """Return index time, size and a search in a fresh process, each without the table of words and with it."""
     from openvse.exporting.beside import write_towers
+    from openvse.index import build_index, place_of
     from openvse.index.database import Database
     from openvse.model import TwoTower
     from openvse.retrieval.build import build_model
-    from openvse.search import build_index, place_of
     from openvse.specs import TwoTowerSpec
     from openvse.tasks.load import load_as
 

@@ -24,10 +24,10 @@ from PIL import Image
 
 import openvse
 from _measure import environment, median_times, table
+from openvse.index import build_index, place_of
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.runtime import OnnxModel
-from openvse.search import build_index, place_of
 from openvse.specs import TwoTowerSpec
 
 SPEC = {
@@ -40,7 +40,7 @@ SPEC = {
 }
 QUERY = "two dogs play with a red ball on the beach"
 RUNTIME = ("onnxruntime", "tokenizers", "numpy", "pillow", "jaxtyping", "typer", "rich")
-START = "from openvse.cli.app import main; main()"
+START = "from openvse.cli.program import main; main()"
 
 
 def distributions(names: tuple[str, ...]) -> dict[str, Distribution]:

@@ -26,10 +26,11 @@ import torch
 from _measure import environment, median_times, table
 from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
+from openvse.index import Index, Item
 from openvse.index.database import Entry, Root
 from openvse.index.writer import IndexWriter
 from openvse.runtime import ArraySet
-from openvse.search import ExactSearch, Index, Item
+from openvse.search import ExactSearch
 from openvse.search.query import EmbeddedQueries
 
 TOP_K = 10

@@ -33,11 +33,11 @@ from PIL import Image
 
 from _measure import environment, table
 from openvse import export, load
+from openvse.index import Item
 from openvse.index.database import Entry, Root
 from openvse.index.writer import IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.search import Item
 from openvse.serving.server import allow_many_files
 from openvse.tasks.recipes import parse_recipe
 

@@ -8,7 +8,7 @@ import openvse
 from openvse.aggregators import GPO
 from openvse.backbones import EfficientNetLite0
 from openvse.encoders import BiGRU, ImageEncoder
-from openvse.search import Index, build_index
+from openvse.index import Index, build_index
 from openvse.types import Inputs
 from shapes import draw
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import openvse
-from openvse.search import Index, Query, build_index, contact_sheet
+from openvse.index import Index, build_index
+from openvse.search import Query, contact_sheet
 from shapes import draw
 
 paths, _ = draw(Path("shapes"))

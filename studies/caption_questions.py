@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from openvse.datasets import open_corpus
 from openvse.encoders.role_graph import tag_words
-from openvse.encoders.word_splitters import split_words
+from openvse.tokenization.word_splitters import split_words
 
 COLORS = [
     "red",

@@ -20,9 +20,10 @@ from pathlib import Path
 import openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
+from openvse.index import Index, build_index
 from openvse.media.images import read_image
 from openvse.output.table import Table
-from openvse.search import Index, Page, SearchEngine, build_index
+from openvse.search import Page, SearchEngine
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 

@@ -18,8 +18,10 @@ import numpy as np
 import openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
+from openvse.features import StoredFeatures, find_stored_features
+from openvse.index import Index, build_index
 from openvse.output.table import Table
-from openvse.search import Index, SearchEngine, StoredFeatures, build_index, find_stored_features
+from openvse.search import SearchEngine
 from openvse.search.query import Query, embed_queries
 from openvse.search.words import WEIGHT, joined
 

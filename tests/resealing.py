@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from openvse.index import Index
 from openvse.index.database import Database
 from openvse.index.segments import row_checksum
-from openvse.search import Index
 
 
 def reseal(path: Path, position: int, value: float) -> None:

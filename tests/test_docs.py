@@ -13,18 +13,18 @@ import typer.main
 import yaml
 from typer.core import TyperGroup
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.datasets import DATASETS, check_data, open_corpus, open_questions
-from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
+from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
 from openvse.specs import list_recipes
 from openvse.tasks.recipes import parse_recipe
 from openvse.testing import check_dataset
+from openvse.tokenization import WORD_SPLITTERS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from openvse.halves import INSTALL, SEARCH, TRAINING
 from tests.failures import Failures
 
 PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 
 # From the ground up; the rooms of one line are neighbours. A floor may have steps inside: a later line of it may use
-# the earlier ones.
+# the earlier ones. Both halves stand on the same floors. The search half uses its own rooms,
+# and the training half uses both.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
-    (0, frozenset({"errors", "types", "lazy", "kernels"})),
+    (0, frozenset({"errors", "types", "kernels"})),
+    (0, frozenset({"halves", "lazy"})),
     (0, frozenset({"functional", "registry", "files", "media", "specs"})),
-    (0, frozenset({"layers", "output", "pipeline"})),
-    (1, frozenset({"backbones"})),
+    (0, frozenset({"layers", "output", "pipeline", "scoring", "tokenization"})),
+    (1, frozenset({"backbones", "runtime"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),
     (1, frozenset({"similarities"})),
@@ -28,7 +31,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (2, frozenset({"model", "corpus"})),
     (2, frozenset({"features", "sentences"})),
     (2, frozenset({"datasets", "batches"})),
-    (3, frozenset({"evaluation", "runtime"})),
+    (3, frozenset({"evaluation"})),
     (4, frozenset({"training", "index", "exporting"})),
     (4, frozenset({"stores"})),
     (4, frozenset({"search"})),
@@ -37,6 +40,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (6, frozenset({"tasks"})),
     (7, frozenset({"analysis", "demo", "encoding", "report", "serving", "testing"})),
     (8, frozenset({"cli"})),
+    (8, frozenset({"train_cli"})),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in rooms}
 
@@ -46,10 +50,27 @@ FRONT = {"__init__", "__main__"}
 # What must not be imported before a command needs it: each costs a second or more.
 HEAVY = ("torch", "transformers", "accelerate", "numpy", "PIL", "matplotlib")
 
+# What only `pip install 'openvse[train]'` brings.
+OF_TRAINING = {
+    *("torch", "transformers", "accelerate", "safetensors", "huggingface_hub", "yaml", "tensorboard"),
+    *("onnx", "onnxscript"),
+}
+
 
 def room_of(path: Path, package: Path = PACKAGE) -> str:
     """Return the room of a file: its folder in the package, or its own name where it stands alone."""
     return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def module_of(path: Path) -> str:
+    """Return the name by which a file is imported."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def without_training(code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where PyTorch and transformers cannot be imported."""
+    blocked = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+    return subprocess.run([sys.executable, "-c", blocked + code], capture_output=True, text=True, check=False)
 
 
 def imported_rooms(source: str) -> Iterator[str]:
@@ -75,8 +96,20 @@ def breaches(room: str, source: str) -> list[str]:
     return [
         other
         for other in imported_rooms(source)
-        if other != room and (other not in HEIGHT or HEIGHT[other] >= HEIGHT[room])
+        if other != room
+        and (other not in HEIGHT or HEIGHT[other] >= HEIGHT[room] or (room in SEARCH and other in TRAINING))
     ]
+
+
+def packages_of_training(source: str) -> list[str]:
+    """Return the packages of the training half that a source text imports, wherever it stands in the file."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return [name for name in names if name.split(".")[0] in OF_TRAINING]
 
 
 def sources() -> list[Path]:
@@ -99,6 +132,45 @@ def test_imports_go_down() -> None:
         if room_of(path) in HEIGHT and (rooms := breaches(room_of(path), path.read_text()))
     }
     assert up == {}
+
+
+def test_a_room_belongs_to_one_half() -> None:
+    assert set() == SEARCH & TRAINING
+    assert SEARCH | TRAINING == {room_of(path) for path in sources()} == {*HEIGHT}
+
+
+def test_the_search_half_imports_no_package_of_the_training_half() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): names
+        for path in sources()
+        if room_of(path) in SEARCH and (names := packages_of_training(path.read_text()))
+    }
+    assert found == {}
+
+
+@pytest.mark.medium
+def test_the_search_half_imports_where_the_training_half_is_missing() -> None:
+    names = [module_of(path) for path in sources() if room_of(path) in SEARCH]
+    code = f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)\n"
+    code += f"print({OF_TRAINING!r} & {{name for name, module in sys.modules.items() if module}})"
+    done = without_training(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "set()\n", "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import openvse; openvse.train",
+        "import openvse; openvse.losses",
+        "from openvse.losses import adopt",
+        "import openvse.aggregators.gpo",
+    ],
+)
+def test_a_name_of_the_training_half_says_how_to_install_it(code: str) -> None:
+    done = without_training(code)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("openvse.errors.MissingHalfError")
+    assert INSTALL in done.stderr.splitlines()[-1]
 
 
 def test_the_ground_imports_nothing_of_ours() -> None:
@@ -129,6 +201,9 @@ def test_the_checker_sees_every_kind_of_import() -> None:
         ("cli", "from openvse.nowhere import thing", ["nowhere"]),
         ("cli", "import torch\nfrom rich import print", []),
         ("cli", "from openvse import __version__", []),
+        ("search", "def late():\n    from openvse.types import Inputs", ["types"]),
+        ("train_cli", "from openvse.cli.program import app", []),
+        ("retrieval", "from openvse.search.query import Query", []),
     ]:
         with failures.of(room, source, expected):
             assert breaches(room, source) == expected
@@ -140,7 +215,7 @@ def test_relative_imports_are_refused() -> None:
         list(imported_rooms("from .base import Pooling"))
 
 
-@pytest.mark.parametrize("module", ["openvse", "openvse.cli"])
+@pytest.mark.parametrize("module", ["openvse", "openvse.cli.program"])
 def test_import_is_light(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -150,10 +225,7 @@ def test_import_is_light(module: str) -> None:
 
 @pytest.mark.medium
 def test_every_module_imports_without_writing_or_speaking(tmp_path: Path) -> None:
-    names = [
-        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        for path in sources()
-    ]
+    names = [module_of(path) for path in sources()]
     code = f"import importlib, sys\nsys.path.insert(0, {str(PACKAGE.parent)!r})\n"
     code += f"for name in {names!r}:\n    importlib.import_module(name)"
     done = subprocess.run(

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from openvse.cli.commands import search  # noqa: F401 - registers the commands
-from openvse.cli.runtime import app
+from openvse.cli.program import app
 
 SOURCE = Path(__file__).parent.parent / "src"
 MOST_LINES, MOST_FILES, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800, 450, 356, 21

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openvse.halves import guard
 from openvse.lazy import lazy_names
 
 __version__ = "1.0.0"
@@ -42,14 +43,18 @@ if TYPE_CHECKING:
         features,
         functional,
         fusion,
+        index,
         losses,
         model,
         objectives,
         runtime,
+        scoring,
         search,
         similarities,
         specs,
+        stores,
         testing,
+        tokenization,
         types,
         vqa,
     )
@@ -63,4 +68,5 @@ if TYPE_CHECKING:
     from openvse.tasks.run import train
     from openvse.vqa.answerer import Answerer
 
+guard()
 __getattr__, __dir__ = lazy_names(__name__)

@@ -13,19 +13,12 @@ from openvse.evaluation import Report, embed_corpus, evaluate
 from openvse.exporting.beside import write_towers
 from openvse.features import FeatureStore
 from openvse.files import write_whole
+from openvse.index import Index, build_index, place_of
 from openvse.index.scanning import METADATA
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.search import (
-    Hit,
-    Index,
-    Page,
-    SearchEngine,
-    build_index,
-    contact_sheet,
-    place_of,
-)
+from openvse.search import Hit, Page, SearchEngine, contact_sheet
 from openvse.specs import read_recipe, validated
 from openvse.tasks.load import load_as
 from openvse.tasks.run import train

@@ -51,6 +51,10 @@ class CheckpointError(OpenVSEError):
     """A checkpoint of another project cannot be read, or holds something that has no counterpart in openvse."""
 
 
+class MissingHalfError(OpenVSEError, ImportError):
+    """Something needs the training half of openvse, which is not installed; the message says how to install it."""
+
+
 class IndexFormatError(OpenVSEError):
     """A search index is missing, damaged, of another version, or made by another model."""
 
@@ -133,12 +137,11 @@ def install(extra: str) -> str:
     """Return the command that installs the packages of an extra of openvse, from a clone and from a wheel alike."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    for whole in ("openvse", "openvse-runtime"):
-        with suppress(PackageNotFoundError):
-            extras = [_EXTRA.fullmatch(line) for line in requires(whole) or ()]
-            packages = [f"'{each['package']}'" for each in extras if each and each["extra"] == extra]
-            if packages:
-                return f"pip install {' '.join(packages)}"
+    with suppress(PackageNotFoundError):
+        extras = [_EXTRA.fullmatch(line) for line in requires("openvse") or ()]
+        packages = [f"'{each['package']}'" for each in extras if each and each["extra"] == extra]
+        if packages:
+            return f"pip install {' '.join(packages)}"
     return f"pip install '.[{extra}]' in a clone of openvse"
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from openvse.errors import BadImageError, DiskError, OpenVSEError, install, message_of
+from openvse.halves import missing_package, training_module
 from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
 
@@ -360,9 +361,8 @@ class _Worker:
     """A worker: it prepares itself for its first task, and does tasks one after the other."""
 
     def __init__(self, prepare: bytes, threads: int, folder: str, plugins: Sequence[Path]) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
+        if not missing_package():
+            training_module("torch").set_num_threads(threads)
         os.chdir(folder)  # paths may be relative
         self._prepare, self._plugins = prepare, plugins
         self._do: Callable[[Any], Any] | None = None

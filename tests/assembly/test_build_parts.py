@@ -12,7 +12,6 @@ from torch import nn
 
 from openvse.aggregators import AGGREGATORS, KMax
 from openvse.assembly import build_part
-from openvse.cli.listing import first_line, options_of
 from openvse.encoders import AUGMENTATIONS, PROJECTIONS, TEXT_ENCODERS, ImageEncoder
 from openvse.errors import RecipeError
 from openvse.objectives import MINERS, All, Contrast, Hardest, InfoNCE
@@ -20,6 +19,7 @@ from openvse.registry import Registry
 from openvse.retrieval.build import build_objective
 from openvse.specs import Part
 from openvse.tasks.recipes import parse_recipe
+from openvse.train_cli.listing import first_line, options_of
 from tests.tiny import tiny_tree
 
 if TYPE_CHECKING:

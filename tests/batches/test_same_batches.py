@@ -14,8 +14,8 @@ from array_files import random_features, write_mapping, write_split
 from openvse.batches import EpochBatches, FeatureImages, PairDataset, TokenTable
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.encoders.vocabulary import Vocabulary
 from openvse.features import FeatureStore, FeatureStoreWriter
+from openvse.tokenization.vocabulary import Vocabulary
 from openvse.types import Batch, FeatureSource
 
 NAMES = [f"{number}.jpg" for number in (100, 20, 3, 41, 5, 67, 70, 8, 9)]
@@ -98,7 +98,7 @@ def batches(corpus: Corpus, features: FeatureSource) -> list[Batch]:
     dataset = PairDataset(
         training,
         FeatureImages(features, training.image_ids),
-        TokenTable([vocabulary.encode(caption) for caption in training.captions]),
+        TokenTable([torch.tensor(vocabulary.ids(caption)) for caption in training.captions]),
     )
     return [dataset[key] for epoch in (0, 1) for key in EpochBatches(len(dataset), 8, seed=3, epoch=epoch)]
 

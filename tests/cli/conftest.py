@@ -11,8 +11,7 @@ from album import write_album, write_recipe
 from click.testing import Result
 from typer.testing import CliRunner
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
-from openvse.cli.app import app
+from openvse.cli.program import app
 
 Invoke = Callable[..., Result]
 

@@ -12,7 +12,8 @@ from album import digest, write_album, write_recipe
 from click.testing import Result
 
 import openvse
-from openvse.model import CALIBRATION, Calibration, TwoTower
+from openvse.model import TwoTower
+from openvse.scoring import CALIBRATION, Calibration
 from openvse.search.hits import FITS
 
 Invoke = Callable[..., Result]

@@ -12,10 +12,9 @@ import pytest
 import yaml
 from typer.main import get_command
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
-from openvse.cli.app import app
-from openvse.cli.listing import DECIDED, registries
+from openvse.cli.program import app
 from openvse.errors import choices, nearest
+from openvse.train_cli.listing import DECIDED, registries
 
 ANIMALS = ["ant", "bat", "bear", "bee", "beetle", "cat", "dog"]
 
@@ -75,8 +74,7 @@ COMPLETED = {
 COMPLETE = """
 import json, sys
 from typer.testing import CliRunner
-import openvse.cli.commands
-from openvse.cli.app import app
+from openvse.cli.program import app
 
 found = []
 for line, position in json.load(sys.stdin):

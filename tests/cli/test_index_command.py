@@ -16,8 +16,8 @@ from album import digest, write_album
 from test_stopping import start, wait_for
 
 from openvse.errors import IndexFormatError
+from openvse.index import Index
 from openvse.model import base
-from openvse.search import Index
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_as

@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 import openvse.cli.progress as module
-from openvse.cli.progress import Bars, Lines, Nothing, TrainingBar, bar, counted, note, voice, warn
+from openvse.cli.progress import Bars, Lines, Nothing, bar, counted, note, voice, warn
 from openvse.errors import OpenVSEError
+from openvse.train_cli.training_bar import TrainingBar
 from openvse.training.records import EpochReport, StepReport, Watcher
 
 METRICS = {"rsum": 412.34, "i2t_r1": 40.0, "t2i_r1": 31.26}

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from openvse.errors import ModelError
+from openvse.index import Index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.runtime import OnnxModel
-from openvse.search import Index
 from openvse.tasks.load import load_same
 from openvse.tasks.recipes import parse_recipe
 from tests.pickled_work import pickled_work

@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import openvse
-import openvse.cli.commands
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.conversion import convert, dual_files
 from openvse.conversion.convert import published_folder
 from openvse.conversion.published import PUBLISHED

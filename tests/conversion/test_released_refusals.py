@@ -11,9 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 import openvse
-import openvse.cli.commands
 import tiny_checkpoints as tiny
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.conversion import REPOSITORIES, convert
 from openvse.errors import CheckpointError, RecipeError
 from tests.failures import Failures

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from openvse.corpus.questions import Question, QuestionSet, build_questions
-from openvse.encoders import Vocabulary
 from openvse.errors import DataError
+from openvse.tokenization import Vocabulary
 
 
 def ask(number: int, image: str = "a.jpg", **fields) -> Question:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from openvse.datasets import check_data
-from openvse.datasets.near_duplicates import look_of, near_pairs
+from openvse.media.near_duplicates import look_of, near_pairs
 
 
 def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
@@ -165,7 +165,7 @@ def test_other_images_are_not_near_and_blocks_find_all(monkeypatch):
     looks += [looks[7], looks[30], looks[7]]
     expected = [(7, 40), (7, 42), (30, 41), (40, 42)]
     assert near_pairs(looks) == expected
-    monkeypatch.setattr("openvse.datasets.near_duplicates._CELLS", 300)
+    monkeypatch.setattr("openvse.media.near_duplicates._CELLS", 300)
     assert near_pairs(looks) == expected
     assert near_pairs(looks, limit=1) == expected[:1]
     assert near_pairs([]) == []

@@ -9,8 +9,7 @@ import pytest
 from readme_commands import ROOT, Walk, check_install, commands
 from typer.testing import CliRunner
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
-from openvse.cli.app import app
+from openvse.cli.program import app
 
 
 class WalkHere(Walk):

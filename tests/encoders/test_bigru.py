@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from openvse.encoders.bigru import BiGRU
-from openvse.encoders.vocabulary import END, START, UNKNOWN
 from openvse.errors import DataError, ModelError, RecipeError
+from openvse.tokenization.vocabulary import END, START, UNKNOWN
 from openvse.types import Inputs
 
 CAPTIONS = ["a dog runs on the grass", "a cat sits", "two dogs and a cat play on the mat"]

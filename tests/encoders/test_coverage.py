@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openvse.encoders import BiGRU, TransformersText, UnknownWord, unknown_line
+from openvse.encoders import BiGRU, TransformersText
 from openvse.encoders.words_encoder import MAX_WORDS
+from openvse.tokenization import UnknownWord, unknown_line
 
 CAPTIONS = ["a dog runs", "a dog sits", "the cat sits"]
 

@@ -13,7 +13,7 @@ from openvse.errors import DataError
 from openvse.evaluation import Member, QueryBank, Report, Reranker, choose_betas, evaluate
 from openvse.functional import normalize
 from openvse.model import hubs
-from openvse.model.hubs import BETAS
+from openvse.scoring.hubs import BETAS
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
 

@@ -12,7 +12,7 @@ from score_matrices import counted, drawn, member, relevance_of
 from openvse.errors import DataError
 from openvse.evaluation import ScoreCounts, evaluate, fit_calibration
 from openvse.evaluation.calibrate import Counts, isotonic, logistic
-from openvse.model import Calibration
+from openvse.scoring import Calibration
 
 DISTANCE = 3.0
 

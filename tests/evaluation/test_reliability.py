@@ -12,7 +12,7 @@ from score_matrices import drawn, member, relevance_of
 from openvse.errors import OpenVSEError
 from openvse.evaluation import Reliability, evaluate, fit_calibration, measure_reliability, shown_images
 from openvse.evaluation.calibrate import ScoreCounts
-from openvse.model import Calibration, CalibrationData
+from openvse.scoring import Calibration, CalibrationData
 
 LINE = Calibration(
     model="m",

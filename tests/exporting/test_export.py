@@ -21,8 +21,9 @@ from openvse.errors import DataError, ModelError
 from openvse.exporting.checking import embed_images, judge
 from openvse.exporting.programs import quantize
 from openvse.functional import pad
-from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.model import TwoTower
 from openvse.runtime import OnnxModel, read_description
+from openvse.scoring import Calibration, CalibrationData
 from tests.cli.album import write_album
 from tests.dual_checkpoints import save_dual
 

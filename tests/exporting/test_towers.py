@@ -17,16 +17,17 @@ from click.testing import Result
 from exported_models import CAPTIONS, WORDS, files_in, make
 from typer.testing import CliRunner
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.errors import ModelError
 from openvse.exporting import beside, write
 from openvse.exporting.beside import Towers, write_towers
 from openvse.exporting.checking import Deviation
+from openvse.index import Index, build_index
 from openvse.index.manifest import read_manifest
-from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.model import TwoTower
 from openvse.runtime.beside import towers_of
-from openvse.search import Index, Query, SearchEngine, build_index
+from openvse.scoring import Calibration, CalibrationData
+from openvse.search import Query, SearchEngine
 from openvse.search.towers import IndexTowers, open_towers
 from tests.cli.album import write_album
 from tests.conftest import draw_photo
@@ -228,7 +229,7 @@ def test_the_curve_is_that_of_the_model_folder(model: TwoTower, album: Path, tmp
     assert opened(index, not_needed).calibration is None
 
 
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from openvse.cli import main; main()"
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from openvse.cli.program import main; main()"
 
 
 def invoke(*words: object) -> Result:

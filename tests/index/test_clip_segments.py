@@ -13,9 +13,10 @@ from PIL import Image
 
 from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
+from openvse.index import Index, build_index, remove_items
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
-from openvse.search import Index, Page, Query, SearchEngine, build_index, find_duplicates, remove_items
+from openvse.search import Page, Query, SearchEngine, find_duplicates
 from openvse.search.contact_sheet import contact_sheet
 from tests.clips import numbers, write_video
 

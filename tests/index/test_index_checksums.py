@@ -8,9 +8,8 @@ import pytest
 
 from colour_model import ColourModel
 from openvse.errors import IndexFormatError
+from openvse.index import Index, build_index, maintenance
 from openvse.index import index as layout
-from openvse.index import maintenance
-from openvse.search import Index, build_index
 
 
 def flip(path: Path, place: int) -> None:

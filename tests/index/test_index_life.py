@@ -14,17 +14,8 @@ import pytest
 
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
-from openvse.index import build, segments
-from openvse.search import (
-    Index,
-    Item,
-    Query,
-    SearchEngine,
-    build_index,
-    compact_index,
-    forget_root,
-    remove_items,
-)
+from openvse.index import Index, Item, build, build_index, compact_index, forget_root, remove_items, segments
+from openvse.search import Query, SearchEngine
 
 
 def ids(out: Path) -> list[str]:

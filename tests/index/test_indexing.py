@@ -10,8 +10,8 @@ import torch
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.files import LOCK
+from openvse.index import Index, IndexReport, build_index
 from openvse.pipeline import WorkProgress
-from openvse.search import Index, IndexReport, build_index
 from openvse.types import EmbeddingSet
 
 

@@ -12,11 +12,11 @@ from test_clip_segments import ClipColours, film
 
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
+from openvse.index import Index, build_index
 from openvse.index.embedding import BATCHES_IN_SHARD, Sharing, cut_candidates
 from openvse.index.manifest import Item
 from openvse.index.scanning import Candidate
 from openvse.pipeline import Workers, WorkProgress
-from openvse.search import Index, build_index
 from tests.pickled_work import PickledWork, pickled_work
 
 

@@ -12,10 +12,10 @@ from openvse.aggregators import GPO
 from openvse.backbones import ResNet
 from openvse.encoders import BiGRU, ImageEncoder
 from openvse.errors import StoreError
-from openvse.features import FeatureStore, extract_features
+from openvse.features import FeatureStore, StoredFeatures, extract_features, find_stored_features
 from openvse.features.sources import SOURCES, read_sources
+from openvse.index import Index, build_index
 from openvse.model import Tower, TwoTower
-from openvse.search import Index, StoredFeatures, build_index, find_stored_features
 from openvse.similarities import SetMax
 from tests.conftest import PhotoMaker
 

@@ -17,7 +17,8 @@ import yaml
 
 import openvse
 from openvse.features import FeatureStore
-from openvse.search import Hit, Index, Query, SearchEngine
+from openvse.index import Index
+from openvse.search import Hit, Query, SearchEngine
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Inputs
 

@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from openvse.errors import ModelError, RecipeError
+from openvse.index import Index, build_index
 from openvse.model import TwoTower, join
 from openvse.retrieval.build import build_model
-from openvse.search import Index, SearchEngine, build_index
+from openvse.search import SearchEngine
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from tests.conftest import PhotoMaker

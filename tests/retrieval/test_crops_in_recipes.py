@@ -10,9 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.backbones import Crops
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.features import FeatureStore, extract_features
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as

@@ -11,9 +11,11 @@ from colour_export import COLOURS, write_export
 from PIL import Image
 
 from openvse.errors import DataError, ModelError
+from openvse.index import Index, build_index
 from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
 from openvse.runtime.arrays import score_sets
-from openvse.search import Index, Page, Query, SearchEngine, build_index, choose_engine, update_engine
+from openvse.search import Page, Query, SearchEngine
+from openvse.stores import choose_engine, update_engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 

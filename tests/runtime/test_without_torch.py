@@ -25,7 +25,7 @@ class Blocked:
         if name.split(".")[0] in {BLOCKED!r}:
             raise ImportError(f"{{name}} is not here")
 sys.meta_path.insert(0, Blocked())
-from openvse.cli.runtime import main
+from openvse.cli.program import main
 sys.argv[0] = "openvse"
 main()
 """

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 
 from openvse.functional import normalize
+from openvse.index import Index
 from openvse.index.database import Database, Root
 from openvse.index.manifest import Item
 from openvse.index.writer import Entry, IndexWriter
 from openvse.runtime import ArraySet
-from openvse.search import ExactSearch, Index, choose_engine, update_engine
+from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
 from openvse.search.exact import Searcher
 from openvse.search.query import EmbeddedQueries
+from openvse.stores import choose_engine, update_engine
 
 DIM = 12
 ROOTS = [Root(0, "/photos", "")]

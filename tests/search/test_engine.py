@@ -10,9 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from colour_model import COLOURS, ColourModel
-from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.search import Answer, Hit, Index, Page, Query, SearchEngine, build_index
+from openvse.index import Index, build_index
+from openvse.search import Answer, Hit, Page, Query, SearchEngine
+from openvse.tokenization import UnknownWord
 from openvse.types import EmbeddingSet
 from resealing import reseal
 

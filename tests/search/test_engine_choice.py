@@ -13,12 +13,13 @@ from engine_helpers import engine_of, opened, queries, unit, write
 
 from colour_model import ColourModel
 from openvse.errors import EngineError
+from openvse.index import Index
 from openvse.index.manifest import read_manifest
-from openvse.search import Index, SearchEngine, choose_engine, update_engine
+from openvse.search import SearchEngine
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import STORES, StoreAddress, StoreKind
+from openvse.stores import STORES, StoreAddress, StoreKind, choose_engine, update_engine
 from openvse.stores.choice import EngineChoice, public_url, secrets_in, without_secrets
 from openvse.stores.int8 import Int8Store
 

@@ -13,13 +13,14 @@ from engine_helpers import DIM, engine_of, opened, queries, unit, write
 
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import EngineError
+from openvse.index import Index, parse_condition
 from openvse.index.conditions import allowed_items
 from openvse.runtime import ArraySet
-from openvse.search import Index, choose_engine, engine_names, measured_recall, parse_condition, update_engine
+from openvse.search import measured_recall
 from openvse.search.exact import Searcher
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import Within
+from openvse.stores import Within, choose_engine, engine_names, update_engine
 from openvse.stores.choice import EngineChoice
 
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from openvse.index import Index
 from openvse.index.embedding import embeds_gaussians
 from openvse.index.manifest import Item
 from openvse.index.writer import Entry, IndexWriter
 from openvse.runtime.arrays import ArraySet, Kind, directions
-from openvse.search import Index, Query, SearchEngine, choose_engine, find_duplicates, update_engine
+from openvse.search import Query, SearchEngine, find_duplicates
 from openvse.similarities import CSD, Similarity
+from openvse.stores import choose_engine, update_engine
 from openvse.types import EmbeddingSet
 from search.engine_helpers import ROOTS, name_of, unit
 

@@ -12,8 +12,9 @@ import pytest
 from engine_helpers import DIM, engine_of, write
 
 from openvse.errors import DataError, IndexFormatError
+from openvse.index import Index
 from openvse.runtime import ArraySet
-from openvse.search import ExactSearch, Index, Page, Query, SearchEngine
+from openvse.search import ExactSearch, Page, Query, SearchEngine
 from openvse.search.bank import BANK, bring_bank
 from openvse.search.query import EmbeddedQueries
 

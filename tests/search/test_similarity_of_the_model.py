@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from openvse.errors import ModelError
+from openvse.index import Index, build_index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.search import Index, SearchEngine, build_index
+from openvse.search import SearchEngine
 from openvse.search.proposing import StoreSearch
 from openvse.similarities import SetMax, Similarity, SmoothChamfer
 from openvse.stores.following import choose_engine, update_engine

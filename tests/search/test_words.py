@@ -13,12 +13,15 @@ import pytest
 
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
+from openvse.index import Index, build_index, remove_items
 from openvse.index.database import Database, Entry, Root
 from openvse.index.manifest import Item
 from openvse.index.words import REMOVE
 from openvse.index.writer import IndexWriter
-from openvse.model import Calibration, CalibrationData, TwoTower
-from openvse.search import Hit, HitReranker, Index, Page, Query, SearchEngine, build_index, remove_items
+from openvse.model import TwoTower
+from openvse.retrieval import HitReranker
+from openvse.scoring import Calibration, CalibrationData
+from openvse.search import Hit, Page, Query, SearchEngine
 from openvse.search.words import DEPTH, WordHits, joined
 from openvse.types import EmbeddingSet
 

@@ -18,9 +18,9 @@ from PIL import Image
 from starlette.testclient import TestClient
 from uvicorn import Server
 
+from openvse.index import build_index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.search import build_index
 from openvse.serving import Settings
 from openvse.serving.app import create_app
 from openvse.serving.server import listen, make_server

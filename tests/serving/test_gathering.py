@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from openvse.errors import DataError
+from openvse.index import Index
 from openvse.model import TwoTower
-from openvse.search import Index, Page, Query, SearchEngine
+from openvse.search import Page, Query, SearchEngine
 from openvse.serving.batching import BusyError, Gatherer, RememberingModel
 from tests.serving.conftest import Place
 

@@ -13,11 +13,11 @@ from starlette.testclient import TestClient
 
 from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
+from openvse.index import Index, build_index
 from openvse.model import TwoTower
-from openvse.search import Index, build_index
 from openvse.serving import Settings
-from openvse.serving.looking import look
 from openvse.serving.service import Service, open_file
+from openvse.tasks.looking import look
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, client_of, make_model, png
 

@@ -13,8 +13,9 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from openvse.model import Calibration, CalibrationData, TwoTower
-from openvse.search import build_index
+from openvse.index import build_index
+from openvse.model import TwoTower
+from openvse.scoring import Calibration, CalibrationData
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer

@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from openvse.errors import OpenVSEError
+from openvse.index import build_index
 from openvse.model import TwoTower
-from openvse.search import build_index
 from openvse.serving import Limits, Settings
 from openvse.serving.layers import Bounds, Metrics, session_of
 from openvse.serving.server import listen, require_packages

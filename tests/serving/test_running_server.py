@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from openvse.index import build_index
 from openvse.model import TwoTower
-from openvse.search import build_index
 from openvse.serving import Limits, Settings
 from openvse.serving.server import listen
 from openvse.serving.service import Service

@@ -10,7 +10,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from openvse.model import TwoTower
-from openvse.search import HitReranker, Page, Query, SearchEngine
+from openvse.retrieval import HitReranker
+from openvse.search import Page, Query, SearchEngine
 from openvse.serving.service import Service
 from tests.conftest import draw_photo
 from tests.serving.conftest import WORDS, png

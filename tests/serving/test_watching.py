@@ -11,8 +11,8 @@ import pytest
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
+from openvse.index import Index
 from openvse.model import TwoTower
-from openvse.search import Index
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.serving.watching import FolderWatch

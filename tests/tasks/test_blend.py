@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.errors import ModelError
 from openvse.model import Start, TwoTower
 from openvse.retrieval.build import build_model
@@ -124,7 +124,6 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
 
 @pytest.mark.medium
 def test_the_command_writes_a_model_folder(corpus: Path, tmp_path: Path) -> None:
-    import openvse.cli.commands  # noqa: F401 - registers the commands
 
     paths = [str(corpus / "first"), str(corpus / "second")]
     where = [

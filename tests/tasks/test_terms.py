@@ -9,9 +9,8 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.assembly.parts import KINDS
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.encoders import TEXT_ENCODERS
 from openvse.objectives import TERMS
 from openvse.retrieval.build import build_model, build_objective

@@ -13,8 +13,18 @@ import pytest
 from colour_model import ColourModel
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import EngineError
-from openvse.search import Index, SearchEngine, choose_engine, update_engine
-from openvse.stores import STORES, ItemFacts, Store, StoreAddress, StoreKind, Within
+from openvse.index import Index
+from openvse.search import SearchEngine
+from openvse.stores import (
+    STORES,
+    ItemFacts,
+    Store,
+    StoreAddress,
+    StoreKind,
+    Within,
+    choose_engine,
+    update_engine,
+)
 from openvse.testing import BrokenContractError, check_store
 from tests.search.engine_helpers import unit, write
 

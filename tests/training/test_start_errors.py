@@ -11,8 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import openvse.cli.commands  # noqa: F401 - registers the commands
-from openvse.cli.app import app
+from openvse.cli.program import app
 from openvse.conversion import convert
 from openvse.errors import CheckpointError, ModelError, TrainingError
 from openvse.tasks.load import load

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 import openvse
 from openvse.batches import BatchKey, FeatureImages, TokenTable
 from openvse.datasets import open_questions
-from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
 from openvse.features import FeatureStore
 from openvse.functional import pad
@@ -21,6 +20,7 @@ from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load, load_as
 from openvse.tasks.recipes import parse_recipe
+from openvse.tokenization import UnknownWord
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary

@@ -17,17 +17,16 @@ from openvse.encoders import (
     AUGMENTATIONS,
     GLOBAL_VECTORS,
     PROJECTIONS,
-    WORD_SPLITTERS,
     Augmentation,
     GlobalVector,
     Projection,
-    WordSplitter,
 )
 from openvse.errors import OpenVSEError, RecipeError
 from openvse.fusion import FUSIONS, Fusion
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.registry import Maker, Registry
 from openvse.specs import Part, describe
+from openvse.tokenization import WORD_SPLITTERS, WordSplitter
 
 PartT = TypeVar("PartT")
 

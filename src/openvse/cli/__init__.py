@@ -1,7 +1,1 @@
-"""The ``openvse`` command."""
-
-from __future__ import annotations
-
-from openvse.cli.app import main
-
-__all__ = ["main"]
+"""The command line: its frame, and the commands that index, search and serve."""

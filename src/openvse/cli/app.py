@@ -16,10 +16,14 @@ from openvse.cli.allocator import keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError, message_of
 from openvse.files import refusal_of_disk
+from openvse.halves import INSTALL
 from openvse.registry import load_plugin
 
 PANELS = ("Train", "Search", "Explain", "Data", "Convert")
 """The groups of commands that the help shows, in its order; each command names its own."""
+
+MISSING = f"Not installed: {INSTALL}"
+"""The group of the commands of the training half, where that is missing."""
 
 _QUIET = ("--quiet", "-q")
 _VERBOSE = "--verbose"
@@ -32,7 +36,8 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, group by group."""
         groups = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
-        return sorted(groups, key=lambda name: (PANELS.index(str(groups[name])), name))
+        order = (*PANELS, MISSING)
+        return sorted(groups, key=lambda name: (order.index(str(groups[name])), name))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read these options wherever they stand: before the command, and among its options."""
@@ -159,10 +164,3 @@ def options(
     keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)
-
-
-def main() -> None:
-    """Run the command line."""
-    import openvse.cli.commands  # noqa: F401 - registers the commands
-
-    app()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from openvse.cli.progress import detail, warn
 from openvse.errors import ModelError
+from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.index.manifest import IndexManifest
-    from openvse.model import TwoTower
-    from openvse.runtime import OnnxModel
 
-Embedder: TypeAlias = "TwoTower | OnnxModel"
+Embedder: TypeAlias = Any
 
 
 def load_embedder(source: str, *, device: str = "cpu", threads: int | None = None) -> Embedder:
@@ -33,15 +32,7 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
         if device != "cpu":
             raise ModelError(f"an exported model computes on the CPU, not on {device}: leave out --device")
         return OnnxModel(source, threads=threads)
-    try:
-        from openvse.model import TwoTower
-        from openvse.tasks.load import load_as
-    except ImportError as error:
-        raise ModelError(
-            f"{source} is not an exported model, and only these run in this installation: make one where openvse is "
-            f"installed with 'openvse export {source} EXPORT', and name it with --model"
-        ) from error
-    return load_as(TwoTower, source, device=device)
+    return training_module("openvse.tasks.for_search").load_two_tower(source, device=device)
 
 
 def load_for_index(
@@ -84,7 +75,7 @@ def load_for_index(
 
 def model_of(folder: Path, manifest: IndexManifest) -> str:
     """Return where the model of an index is, and warn where the index has moved away from it."""
-    from openvse.search import find_model
+    from openvse.index import find_model
 
     model = find_model(folder, manifest)
     if model.warning:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from openvse.errors import OpenVSEError, message_of
+from openvse.halves import missing_package, training_module
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
-    from openvse.search import HitReranker
+    from openvse.search.engine import SearchReranker
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,10 @@ class Reranking:
             raise OpenVSEError(f"--rerank {value}: give a whole top of 1 or more, and a weight from 0 to 1")
         return cls(model, int(top), weight, None if features is None else Path(features))
 
-    def load(self, device: str) -> HitReranker:
+    def load(self, device: str) -> SearchReranker:
         """Load the model, and the store that it reads, if one is named."""
-        from openvse.features import open_store
-        from openvse.model import TwoTower
-        from openvse.search import HitReranker
-        from openvse.tasks.load import load_as
-
-        loaded = load_as(TwoTower, self.model, device=device)
-        store = open_store(self.features, loaded.image.encoder)
-        return HitReranker(loaded, top=self.top, weight=self.weight, features=store)
+        load: Callable[..., SearchReranker] = training_module("openvse.tasks.for_search").load_reranker
+        return load(self.model, self.features, top=self.top, weight=self.weight, device=device)
 
 
 def read_query_bank(value: str) -> tuple[str, float | None]:
@@ -101,8 +95,7 @@ def usable_device(name: str | None) -> str | None:
     """Return a device of this machine; raise OpenVSEError if it cannot be used. ``auto`` is the fastest one."""
     if name is None or name == "cpu":
         return name
-    import torch
-
+    torch = training_module("torch")
     if name == "auto":
         fastest = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return "cpu" if fastest is None else fastest.type
@@ -117,10 +110,8 @@ def usable_device(name: str | None) -> str | None:
 
 def use_threads(count: int | None) -> int | None:
     """Set the number of CPU threads that PyTorch uses; None keeps PyTorch's own choice."""
-    if count is not None and find_spec("torch") is not None:
-        import torch
-
-        torch.set_num_threads(count)
+    if count is not None and not missing_package():
+        training_module("torch").set_num_threads(count)
     return count
 
 

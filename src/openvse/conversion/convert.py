@@ -27,13 +27,13 @@ from openvse.conversion.dual_files import is_hub_id, open_model
 from openvse.conversion.published import PUBLISHED
 from openvse.conversion.repositories import REPOSITORIES, bert_config
 from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, fill
-from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
 from openvse.files import locked, read_lines, replacing_folder
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
+from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 
 CACHE_VARIABLE = "OPENVSE_CACHE"
 """The environment variable that sets another folder for converted models."""

@@ -31,11 +31,11 @@ from openvse.conversion.dual_files import (
 )
 from openvse.conversion.open_clip import load_clip_tokenizer, open_clip_files
 from openvse.conversion.weights import Names, Weights, fill, renamed, shape
-from openvse.encoders.cleaning import Cleaning
 from openvse.errors import CheckpointError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
+from openvse.tokenization.cleaning import Cleaning
 
 IMAGE, TEXT = "image.encoder.", "text.encoder."
 NOT_WEIGHTS = "position_ids"  # older versions of transformers also save the positions

@@ -15,12 +15,12 @@ import numpy as np
 from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, canonical_split, shared_files
-from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import DATASETS, FACTS, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.names import escaped
+from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.media.problems import Problem
 from openvse.types import OnProgress
 

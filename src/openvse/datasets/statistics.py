@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openvse.corpus import Corpus
-from openvse.encoders.word_splitters import split_words
 from openvse.output.table import Cell, Table
+from openvse.tokenization.word_splitters import split_words
 
 COLUMNS = ("split", "items", "sentences", "per item", "words", "per sentence", "longest", "vocabulary")
 

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from openvse.encoders.vocabulary import Coverage, UnknownWord, Vocabulary, unknown_line
-from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
-from openvse.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-    from openvse.encoders.bag_of_words import BagOfWords
-    from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder, states_can_be_stored
-    from openvse.encoders.bigru import BiGRU
-    from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
-    from openvse.encoders.image_encoder import ImageEncoder
-    from openvse.encoders.projections import PROJECTIONS, Projection
-    from openvse.encoders.role_graph import RoleGraphEncoder
-    from openvse.encoders.text_encoders import TEXT_ENCODERS
-    from openvse.encoders.transformers_text import TransformersText
+from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
+from openvse.encoders.bag_of_words import BagOfWords
+from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder, states_can_be_stored
+from openvse.encoders.bigru import BiGRU
+from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
+from openvse.encoders.image_encoder import ImageEncoder
+from openvse.encoders.projections import PROJECTIONS, Projection
+from openvse.encoders.role_graph import RoleGraphEncoder
+from openvse.encoders.text_encoders import TEXT_ENCODERS
+from openvse.encoders.transformers_text import TransformersText
 
 __all__ = [
     "AUGMENTATIONS",
     "GLOBAL_VECTORS",
     "PROJECTIONS",
     "TEXT_ENCODERS",
-    "WORD_SPLITTERS",
     "Augmentation",
     "BagOfWords",
     "BiGRU",
-    "Coverage",
     "Encoder",
     "GlobalVector",
     "ImageEncoder",
@@ -38,12 +29,5 @@ __all__ = [
     "TextEncoder",
     "TokenStatesEncoder",
     "TransformersText",
-    "UnknownWord",
-    "Vocabulary",
-    "WordSplitter",
     "states_can_be_stored",
-    "unknown_line",
 ]
-
-# These need PyTorch, and the vocabulary and its words do not: the runtime of exported models uses only the latter.
-__getattr__, __dir__ = lazy_names(__name__)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from openvse.encoders.augmentations import TokenMode
-from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder
 from openvse.registry import Maker
+from openvse.tokenization.word_splitters import WordSplitter, WordsSplitter
 from openvse.types import Features, Inputs
 
 

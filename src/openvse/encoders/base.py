@@ -9,8 +9,8 @@ from typing import TypeGuard
 
 from torch import Tensor, nn
 
-from openvse.encoders.vocabulary import Coverage, UnknownWord
 from openvse.registry import Configured
+from openvse.tokenization.vocabulary import Coverage, UnknownWord
 from openvse.types import Features, Inputs
 
 

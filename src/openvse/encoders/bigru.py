@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from openvse.encoders.augmentations import TokenMode
-from openvse.encoders.vocabulary import END, START
-from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.words_encoder import MAX_WORDS, GRUStart, WordsEncoder
 from openvse.errors import RecipeError
 from openvse.layers.recurrence import forward_gru, packed_gru, states_at_end
 from openvse.registry import Maker
+from openvse.tokenization.vocabulary import END, START
+from openvse.tokenization.word_splitters import WordSplitter, WordsSplitter
 from openvse.types import Features, Inputs
 
 

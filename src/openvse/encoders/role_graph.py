@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from openvse.encoders.vocabulary import UNKNOWN
-from openvse.encoders.word_splitters import split_words
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder
 from openvse.errors import DataError, ModelError, RecipeError, install
 from openvse.layers.recurrence import packed_gru
+from openvse.tokenization.vocabulary import UNKNOWN
+from openvse.tokenization.word_splitters import split_words
 from openvse.types import Features, Graph, Inputs
 
 ROLES = (

@@ -22,13 +22,13 @@ from openvse.backbones.fine_tuning import (
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TokenStatesEncoder
-from openvse.encoders.cleaning import Cleaning, cleaned
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
-from openvse.encoders.vocabulary import Coverage, UnknownWord
-from openvse.encoders.word_pieces import count_spelled, unknown_words
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
+from openvse.tokenization.cleaning import Cleaning, cleaned
+from openvse.tokenization.vocabulary import Coverage, UnknownWord
+from openvse.tokenization.word_pieces import count_spelled, unknown_words
 from openvse.types import Features, Inputs
 
 # SigLIP was trained on captions that are padded to all positions, and attends to the padding.
@@ -86,7 +86,7 @@ class TransformersText(TokenStatesEncoder):
         last_position: whether to append the state of the last position, which may be padding, as one more local
             feature, which is stored and not augmented. It is for text models that attend to the padding.
         cleaning: what is done to a sentence before the tokenizer reads it: ``none``, ``lower`` or ``open_clip`` (see
-            ``encoders.cleaning``). By default it is ``lower`` for SigLIP and SigLIP 2, which were trained on small
+            ``tokenization.cleaning``). By default it is ``lower`` for SigLIP and SigLIP 2, which were trained on small
             letters, whatever the class of their tokenizer; and ``none`` for all others.
 
     Raises:

@@ -15,12 +15,21 @@ from torch import Tensor, nn
 from openvse.backbones.pretrained import in_package
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TextEncoder
-from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Coverage, UnknownWord, Vocabulary
-from openvse.encoders.word_splitters import Splitter
 from openvse.encoders.word_vectors import read_packaged_vectors, read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import start_orthogonally
+from openvse.tokenization.vocabulary import (
+    END,
+    MASK,
+    SPECIALS,
+    START,
+    UNKNOWN,
+    Coverage,
+    UnknownWord,
+    Vocabulary,
+)
+from openvse.tokenization.word_splitters import Splitter
 from openvse.types import Inputs
 
 _logger = logging.getLogger(__name__)
@@ -147,7 +156,7 @@ class WordsEncoder(TextEncoder):
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the words of each caption."""
         return [
-            self.vocabulary.encode(caption, boundaries=self.boundaries, max_words=self.max_words)
+            torch.tensor(self.vocabulary.ids(caption, boundaries=self.boundaries, max_words=self.max_words))
             for caption in captions
         ]
 

@@ -1,6 +1,6 @@
 """Query bank normalisation in an evaluation: a bank of texts finds the hubs among images, one of images those of texts.
 
-See ``openvse.model.hubs`` for the formula.
+See ``openvse.scoring.hubs`` for the formula.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from openvse.evaluation.ensemble import Member, mean_scores
 from openvse.evaluation.metrics import Metrics
-from openvse.model.hubs import Attraction, measure_attraction
+from openvse.scoring.hubs import Attraction, measure_attraction
 
 Attractions = tuple[Attraction, Attraction]
 """What the images and what the texts of some data attract of a bank."""

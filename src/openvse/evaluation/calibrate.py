@@ -12,7 +12,7 @@ from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
-from openvse.model.calibration import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.types import Relevance
 
 BINS = 4096

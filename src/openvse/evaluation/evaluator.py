@@ -32,7 +32,7 @@ from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
-from openvse.model.hubs import BETAS, Attraction
+from openvse.scoring.hubs import BETAS, Attraction
 from openvse.types import EmbeddingSet, OnProgress, Relevance
 
 RowsT = TypeVar("RowsT", QueryRanks, QueryOutcomes)

@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openvse.evaluation.rerank import Proposals, RelevantPairs
-from openvse.model.calibration import PRECISIONS, Calibration
 from openvse.output.documents import percent
 from openvse.output.figures import import_figure
 from openvse.output.table import Table
+from openvse.scoring.calibration import PRECISIONS, Calibration
 from openvse.types import Relevance
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
 from openvse.exporting.write import export_for_queries
 from openvse.files import locked, made, write_whole
-from openvse.model import CALIBRATION, TwoTower
+from openvse.model import TwoTower
 from openvse.runtime import EXPORT
 from openvse.runtime.beside import LEFT_OUT, left_out_of, remove_other_towers, sound_sides, towers_of
+from openvse.scoring import CALIBRATION
 
 WantedTowers: TypeAlias = Literal["text", "both", "none"]
 _SIDES: Mapping[WantedTowers, frozenset[str]] = {

@@ -40,11 +40,12 @@ from openvse.exporting.programs import (
 )
 from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import replacing_files
-from openvse.model import CALIBRATION, TwoTower, evaluating
+from openvse.model import TwoTower, evaluating
 from openvse.model.base import Model
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import CLIPS, ProgramFormat, Side
+from openvse.scoring import CALIBRATION
 from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
 from openvse.specs import TowerSpec
 

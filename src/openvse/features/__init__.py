@@ -13,6 +13,7 @@ from openvse.features.store import (
     open_store,
     open_token_states,
 )
+from openvse.features.stored_features import StoredFeatures, find_stored_features
 from openvse.features.writer import FeatureStoreWriter
 
 __all__ = [
@@ -24,8 +25,10 @@ __all__ = [
     "ImportReport",
     "Local",
     "StoreDtype",
+    "StoredFeatures",
     "extract_features",
     "extract_text_features",
+    "find_stored_features",
     "has_store_of",
     "import_features",
     "open_fitting",

@@ -1,1 +1,32 @@
 """The index of a folder of images, or of a file of sentences, on disk: made, followed, repaired and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openvse.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from openvse.index.build import IndexReport, build_index
+    from openvse.index.conditions import Condition, parse_condition
+    from openvse.index.index import Index
+    from openvse.index.maintenance import compact_index, forget_root, remove_items
+    from openvse.index.manifest import FoundModel, Item, find_model, place_of
+
+__all__ = [
+    "Condition",
+    "FoundModel",
+    "Index",
+    "IndexReport",
+    "Item",
+    "build_index",
+    "compact_index",
+    "find_model",
+    "forget_root",
+    "parse_condition",
+    "place_of",
+    "remove_items",
+]
+
+# A search reads an index, and does not load what makes one.
+__getattr__, __dir__ = lazy_names(__name__)

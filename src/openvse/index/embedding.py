@@ -103,7 +103,7 @@ class SentenceEmbedder(Protocol):
 
 @runtime_checkable
 class StoredEmbedder(Protocol):
-    """Embeds images by their stored features; ``openvse.search.StoredFeatures`` is one."""
+    """Embeds images by their stored features; ``openvse.features.StoredFeatures`` is one."""
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
         """Return the place of an image in the store; None where it is not in it, or has changed since."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from openvse.lazy import lazy_names
-from openvse.model.calibration import CALIBRATION, Calibration, CalibrationData
-
-if TYPE_CHECKING:
-    from openvse.model.base import Model
-    from openvse.model.folder import ModelConfig, read_config, read_weights
-    from openvse.model.joined import JoinedMember, assemble, join, joined_members
-    from openvse.model.start import Origin, Start, take_weights
-    from openvse.model.tower import Tower, evaluating, tower_curves
-    from openvse.model.two_tower import TwoTower, embed
+from openvse.model.base import Model
+from openvse.model.folder import ModelConfig, read_config, read_weights
+from openvse.model.joined import JoinedMember, assemble, join, joined_members
+from openvse.model.start import Origin, Start, take_weights
+from openvse.model.tower import Tower, evaluating, tower_curves
+from openvse.model.two_tower import TwoTower, embed
 
 __all__ = [
-    "CALIBRATION",
-    "Calibration",
-    "CalibrationData",
     "JoinedMember",
     "Model",
     "ModelConfig",
@@ -36,6 +27,3 @@ __all__ = [
     "take_weights",
     "tower_curves",
 ]
-
-# These need PyTorch, and the curve from score to probability does not: the runtime of exported models uses it.
-__getattr__, __dir__ = lazy_names(__name__)

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from openvse.aggregators import Mean
 from openvse.backbones.base import Backbone, all_real
-from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord
+from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import ModelError
 from openvse.model.tower import Tower, evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.similarities import ScaledCosine, SetMax
 from openvse.specs import Part, TowerSpec, TwoTowerSpec
+from openvse.tokenization import UnknownWord
 from openvse.types import Features, Inputs
 
 JOINED = "joined"

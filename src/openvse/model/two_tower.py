@@ -14,17 +14,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.assembly.describe import describe_part, describe_tower, joint_width
-from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord, unknown_line
+from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.functional import computes_bf16, pad
 from openvse.media.images import one_or_many, probe_image
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
-from openvse.model.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.model.tower import Tower, embed_in_chunks, evaluating
 from openvse.pipeline import read_ahead
+from openvse.scoring.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
+from openvse.tokenization import UnknownWord, unknown_line
 from openvse.types import EmbeddingSet, Inputs
 
 _logger = logging.getLogger(__name__)

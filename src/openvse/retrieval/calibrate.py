@@ -15,8 +15,9 @@ from openvse.evaluation import (
     too_small_to_calibrate,
 )
 from openvse.features import open_store
-from openvse.model import Calibration, TwoTower
+from openvse.model import TwoTower
 from openvse.retrieval.evaluate import open_captioned
+from openvse.scoring import Calibration
 from openvse.training.kind import Request
 
 

@@ -34,9 +34,8 @@ from openvse.evaluation.report import QueryOutcomes
 from openvse.features import has_store_of, open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
-from openvse.model.hubs import BETA
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
-from openvse.search.stored_features import find_stored_features
+from openvse.scoring.hubs import BETA
 from openvse.similarities import Similarity
 from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource

@@ -12,14 +12,14 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float
 
-from openvse.encoders.vocabulary import UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError, message_of
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
-from openvse.model.calibration import Calibration, read_calibration
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import CLIPS, Side, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
+from openvse.scoring.calibration import Calibration, read_calibration
+from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 
 _logger = logging.getLogger(__name__)
 

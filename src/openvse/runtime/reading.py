@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Float
 from PIL.Image import Image, Resampling
 
-from openvse.encoders.cleaning import Cleaning, cleaned
-from openvse.encoders.vocabulary import UnknownWord, Vocabulary
-from openvse.encoders.word_pieces import unknown_words
-from openvse.encoders.word_splitters import WORD_SPLITTERS
 from openvse.errors import ModelError
 from openvse.media.resizing import cut_long, resized_middle, stretched
 from openvse.media.windows import pixel_windows
+from openvse.tokenization.cleaning import Cleaning, cleaned
+from openvse.tokenization.vocabulary import UnknownWord, Vocabulary
+from openvse.tokenization.word_pieces import unknown_words
+from openvse.tokenization.word_splitters import WORD_SPLITTERS
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class PieceTokenizer:
         max_length: the number of tokens that are read, special ones included.
         unknown: the id of a piece that the tokenizer lacks; None if it has none.
         cut: the side at which a longer sentence is cut.
-        cleaning: what is done to a sentence before; see ``encoders.cleaning``.
+        cleaning: what is done to a sentence before; see ``tokenization.cleaning``.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 ``query_bank.npz`` holds arrays by name: the sentences with their embeddings (``vectors``, ``mask``), the fingerprint of
 the ``model`` that made these, and ``beta``; what items attract (``amounts``) by their ``keys``, which rise, and
 ``checksums``; and the score and the key of the best item of each sentence (``best``, ``best_keys``). It follows the
-index as a store does: ``openvse index`` measures what is new to it, and a search what it lacks. See ``model.hubs``.
+index as a store does: ``openvse index`` measures what is new to it, and a search what it lacks. See ``scoring.hubs``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.index.index import Index, places_among
-from openvse.model.hubs import BETA, Attraction, measure_attraction
 from openvse.runtime.arrays import ArraySet
+from openvse.scoring.hubs import BETA, Attraction, measure_attraction
 from openvse.search.exact import ItemComparison, comparison_of
 from openvse.search.query import as_arrays
 
@@ -67,7 +67,7 @@ def bring_bank(
 
     Args:
         sentences: those of the bank; None keeps what the index has, and an empty sequence takes its bank away.
-        beta: see ``model.hubs``; where no sentences are given, that of the index is kept.
+        beta: see ``scoring.hubs``; where no sentences are given, that of the index is kept.
         progress: called with how many sentences are embedded, and how many there are.
 
     Returns:

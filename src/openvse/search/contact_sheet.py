@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from openvse.errors import OpenVSEError
+from openvse.halves import training_module
 from openvse.media.segments import clock, file_of
 from openvse.output.documents import html_page, percent
 from openvse.output.thumbnails import thumbnail
@@ -119,11 +120,9 @@ def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
         root: an indexed folder; if ``open_corpus`` cannot read it as a data set, there are no captions.
     """
     try:
-        from openvse.datasets import open_corpus
-    except ImportError:  # the runtime distribution reads no data sets
-        return {}
-    try:
-        corpus = open_corpus(root, require_images=False, allow_outside=True)
+        corpus = training_module("openvse.datasets").open_corpus(
+            root, require_images=False, allow_outside=True
+        )
     except (OpenVSEError, OSError):  # most folders only hold images
         return {}
     names: list[str | None] = []

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from openvse.datasets.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.errors import DataError
 from openvse.index.database import encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import MANIFEST
 from openvse.media.listing import list_media
+from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.runtime.arrays import directions
 
 _ROWS = 1024
@@ -110,22 +109,24 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
     return _paths([images[position] for position in order], _groups(near))
 
 
-@torch.inference_mode()
-def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterable[tuple[int, int]]:
+def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterator[tuple[int, int]]:
     """Yield the pairs of places in an order of positions whose embeddings are as near as the threshold says."""
     count, num_embeddings = len(order), index.manifest.num_embeddings
 
-    def block(start: int) -> torch.Tensor:
-        some = torch.from_numpy(index.gather(order[start : start + _ROWS]).astype(np.float32))
-        return torch.nn.functional.normalize(directions(some, index.manifest.gaussians), dim=-1).flatten(0, 1)
+    def block(start: int) -> Float[np.ndarray, "R D"]:
+        some = index.gather(order[start : start + _ROWS]).astype(np.float32)
+        vectors: np.ndarray = directions(some, index.manifest.gaussians)
+        vectors = vectors.reshape(-1, vectors.shape[-1])
+        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        return np.asarray(vectors / np.maximum(lengths, 1e-12))
 
     for first in range(0, count, _ROWS):
         rows = block(first)
         for second in range(first, count, _ROWS):
             products = rows @ block(second).T
             shape = (len(rows) // num_embeddings, num_embeddings, -1, num_embeddings)
-            near = products.view(shape).amax(dim=(1, 3)) >= threshold - 1e-6
-            for row, column in near.nonzero().tolist():
+            near = products.reshape(shape).max(axis=(1, 3)) >= threshold - 1e-6
+            for row, column in np.argwhere(near).tolist():
                 if first + row < second + column:
                     yield first + row, second + column
 

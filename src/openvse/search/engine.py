@@ -10,11 +10,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, IndexFormatError
 from openvse.index.conditions import Condition, parse_conditions
 from openvse.index.embedding import embeds_gaussians
@@ -22,17 +21,15 @@ from openvse.index.index import Index
 from openvse.index.manifest import check_model
 from openvse.media.segments import span_of
 from openvse.media.videos import ClipSource
-from openvse.model.calibration import Calibration
 from openvse.runtime.arrays import ArraySet, turned, uncertainties
+from openvse.scoring.calibration import Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ExactSearch, comparison_of
 from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
 from openvse.search.words import DEPTH, WordHits, joined
 from openvse.stores import Note, StoreAddress
-
-if TYPE_CHECKING:
-    from openvse.search.rerank import HitReranker
+from openvse.tokenization.vocabulary import UnknownWord
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +55,23 @@ class SearchModel(Protocol):
 
     def encode_image(self, images: Any) -> Any:
         """Embed images or clips as an embedding set of tensors or arrays."""
+        ...
+
+
+@runtime_checkable
+class SearchReranker(Protocol):
+    """What ranks the first hits of sentences again; ``openvse.retrieval.HitReranker`` is one.
+
+    Attributes:
+        top: the number of hits of each query that it ranks.
+    """
+
+    top: int
+
+    def rerank(
+        self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
+    ) -> list[Answer]:
+        """Rank the first hits of every answer, and return pages of them."""
         ...
 
 
@@ -147,7 +161,7 @@ class SearchEngine:
         self,
         queries: Asked | Sequence[Asked],
         page: Page | Sequence[Page] | None = None,
-        rerank: HitReranker | None = None,
+        rerank: SearchReranker | None = None,
     ) -> list[Answer]:
         """Return a page of the best items for every query.
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError, ModelError
+from openvse.halves import training_module
 from openvse.index.conditions import Condition
 from openvse.index.index import Index
 from openvse.index.segments import Segment
@@ -81,8 +82,7 @@ class ModelComparison:
     @property
     def is_inner(self) -> bool:
         """Whether the similarity of the model is the largest inner product, and nothing else."""
-        from openvse.similarities import SetMax
-
+        SetMax = training_module("openvse.similarities").SetMax  # noqa: N806
         similarity = getattr(self.model, "similarity", None)
         return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
 
@@ -96,10 +96,7 @@ class ModelComparison:
             return self._score(items.astype(np.float32), queries)
 
     def _score(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
-        import torch
-
-        from openvse.types import EmbeddingSet
-
+        torch, EmbeddingSet = training_module("torch"), training_module("openvse.types").EmbeddingSet  # noqa: N806
         with torch.inference_mode():
             held = EmbeddingSet(torch.from_numpy(items), torch.ones(items.shape[:2], dtype=torch.bool))
             vectors = np.ascontiguousarray(queries.vectors, items.dtype)

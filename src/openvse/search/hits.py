@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.index.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
-from openvse.model.calibration import Calibration, check_precision
+from openvse.scoring.calibration import Calibration, check_precision
 from openvse.search.query import Query
+from openvse.tokenization.vocabulary import UnknownWord
 
 FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
 """How well an image fits a sentence, in words, each with the lowest probability that it stands for."""

@@ -14,9 +14,9 @@ from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
 from openvse.index.manifest import IndexManifest, find_model
 from openvse.media.videos import ClipSource
-from openvse.model.calibration import read_calibration
 from openvse.runtime import ArraySet, OnnxModel, is_export
 from openvse.runtime.beside import left_out_of, towers_of
+from openvse.scoring.calibration import read_calibration
 from openvse.search.query import as_arrays
 
 _logger = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from openvse.encoders import UnknownWord
 from openvse.errors import OpenVSEError
 from openvse.media.videos import ClipSource
-from openvse.model import Calibration
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
+from openvse.scoring import Calibration
+from openvse.tokenization import UnknownWord
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
-    from openvse.model import TwoTower
+    pass
 
 _LOOK_S = 0.001
 
@@ -125,7 +125,7 @@ class Gatherer(Generic[AskT, AnswerT]):
         return True
 
 
-Embedder: TypeAlias = "TwoTower | OnnxModel"
+Embedder: TypeAlias = Any
 """A model of PyTorch, or an exported one."""
 
 
@@ -142,7 +142,8 @@ class RememberingModel:
         self._model: Any = model
         self._most = sentences
         self._known: OrderedDict[str, Any] = OrderedDict()
-        self._fingerprint, self._calibration = model.fingerprint, model.calibration
+        self._fingerprint: str = model.fingerprint
+        self._calibration: Calibration | None = model.calibration
 
     @property
     def fingerprint(self) -> str:

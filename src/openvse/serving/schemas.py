@@ -7,8 +7,9 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from openvse.errors import DataError
+from openvse.index import parse_condition
 from openvse.media.videos import ClipSource
-from openvse.search import Page, Query, parse_condition
+from openvse.search import Page, Query
 from openvse.search.query import Only
 from openvse.serving.served import Served
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from openvse.errors import IndexFormatError, MissingItemError
+from openvse.index import Index
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
-from openvse.search import Answer, Hit, Index, Probabilities, SearchEngine
+from openvse.search import Answer, Hit, Probabilities, SearchEngine
 from openvse.search.bank import BANK
 from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.serving.batching import RememberingModel

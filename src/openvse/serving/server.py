@@ -33,7 +33,7 @@ _SEND_BUFFER = 262_144
 _KEEP_ALIVE_S = 5
 
 # These loggers warn of single sentences, which would fill the log of a server.
-_TALKATIVE = ("openvse.model.two_tower", "openvse.vqa.answerer", "openvse.search.rerank")
+_TALKATIVE = ("openvse.model.two_tower", "openvse.vqa.answerer", "openvse.retrieval.hit_reranker")
 
 
 def require_packages(*, watch: bool = False) -> None:

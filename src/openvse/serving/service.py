@@ -14,20 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 from PIL import Image
 from starlette.datastructures import UploadFile
 
 from openvse.errors import DataError, EngineError, MissingItemError, ModelError, OpenVSEError
+from openvse.halves import missing_package, training_module
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource, read_poster
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.runtime import OnnxModel
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
+from openvse.search.engine import SearchReranker
 from openvse.search.towers import IndexTowers
 from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
 from openvse.serving.layers import Metrics
@@ -36,11 +37,6 @@ from openvse.serving.served import Served, Source
 from openvse.serving.settings import Settings
 from openvse.serving.watching import FolderWatch
 from openvse.stores import StoreAddress
-
-if TYPE_CHECKING:  # an exported model is served without PyTorch
-    from openvse.model import TwoTower
-    from openvse.search import HitReranker
-    from openvse.vqa.answerer import Answerer
 
 _logger = logging.getLogger(__name__)
 
@@ -86,8 +82,8 @@ class Service:
         model: Embedder,
         settings: Settings,
         *,
-        reranker: TwoTower | None = None,
-        answerer: Answerer | None = None,
+        reranker: Any = None,
+        answerer: Any = None,
         names: Mapping[str, str] | None = None,
         watch: bool = False,
     ) -> None:
@@ -212,11 +208,10 @@ class Service:
         self._failed.set()
 
     @cached_property
-    def _hit_reranker(self) -> HitReranker:
-        from openvse.search import HitReranker
-
+    def _hit_reranker(self) -> SearchReranker:
         assert self.reranker is not None
-        return HitReranker(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
+        made: Callable[..., SearchReranker] = training_module("openvse.retrieval").HitReranker
+        return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
         """Run slow work on a thread beside the searches.
@@ -298,7 +293,7 @@ class Service:
     def looks(self) -> bool:
         """Whether the model can show what it looked at; towers beside an index have their model behind them."""
         if isinstance(self.model, IndexTowers):
-            return find_spec("torch") is not None
+            return not missing_package()
         return not isinstance(self.model, OnnxModel)
 
     async def score_map(self, image: ClipSource, sentence: str) -> dict[str, Any]:
@@ -309,10 +304,10 @@ class Service:
             )
 
         def work() -> dict[str, Any]:
-            from openvse.serving.looking import look
-
+            look: Callable[..., Any] = training_module("openvse.tasks.looking").look
             model: Any = self.model.whole if isinstance(self.model, IndexTowers) else self.model
-            return look(model, image, sentence).describe()
+            described: dict[str, Any] = look(model, image, sentence).describe()
+            return described
 
         return await self.run_slow(work)
 
@@ -321,9 +316,9 @@ class Service:
         model = self.answerer
         if model is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
-        from openvse.serving.looking import describe_answer
-        from openvse.vqa.explain import explain
-
+        explain = training_module("openvse.vqa.explain").explain
+        describe_answer: Callable[[Any], dict[str, Any]]
+        describe_answer = training_module("openvse.tasks.looking").describe_answer
         return describe_answer((await self.run_slow(partial(explain, model, image, [question])))[0])
 
     def captions(self, key: int) -> list[str]:
@@ -399,7 +394,7 @@ class Service:
         return True
 
 
-def _reads_images(model: Embedder | Answerer) -> bool:
+def _reads_images(model: Any) -> bool:
     """Return whether a model reads images, and not only stored features; the question-only model reads none."""
     if isinstance(model, OnnxModel):
         return model.reads_images

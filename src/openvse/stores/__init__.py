@@ -5,22 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from openvse.errors import EngineError, install
+from openvse.lazy import lazy_names
 from openvse.registry import Registry
 from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, StoreAddress, Within
+
+if TYPE_CHECKING:
+    from openvse.stores.choice import EngineChoice, engine_names, read_address
+    from openvse.stores.following import EngineReport, choose_engine, update_engine
 
 __all__ = [
     "STORES",
     "CatalogueStore",
+    "EngineChoice",
+    "EngineReport",
     "ItemFacts",
     "Note",
     "Store",
     "StoreAddress",
     "StoreKind",
     "Within",
+    "choose_engine",
+    "engine_names",
     "open_store",
+    "read_address",
+    "update_engine",
 ]
+
+# These use the registry below.
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from openvse.batches import own_features
 from openvse.corpus import Corpus, training_sample
 from openvse.datasets import FACTS
-from openvse.encoders import Coverage, ImageEncoder, TextEncoder, TokenStatesEncoder
+from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError
 from openvse.features import (
     FeatureStore,
@@ -27,6 +27,7 @@ from openvse.features import (
 from openvse.model import Model, Start
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.specs import RunRecipe
+from openvse.tokenization import Coverage
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
 

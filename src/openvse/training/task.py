@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches import EpochBatches, PairsOfImages
 from openvse.corpus import Seen, SplitData
-from openvse.encoders import Coverage
 from openvse.errors import TrainingError
 from openvse.model import Model, Start
 from openvse.specs import RunRecipe
+from openvse.tokenization import Coverage
 
 BatchT = TypeVar("BatchT")
 

@@ -14,12 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from openvse.assembly.describe import describe_part, describe_tower
-from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord, unknown_line
+from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.fusion import FUSIONS, Fusion
 from openvse.media.videos import ClipSource
 from openvse.model import Model, Tower, evaluating
+from openvse.tokenization import UnknownWord, unknown_line
 from openvse.types import EmbeddingSet, Inputs
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec, HeadSpec

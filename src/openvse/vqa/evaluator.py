@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.corpus import QuestionSet
-from openvse.encoders.word_splitters import split_words
 from openvse.errors import DataError
 from openvse.evaluation.metrics import Replicates, percentile_intervals, resampled_weights
+from openvse.tokenization.word_splitters import split_words
 from openvse.vqa.accuracy import THRESHOLDS, answer_accuracy, exact_match, wups
 from openvse.vqa.answers import AnswerVocabulary, answer_scores, are_votes, main_answers
 from openvse.vqa.report import AnswerProtocol, AnswerReport, QuestionType, Scores

@@ -1,53 +1,17 @@
-"""The commands; each file registers its own, and imports what is heavy only when it runs."""
+"""The commands of the search half; each file registers its own, and imports what is heavy only when it runs."""
 
 from __future__ import annotations
 
 from openvse.cli.commands import (
-    analyze,
-    ask,
-    blend,
-    calibrate,
-    compare,
-    convert,
-    data,
-    data_import,
-    demo,
     duplicates,
-    encode,
-    evaluate,
-    export,
-    extract,
     indexing,
-    join,
-    recipes,
-    report,
     search,
     serve,
-    sweep,
-    train,
 )
 
 __all__ = [
-    "analyze",
-    "ask",
-    "blend",
-    "calibrate",
-    "compare",
-    "convert",
-    "data",
-    "data_import",
-    "demo",
     "duplicates",
-    "encode",
-    "evaluate",
-    "export",
-    "extract",
     "indexing",
-    "join",
-    "recipes",
-    "report",
     "search",
     "serve",
-    "sweep",
-    "train",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -23,13 +23,13 @@ from openvse.cli.options import (
     read_query_bank,
 )
 from openvse.cli.stopping import going_on
+from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
-    from openvse.exporting.beside import Towers
+    from openvse.index import IndexReport
     from openvse.index.embedding import Sharing
     from openvse.pipeline import Workers
-    from openvse.search import IndexReport, StoredFeatures
     from openvse.stores.following import EngineChange
 
 Folders = Annotated[
@@ -138,7 +138,7 @@ def index(
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
     from openvse.cli.embedders import load_embedder
     from openvse.cli.progress import bar, counted
-    from openvse.search import Index, build_index, place_of
+    from openvse.index import Index, build_index, place_of
     from openvse.stores.following import plan_engine
 
     workers, asked = chosen_workers(processes, cluster, threads, device), bank_sentences(query_bank)
@@ -175,17 +175,15 @@ def index(
 
 def bank_sentences(value: str) -> tuple[list[str] | None, float]:
     """Return sentences (None keeps the old ones) and beta; raise OpenVSEError if the bank holds no sentence."""
-    from openvse.model.hubs import BETA
+    from openvse.scoring.hubs import BETA
 
     name, beta = read_query_bank(value)
     if name in ("", "none"):
         return ([] if name else None), BETA
     if Path(name).is_file():
-        from openvse.encoding.listing import list_records
-
-        return [str(each.source) for each in list_records(name, kind="texts").records], beta or BETA
-    from openvse.datasets import open_corpus
-
+        listing = training_module("openvse.encoding.listing")
+        return [str(each.source) for each in listing.list_records(name, kind="texts").records], beta or BETA
+    open_corpus = training_module("openvse.datasets").open_corpus
     captions = open_corpus(name, require_images=False, questions=False).split("train").captions
     return [" ".join(text.split()) for text in captions], beta or BETA
 
@@ -220,7 +218,8 @@ class Searched:
 def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> Searched:
     """Bring the planned engine of an index up to date in place of the one before, and measure its recall if asked."""
     from openvse.cli.progress import bar, timed
-    from openvse.search import ExactSearch, Index, measured_recall
+    from openvse.index import Index
+    from openvse.search import ExactSearch, measured_recall
     from openvse.search.catalogue import open_searcher
     from openvse.stores.following import update_engine
 
@@ -237,7 +236,7 @@ def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> 
     return Searched(name, report.put, report.removed, recall)
 
 
-def bring_towers(out: Path, model: Embedder, wanted: Literal["text", "both", "none"] | None) -> Towers | None:
+def bring_towers(out: Path, model: Embedder, wanted: Literal["text", "both", "none"] | None) -> Any:
     """Write the towers of the model beside the index, which is searchable already; None for an exported model."""
     from openvse.cli.progress import detail, note, warn
     from openvse.errors import DiskError, IndexFormatError
@@ -248,7 +247,7 @@ def bring_towers(out: Path, model: Embedder, wanted: Literal["text", "both", "no
         detail(f"searches of {out} take the exported model itself")
         remove_other_towers(out, model.fingerprint)
         return None
-    from openvse.exporting.beside import write_towers
+    write_towers = training_module("openvse.exporting.beside").write_towers
 
     def begun() -> None:
         note(f"{out} can be searched; writing towers beside it, so that searches start without PyTorch")
@@ -277,7 +276,7 @@ def refuse_clips(model: Embedder, segment_seconds: float | None) -> None:
 
 def forget_roots(out: Path, folders: Sequence[Path]) -> None:
     """Remove folders and their images from an index."""
-    from openvse.search import forget_root
+    from openvse.index import forget_root
 
     for folder in folders:
         forget_root(out, folder)
@@ -293,20 +292,18 @@ def sharing_of(model: Embedder, source: str, workers: Workers) -> Sharing:
             "an exported model embeds in one process: leave out --processes, or name the model folder"
         )
     from openvse.index.embedding import Sharing
-    from openvse.tasks.load import load_same
 
+    load_same = training_module("openvse.tasks.load").load_same
     return Sharing(workers, partial(load_same, source, model.fingerprint, workers.device))
 
 
-def stored_features(model: Embedder, source: str, features: Path | None) -> StoredFeatures | None:
+def stored_features(model: Embedder, source: str, features: Path | None) -> Any:
     """Return the stored features that may stand for images; an exported model reads none."""
     from openvse.errors import ModelError
     from openvse.runtime import OnnxModel
 
     if not isinstance(model, OnnxModel):
-        from openvse.search import find_stored_features
-
-        return find_stored_features(model, source, features)
+        return training_module("openvse.features").find_stored_features(model, source, features)
     if features is not None:
         raise ModelError(
             "an exported model reads no feature store: leave out --features, or name the model folder"
@@ -330,7 +327,7 @@ def warn_of(report: IndexReport) -> None:
 
 
 def print_report(
-    out: Path, report: IndexReport, searched: Searched, towers: Towers | None, hubs: Hubs, *, as_json: bool
+    out: Path, report: IndexReport, searched: Searched, towers: Any, hubs: Hubs, *, as_json: bool
 ) -> None:
     """Print what indexing did, as a line or as JSON."""
     from openvse.cli.json_output import print_json

@@ -28,7 +28,8 @@ from openvse.files import refuse_there, write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Asked
-    from openvse.search import Answer, Index, Page, Query, SearchEngine
+    from openvse.index import Index
+    from openvse.search import Answer, Page, Query, SearchEngine
 
 Form = Literal["table", "json", "jsonl", "paths"]
 Words = Annotated[
@@ -146,7 +147,8 @@ def search(
     """Find the images that fit a sentence, or resemble an image."""
     from openvse.cli.embedders import load_for_index
     from openvse.cli.queries import read_queries
-    from openvse.search import Index, Page, SearchEngine
+    from openvse.index import Index
+    from openvse.search import Page, SearchEngine
 
     named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
+from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
-    from openvse.model import TwoTower
     from openvse.serving import Settings
     from openvse.serving.served import Source
     from openvse.serving.service import Service
-    from openvse.vqa.answerer import Answerer
 
 
 _ACCESS, _LIMITS = "Who may ask", "Limits"
@@ -245,7 +243,7 @@ def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Em
     return loaded, named
 
 
-def load_second(rerank: Reranking, device: str) -> TwoTower:
+def load_second(rerank: Reranking, device: str) -> Any:
     """Load the model of ``--rerank``; raise OpenVSEError if it cannot be used, or has a weight or features."""
     from openvse.errors import OpenVSEError
 
@@ -253,33 +251,23 @@ def load_second(rerank: Reranking, device: str) -> TwoTower:
         raise OpenVSEError("a server takes no weight and no features of --rerank: give MODEL[,top=N]")
     source = rerank.model
     refuse_without_torch("--rerank", source)
-    from openvse.model import TwoTower
-    from openvse.tasks.load import load_as
-
-    return load_as(TwoTower, source, device=device)
+    return training_module("openvse.tasks.for_search").load_two_tower(source, device=device)
 
 
-def load_answerer(source: str, device: str) -> Answerer:
+def load_answerer(source: str, device: str) -> Any:
     """Load the model of ``--answer``."""
     refuse_without_torch("--answer", source)
-    from openvse.tasks.load import load_as
-    from openvse.vqa.answerer import Answerer
-
-    return load_as(Answerer, source, device=device)
+    return training_module("openvse.tasks.for_search").load_answerer(source, device=device)
 
 
 def refuse_without_torch(option: str, source: str) -> None:
-    """Raise OpenVSEError where a model of PyTorch is wanted that cannot be one, or that cannot run here."""
+    """Raise OpenVSEError where a model of PyTorch is wanted and an exported one is named."""
     from openvse.errors import OpenVSEError
     from openvse.runtime import is_export
 
     if is_export(source):
         raise OpenVSEError(
             f"{option} needs a model of PyTorch, and {source} is an exported one: name the model itself"
-        )
-    if find_spec("torch") is None:
-        raise OpenVSEError(
-            f"{option} needs PyTorch, which this installation does not have: install openvse, or leave {option} out"
         )
 
 

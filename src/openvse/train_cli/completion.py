@@ -22,7 +22,7 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 def complete_part(incomplete: str) -> list[str]:
     """Complete the name of a part."""
-    from openvse.cli.listing import registries
+    from openvse.train_cli.listing import registries
 
     return _beginning(sorted({name for registry in registries() for name in registry.names()}), incomplete)
 
@@ -50,8 +50,8 @@ def complete_data_set(incomplete: str) -> list[str]:
 def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete an option of the backbone or text encoder that was typed before it."""
     from openvse.backbones import BACKBONES
-    from openvse.cli.listing import options_of
     from openvse.encoders import TEXT_ENCODERS
+    from openvse.train_cli.listing import options_of
 
     name = str(ctx.params.get("encoder"))
     try:
@@ -84,8 +84,8 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _keys(tree: dict[str, Any]) -> set[str]:
     """Return the keys of a recipe, and the keys of its parts' options that the recipe does not set."""
-    from openvse.cli.listing import options_of, recipe_keys, registries
     from openvse.encoders import ImageEncoder
+    from openvse.train_cli.listing import options_of, recipe_keys, registries
 
     given = dict(recipe_keys(tree))
     keys = {key for key in given if not key.endswith(".name")}
@@ -102,7 +102,7 @@ def _keys(tree: dict[str, Any]) -> set[str]:
 
 def _values(tree: dict[str, Any], key: str) -> list[str]:
     """Return the names of the parts that a key accepts."""
-    from openvse.cli.listing import registries
+    from openvse.train_cli.listing import registries
 
     return [name for registry in registries() if registry.kind in _kinds(key) for name in registry.names()]
 

@@ -7,17 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jaxtyping import Int
-
-from openvse.encoders.spelling import Spellings
-from openvse.encoders.word_splitters import Splitter, split_words
 from openvse.errors import DataError, ModelError
 from openvse.files import read_text, write_whole
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from openvse.tokenization.spelling import Spellings
+from openvse.tokenization.word_splitters import Splitter, split_words
 
 PAD, UNKNOWN, MASK, START, END = range(5)
 SPECIALS = ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
@@ -37,7 +31,7 @@ class Vocabulary:
 
     Examples:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
-        >>> vocabulary.encode("A bird").tolist()
+        >>> vocabulary.ids("A bird")
         [5, 1]
     """
 
@@ -114,14 +108,6 @@ class Vocabulary:
         """
         words = self.split(caption)[:max_words]
         return [(word, word if word in self else self.nearest(word)) for word in words]
-
-    def encode(
-        self, caption: str, *, boundaries: bool = False, max_words: int | None = None
-    ) -> Int[Tensor, "N"]:
-        """Return the token ids of a caption as a tensor; see ``ids``."""
-        import torch
-
-        return torch.tensor(self.ids(caption, boundaries=boundaries, max_words=max_words))
 
     def ids(self, caption: str, *, boundaries: bool = False, max_words: int | None = None) -> list[int]:
         """Return the token ids of a caption, at least one: a caption without words becomes ``<unk>``.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from openvse.encoders import UnknownWord
-from openvse.encoders.cleaning import cleaned
-from openvse.encoders.word_pieces import count_spelled, unknown_words
 from openvse.runtime.reading import PieceTokenizer
+from openvse.tokenization import UnknownWord
+from openvse.tokenization.cleaning import cleaned
+from openvse.tokenization.word_pieces import count_spelled, unknown_words
 
 
 @pytest.mark.parametrize(

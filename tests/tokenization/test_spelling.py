@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from openvse.encoders import BiGRU, UnknownWord, unknown_line
-from openvse.encoders.spelling import Spellings
-from openvse.encoders.vocabulary import UNKNOWN
+from openvse.encoders import BiGRU
+from openvse.tokenization import UnknownWord, unknown_line
+from openvse.tokenization.spelling import Spellings
+from openvse.tokenization.vocabulary import UNKNOWN
 from tests.failures import Failures
 
 KNOWN = [

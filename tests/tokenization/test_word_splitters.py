@@ -3,9 +3,9 @@ import sys
 import pytest
 
 from openvse.encoders import BiGRU
-from openvse.encoders.vocabulary import Vocabulary
-from openvse.encoders.word_splitters import WORD_SPLITTERS, NLTKSplitter, WordsSplitter, split_words
 from openvse.errors import ModelError
+from openvse.tokenization.vocabulary import Vocabulary
+from openvse.tokenization.word_splitters import WORD_SPLITTERS, NLTKSplitter, WordsSplitter, split_words
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.completion import complete_part, complete_recipe
 from openvse.cli.options import Json
+from openvse.train_cli.completion import complete_part, complete_recipe
 
 
 @app.command(rich_help_panel="Train")
@@ -24,8 +24,8 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the shipped recipes by use. With NAME, show all keys of a recipe, or rows with their published figures."""
-    from openvse.cli.listing import recipe_facts, recipe_rows, recipes_by_use
     from openvse.specs import list_recipes
+    from openvse.train_cli.listing import recipe_facts, recipe_rows, recipes_by_use
 
     names = list_recipes(name or "")
     if name is None or (names and name not in [*names, *list_recipes()]):
@@ -78,7 +78,7 @@ def parts(
         typer.echo("KEY=VALUE is also an argument of openvse train; quote it in a shell.\n")
         typer.echo(terms_as_text())
         return
-    from openvse.cli.listing import described, registries
+    from openvse.train_cli.listing import described, registries
 
     for line in described(name) if name else (f"{r.kind}: {', '.join(r.names())}" for r in registries()):
         typer.echo(line)

@@ -14,9 +14,11 @@ from PIL import Image
 
 from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
-from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.model import TwoTower
+from openvse.retrieval import HitReranker
 from openvse.retrieval.build import build_model
-from openvse.search import Answer, Hit, HitReranker, Page, Query
+from openvse.scoring import Calibration, CalibrationData
+from openvse.search import Answer, Hit, Page, Query
 from openvse.tasks.recipes import parse_recipe
 
 QUERIES = ["red", "green and blue"]

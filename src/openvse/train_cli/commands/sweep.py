@@ -7,10 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.commands.analyze import Out, Overwrite, begin, finish
-from openvse.cli.completion import complete_override, complete_recipe
 from openvse.cli.options import Json
 from openvse.cli.stopping import going_on
+from openvse.train_cli.commands.analyze import Out, Overwrite, begin, finish
+from openvse.train_cli.completion import complete_override, complete_recipe
 
 RESUME = "what is trained is kept; run the same command again to continue"
 Recipe: TypeAlias = Annotated[
@@ -76,7 +76,8 @@ def sweep(
         parse_seeds,
         run_sweep,
     )
-    from openvse.cli.progress import TrainingBar, bar
+    from openvse.cli.progress import bar
+    from openvse.train_cli.training_bar import TrainingBar
 
     begin(out, NAME, overwrite=overwrite)
     drawn = check_metrics(metrics or ())

@@ -13,8 +13,9 @@ import pytest
 
 import openvse
 from openvse.errors import DataError, ModelError
-from openvse.model import CALIBRATION, Calibration, CalibrationData, TwoTower
+from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
+from openvse.scoring import CALIBRATION, Calibration, CalibrationData
 from openvse.specs import TwoTowerSpec
 
 CURVE = Calibration(

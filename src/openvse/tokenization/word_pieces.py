@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from openvse.encoders.vocabulary import UnknownWord
+from openvse.tokenization.vocabulary import UnknownWord
 
 Encode: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[Sequence[int], Sequence[str]]]]
 """A function that cuts words: the ids of the pieces of each word, and the pieces, without special tokens."""

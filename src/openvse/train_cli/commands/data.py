@@ -13,10 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from openvse.cli.app import app
-from openvse.cli.completion import complete_data_set
 from openvse.cli.options import AllowOutside, Json
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
+from openvse.train_cli.completion import complete_data_set
 
 if TYPE_CHECKING:
     from openvse.datasets import Finding
@@ -46,8 +46,8 @@ app.add_typer(data, name="data", rich_help_panel="Data")
 @data.command(hidden=True)
 def names() -> None:
     """List the data sets that openvse knows."""
-    from openvse.cli.listing import first_line
     from openvse.datasets import DATASETS, FACTS
+    from openvse.train_cli.listing import first_line
 
     for name in DATASETS:
         title = FACTS[name].title if name in FACTS else first_line(DATASETS.get(name))

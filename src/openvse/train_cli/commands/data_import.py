@@ -7,9 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from openvse.cli.commands.data import data
 from openvse.cli.options import Store, Stored
 from openvse.cli.stopping import going_on
+from openvse.train_cli.commands.data import data
 
 Match: TypeAlias = Annotated[
     str | None,

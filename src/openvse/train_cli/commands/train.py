@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.completion import complete_override, complete_recipe
-from openvse.cli.launching import launch, leads, leave
 from openvse.cli.options import RunDevice, StartModel, Threads
 from openvse.cli.stopping import going_on
+from openvse.train_cli.completion import complete_override, complete_recipe
+from openvse.train_cli.launching import launch, leads, leave
 
 Recipe: TypeAlias = Annotated[
     str,
@@ -63,8 +63,9 @@ def train(
     recipe, settings = _chosen(recipe, overrides or [], start, device, threads)
     chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
     launch(processes)
-    from openvse.cli.progress import TrainingBar, bar, counted, note
+    from openvse.cli.progress import bar, counted, note
     from openvse.tasks.run import train as run
+    from openvse.train_cli.training_bar import TrainingBar
     from openvse.training.records import Silent
 
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"

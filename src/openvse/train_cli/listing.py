@@ -83,10 +83,11 @@ def registries() -> list[Registry[Any]]:
     from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
     from openvse.backbones import BACKBONES
     from openvse.datasets import DATASETS
-    from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
+    from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS
     from openvse.fusion import FUSIONS
     from openvse.objectives import CRITERIA, MINERS, TERMS
     from openvse.similarities import SIMILARITIES
+    from openvse.tokenization import WORD_SPLITTERS
 
     images = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
     poolings = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.launching import leads, together
 from openvse.cli.options import (
     AllowOutside,
     Annotations,
@@ -32,6 +31,7 @@ from openvse.cli.options import (
 )
 from openvse.errors import OpenVSEError
 from openvse.files import refuse_there
+from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
     from openvse.model import Model

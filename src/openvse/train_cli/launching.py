@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import runpy
 import signal
 import socket
 import time
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from openvse.cli.app import main
 from openvse.cli.stopping import Stopped, describe_stop
 
 if TYPE_CHECKING:
@@ -109,4 +109,4 @@ def _end(processes: Sequence[BaseProcess], *, at_once: bool) -> None:
 def _run_as(rank: int) -> None:
     """Run the inherited command line in a new process, as the process of this rank."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    main()
+    runpy.run_module("openvse", run_name="__main__")

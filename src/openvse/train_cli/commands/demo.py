@@ -23,8 +23,9 @@ def demo(
     threads: Threads = None,
 ) -> None:
     """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
-    from openvse.cli.progress import TrainingBar, bar, counted, note
+    from openvse.cli.progress import bar, counted, note
     from openvse.demo import BEYOND, QUERIES, run_demo
+    from openvse.train_cli.training_bar import TrainingBar
 
     note("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
     with bar() as progress:

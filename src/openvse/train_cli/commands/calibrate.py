@@ -13,7 +13,7 @@ from openvse.cli.options import AllowOutside, BatchSize, Device, Json, On, Split
 from openvse.errors import ModelError
 
 if TYPE_CHECKING:
-    from openvse.model import Calibration
+    from openvse.scoring import Calibration
 
 
 @app.command(rich_help_panel="Search")
@@ -38,8 +38,9 @@ def calibrate(
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar, note, warn
     from openvse.files import write_whole
-    from openvse.model import CALIBRATION, TwoTower
+    from openvse.model import TwoTower
     from openvse.retrieval.calibrate import calibrate_towers
+    from openvse.scoring import CALIBRATION
     from openvse.tasks.load import load_as
     from openvse.training.kind import Request
 
@@ -82,9 +83,9 @@ def folder_of(model: str) -> Path:
 
 def print_curve(calibration: Calibration) -> None:
     """Print what a curve was fitted on, and which score stands for which precision."""
-    from openvse.model.calibration import PRECISIONS
     from openvse.output.documents import percent
     from openvse.output.table import Table
+    from openvse.scoring.calibration import PRECISIONS
 
     data = calibration.data
     losses = ", ".join(f"{method} {loss:.5f}" for method, loss in calibration.log_loss.items())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.completion import complete_encoder, complete_encoder_option
 from openvse.cli.options import (
     AllowOutside,
     Cluster,
@@ -24,6 +23,7 @@ from openvse.cli.options import (
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
+from openvse.train_cli.completion import complete_encoder, complete_encoder_option
 
 if TYPE_CHECKING:
     from openvse.features import ExtractionReport, StoreDtype

@@ -1,0 +1,86 @@
+"""The two halves of openvse: rooms that index, search and serve, and rooms that train, which need PyTorch.
+
+``pip install openvse`` installs all files, and what the search half needs. ``pip install 'openvse[train]'`` adds what
+the training half needs. A file of the search half never imports the training half. ``training_module`` imports it when
+a command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from openvse.errors import MissingHalfError
+
+SEARCH = frozenset(
+    {
+        *("errors", "halves", "lazy", "registry", "files", "media", "output", "pipeline"),
+        *("tokenization", "scoring", "runtime", "index", "stores", "search", "serving", "cli"),
+    }
+)
+"""The rooms of the search half."""
+
+TRAINING = frozenset(
+    {
+        *("types", "kernels", "functional", "specs", "layers", "backbones", "encoders", "aggregators"),
+        *("objectives", "fusion", "similarities", "assembly", "losses", "model", "corpus", "features"),
+        *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval", "vqa"),
+        *("conversion", "tasks", "analysis", "demo", "encoding", "report", "testing", "train_cli"),
+    }
+)
+"""The rooms of the training half."""
+
+INSTALL = "pip install 'openvse[train]'"
+
+_PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "huggingface_hub", "pydantic", "yaml")
+
+
+@cache
+def missing_package() -> str:
+    """Return the first package that the training half lacks here; "" if it can be used."""
+    for name in _PACKAGES:
+        try:
+            found = find_spec(name) is not None
+        except (ImportError, ValueError):
+            found = False
+        if not found:
+            return name
+    return ""
+
+
+def training_module(name: str) -> Any:
+    """Import a module of the training half, or a package that it needs.
+
+    Args:
+        name: such as ``openvse.tasks.load`` or ``torch``.
+
+    Raises:
+        MissingHalfError: the training half is not installed.
+    """
+    if missing_package():
+        raise refusal_of(name)
+    return import_module(name)
+
+
+def refusal_of(name: str) -> MissingHalfError:
+    """Return the error that says how to install what a name needs."""
+    return MissingHalfError(f"{name} needs {missing_package()}, which is not installed: {INSTALL}", name=name)
+
+
+class _Guard:
+    """Finds no module, but refuses those of the training half in one line where it is not installed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise MissingHalfError for a module of the training half."""
+        package, _, rest = name.partition(".")
+        if package == "openvse" and rest.partition(".")[0] in TRAINING:
+            raise refusal_of(name)
+
+
+def guard() -> None:
+    """Let imports of the training half say how to install it, where that is needed."""
+    if missing_package():
+        sys.meta_path.insert(0, _Guard())

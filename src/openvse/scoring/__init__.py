@@ -1,0 +1,7 @@
+"""From scores to probabilities, and the normalisation of scores by a query bank."""
+
+from __future__ import annotations
+
+from openvse.scoring.calibration import CALIBRATION, Calibration, CalibrationData
+
+__all__ = ["CALIBRATION", "Calibration", "CalibrationData"]

@@ -1,0 +1,45 @@
+"""The commands of the training half; each file registers its own, and imports what is heavy only when it runs."""
+
+from __future__ import annotations
+
+from openvse.train_cli.commands import (
+    analyze,
+    ask,
+    blend,
+    calibrate,
+    compare,
+    convert,
+    data,
+    data_import,
+    demo,
+    encode,
+    evaluate,
+    export,
+    extract,
+    join,
+    recipes,
+    report,
+    sweep,
+    train,
+)
+
+__all__ = [
+    "analyze",
+    "ask",
+    "blend",
+    "calibrate",
+    "compare",
+    "convert",
+    "data",
+    "data_import",
+    "demo",
+    "encode",
+    "evaluate",
+    "export",
+    "extract",
+    "join",
+    "recipes",
+    "report",
+    "sweep",
+    "train",
+]
