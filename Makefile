@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo check test test-fast lint docs wheel wheel-check runtime-check bench clean
+.PHONY: demo check test test-fast lint docs wheel wheel-check bench clean
 .DEFAULT_GOAL := test
 
 # torch goes first and by its exact version, so that no other package's looser wish picks the build. The demo installs only what it
@@ -54,15 +54,6 @@ wheel-check: wheel  ## Install the wheel into an empty environment and run the R
 	mkdir -p build/wheel-check/empty
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -I tests/distribution/readme_commands.py build/wheel-check/empty dist/*.whl
-
-runtime-check: $(INSTALLED)  ## Install openvse-runtime into an empty environment without PyTorch, and search with it there.
-	rm -rf build/runtime-check
-	mkdir -p build/runtime-check
-	PYTHONPATH=tests/runtime $(BIN)/python -c "from colour_export import *; write_export(Path('build/runtime-check/exported'))"
-	cd runtime && $(CURDIR)/$(BIN)/hatchling build -t wheel -d $(CURDIR)/build/runtime-check
-	$(PYTHON) -m venv build/runtime-check/venv
-	build/runtime-check/venv/bin/python -m pip install --quiet --constraint constraints.txt build/runtime-check/*.whl
-	build/runtime-check/venv/bin/python -I tests/distribution/runtime_alone.py build/runtime-check/exported build/runtime-check/work
 
 bench: $(INSTALLED)  ## Run every benchmark, one after the other, and print its table.
 	for script in benchmarks/[a-z]*.py; do echo "== $$script" && $(BIN)/python $$script || exit 1; done

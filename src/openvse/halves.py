@@ -43,10 +43,10 @@ def missing_package() -> str:
     """Return the first package that the training half lacks here; "" if it can be used."""
     for name in _PACKAGES:
         try:
-            found = find_spec(name) is not None
+            is_here = find_spec(name) is not None
         except (ImportError, ValueError):
-            found = False
-        if not found:
+            is_here = False
+        if not is_here:
             return name
     return ""
 

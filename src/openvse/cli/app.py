@@ -22,7 +22,7 @@ from openvse.registry import load_plugin
 PANELS = ("Train", "Search", "Explain", "Data", "Convert")
 """The groups of commands that the help shows, in its order; each command names its own."""
 
-MISSING = f"Not installed: {INSTALL}"
+MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup of rich
 """The group of the commands of the training half, where that is missing."""
 
 _QUIET = ("--quiet", "-q")
