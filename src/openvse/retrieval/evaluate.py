@@ -31,7 +31,7 @@ from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
 from openvse.evaluation.report import QueryOutcomes
-from openvse.features import has_store_of, open_store, open_token_states
+from openvse.features import find_stored_features, has_store_of, open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
