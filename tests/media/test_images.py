@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, TiffImagePlugin
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngInfo
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.images import full_size, read_image, within_memory
@@ -172,6 +174,35 @@ def test_16_bit_grey_with_a_transparent_value():
     assert np.asarray(read_image(image))[0, :, 0].tolist() == [0, 255]
 
 
+@pytest.mark.parametrize(
+    ("kind", "low"),
+    [(np.float32, -3.4028234663852886e38), (np.float32, 1e38), (np.float32, -9999), (np.int32, -9999)],
+)
+def test_what_stands_for_no_data_makes_no_black(kind, low):
+    values = np.rint(RAMP * 255).astype(kind)
+    values[0, 0] = low
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    if low == -9999:
+        tags[42113] = "-9999"
+    decoded = np.asarray(read_image(encode(Image.fromarray(values), "TIFF", tiffinfo=tags)))[:, :, 0]
+    np.testing.assert_allclose(decoded.flat[1:], np.arange(1, 256), atol=1)
+
+
+def test_a_mask_of_32_bits_is_black_and_white():
+    mask = np.array([[0, 1], [1, 0]], np.int32)
+    for source in (Image.fromarray(mask), encode(Image.fromarray(mask), "TIFF"), tiff(mask.astype("<u4"))):
+        assert np.asarray(read_image(source))[:, :, 0].tolist() == [[0, 255], [255, 0]]
+
+
+def test_a_png_with_a_large_text_or_profile_is_whole():
+    text = PngInfo()
+    text.add_text("workflow", "x" * 2_000_000, zip=True)
+    text.add_itxt("prompt", "x" * 2_000_000, zip=True)
+    for options in ({"pnginfo": text}, {"icc_profile": bytes(1_500_000)}):
+        image = read_image(encode(Image.fromarray(gradient()), **options))
+        np.testing.assert_array_equal(np.asarray(image), gradient())
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(orientation):
     upright = gradient()
@@ -269,6 +300,51 @@ def test_a_decompression_bomb_is_refused_before_decoding(recwarn):
     with pytest.raises(BadImageError, match="32.*24 pixels.*100"):
         read_image(gradient(), max_pixels=100)
     assert not recwarn.list
+
+
+def of_scans(count: int, *, progressive: bool) -> bytes:
+    """A grey JPEG whose last scan is repeated; one that is not progressive holds its colours one after the other."""
+    if progressive:
+        content = encode(Image.new("L", (64, 64), 90), "JPEG", progressive=True)
+    else:
+        content = encode(Image.new("RGB", (64, 64), "red"), "JPEG", subsampling=0)
+        at = content.index(b"\xff\xda")
+        tables = content[:at]
+        content = tables + b"".join(
+            b"\xff\xda\0\x08\1" + bytes([part + 1, (part > 0) * 0x11, 0, 63, 0]) for part in range(3)
+        )
+        content += b"\xff\xd9"
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + scan * (count - content.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("progressive", [True, False])
+def test_a_jpeg_of_many_scans_is_refused_before_decoding(progressive, monkeypatch):
+    assert read_image(of_scans(100, progressive=progressive)).size == (64, 64)
+    monkeypatch.setattr(JpegImageFile, "load", lambda image: pytest.fail("decoded"))
+    with pytest.raises(BadImageError, match=r"101 scans.*100"):
+        read_image(of_scans(101, progressive=progressive))
+
+
+def test_scans_are_those_of_the_image_alone():
+    """The marker may stand in a preview within the header, and in the film behind a photograph."""
+    content, scan = encode(Image.fromarray(gradient()), "JPEG", progressive=True), b"\xff\xda" * 200
+    header = b"\xff\xe7" + struct.pack(">H", len(scan) + 2) + scan
+    assert read_image(content[:2] + header + content[2:] + scan).size == (32, 24)
+    # An end within a comment is none.
+    many = of_scans(101, progressive=True)
+    at = many.rindex(b"\xff\xda")
+    with pytest.raises(BadImageError, match="101 scans"):
+        read_image(many[:at] + b"\xff\xfe\0\4\xff\xd9" + many[at:])
+
+
+def test_a_tiff_of_too_many_tiles_is_refused(monkeypatch):
+    monkeypatch.setattr("openvse.media.images._TILES", 23)
+    rows = encode(Image.fromarray(gradient()), "TIFF", tiffinfo={278: 1})
+    with pytest.raises(BadImageError, match="24 tiles.*23"):
+        read_image(rows)
+    monkeypatch.setattr("openvse.media.images._TILES", 24)
+    np.testing.assert_array_equal(np.asarray(read_image(rows)), gradient())
 
 
 def test_a_large_jpeg_is_halved_while_it_is_decoded():

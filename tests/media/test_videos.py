@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import struct
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -311,6 +312,16 @@ def test_large_frames_are_refused_before_they_are_decoded(tmp_path: Path) -> Non
     for path in (write_animation(tmp_path / "a.gif", 3), write_video(tmp_path / "a.mp4", 3)):
         with pytest.raises(BadVideoError, match="48.*32 pixels.*1,000 are"):
             read_frames(path, max_pixels=1000)
+
+
+def test_an_animation_of_too_many_large_frames_is_refused(tmp_path: Path) -> None:
+    """Each frame of 20 bytes takes as long as the whole image."""
+    head = b"GIF89a" + struct.pack("<HHBBB", 400, 400, 0x80, 0, 0) + bytes(6)
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\0"
+    content = head + frame * 60 + b";"
+    assert len(read_frames(content, FrameSampling("even", 2), max_pixels=400 * 400)) == 2
+    with pytest.raises(BadVideoError, match="60 frames of 400 x 400"):
+        read_frames(content, FrameSampling("run", 1000, 1000.0), max_pixels=400 * 400)
 
 
 def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:

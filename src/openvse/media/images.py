@@ -7,14 +7,14 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, PngImagePlugin, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, OpenVSEError
@@ -49,9 +49,15 @@ MAX_PIXELS = 80_000_000
 _FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
 _TURNS = {3: 3, 5: 8, 6: 6}  # how LibRaw calls the orientations of EXIF
+_SCANS = 100  # scans of a JPEG, each of which goes over the whole image; encoders write about ten
+_TILES = 500_000  # strips or tiles of a TIFF, each of which takes 10 us
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
-_TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN = 258, 262, 339
+_TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
+_NO_NUMBER = 1e30  # what programs write for "no data", as the lowest number of 32 bits, lies beyond
+_SRGB_WITHIN = 2  # of 255
+_PROFILES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
+_MARKER = re.compile(rb"\xff+([^\0\xff\xd0-\xd7])", re.DOTALL)  # of a JPEG, but those within a scan
 
 # Pillow would hand an EPS file to Ghostscript and reads many rare formats: untrusted files are offered only to
 # the decoders of common formats.
@@ -94,11 +100,12 @@ def pixel_limit() -> int:
 def read_image(
     source: ImageLike, *, max_pixels: int | None = None, shorter_side: int | None = None
 ) -> Image.Image:
-    """Decode an image to upright RGB.
+    """Decode an image to upright sRGB.
 
     The first frame of an animation is used, transparency becomes white, and the orientation that a camera wrote into
-    EXIF is applied. Of 16 bits the upper 8 are kept; numbers without a range of their own (32 bits, floating point)
-    become black to white from the lowest to the highest.
+    EXIF is applied. Colours are converted by the profile of the file, if it has one that can be used. Of 16 bits the
+    upper 8 are kept; numbers without a range of their own (32 bits, floating point) become black to white from the
+    lowest to the highest.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its width and height where that is enough for ``shorter_side``, and at 1/2
     if it has more pixels than the limit, and at most four times as many.
@@ -124,7 +131,10 @@ def read_image(
                 # What the caller has opened stays whole.
                 side = None if image is source else shorter_side
                 _scale(image, limit, side, chosen=max_pixels is not None)
-                return _to_rgb(_upright(image), given=image is source)
+                _check_parts(image)
+                size, decoded = full_size(image), _to_srgb(_upright(image), given=image is source)
+                decoded.info = {_FULL_SIZE: size}  # a profile is no longer that of the pixels
+                return decoded
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
@@ -159,6 +169,37 @@ def full_size(image: Image.Image) -> tuple[int, int]:
     """Return width and height, before any turn, of the file from which ``read_image`` has decoded an image."""
     size: tuple[int, int] = image.info.get(_FULL_SIZE, image.size)
     return size
+
+
+def _check_parts(image: Image.Image) -> None:
+    """Raise BadImageError if a file that is not decoded yet has parts enough to hold up decoding for minutes."""
+    parts = len(getattr(image, "tile", ()))
+    if parts > _TILES:
+        raise BadImageError(
+            f"it has {parts:,} tiles, at most {_TILES:,} are decoded: save it with larger ones"
+        )
+    if not parts or not isinstance(image, JpegImageFile) or image.fp is None:
+        return
+    # Pillow stops behind the marker of the first scan, which holds all components in most files.
+    if image.format == "JPEG" and "progressive" not in image.info:
+        at = image.fp.tell()
+        several = image.fp.read(3)[2:] != bytes([len(image.layer)])
+        image.fp.seek(at)
+        if not several:
+            return
+    image.fp.seek(0)
+    content = image.fp.read()
+    if content.count(b"\xff\xda") > _SCANS and (scans := _count_scans(content)) > _SCANS:
+        raise BadImageError(f"it has {scans:,} scans, at most {_SCANS} are decoded: save it as a plain JPEG")
+
+
+def _count_scans(content: bytes) -> int:
+    """Return the number of scans of a JPEG, without those of a preview in its header or of files behind its end."""
+    count, at = 0, 2
+    while (marker := _MARKER.search(content, at)) and marker[1] != b"\xd9":
+        count += marker[1] == b"\xda"
+        at = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2], "big")
+    return count
 
 
 def _scale(image: Image.Image, limit: int, side: int | None, *, chosen: bool) -> None:
@@ -219,6 +260,8 @@ def _label(source: object) -> str:
 def _formats() -> tuple[str, ...]:
     """Return the supported formats that this build of Pillow can read."""
     Image.init()
+    # A text or profile of a PNG may be as large as all of them together, which is 64 MB.
+    PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
@@ -345,8 +388,42 @@ def _from_array(array: np.ndarray) -> Image.Image:
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
 
 
+def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
+    """Convert a decoded image to sRGB on white; the pixels of an image that the caller has given are not shared."""
+    profile = image.info.get("icc_profile")
+    kind = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
+    transform = _transform(profile, kind) if profile else None
+    plain = image if transform and kind == "CMYK" else _to_rgb(image, given=given)
+    if transform is None:
+        return plain
+    converted: Image.Image = transform.apply(
+        plain.getchannel(0) if kind == "L" else plain, plain if kind == "RGB" else None
+    )
+    return converted
+
+
+@lru_cache(maxsize=32)
+def _transform(profile: bytes, kind: str) -> Any:
+    """Return what turns the colours of a profile into sRGB, as viewers do; None if nothing is to be done.
+
+    That is so for sRGB itself, and for a profile that is damaged or meant for images of another kind.
+    """
+    from PIL import ImageCms
+
+    if _PROFILES.get(profile[16:20]) != kind:
+        return None
+    try:
+        srgb, intent = ImageCms.createProfile("sRGB"), ImageCms.Intent.RELATIVE_COLORIMETRIC
+        transform: Any = ImageCms.buildTransform(io.BytesIO(profile), srgb, kind, "RGB", intent)
+    except (ImageCms.PyCMSError, ImportError):  # Pillow can be built without it
+        return None
+    probe = probe_image(0, (64, 64)).convert(kind)
+    apart = ImageChops.difference(transform.apply(probe), probe.convert("RGB"))
+    return transform if np.asarray(apart).max() > _SRGB_WITHIN else None
+
+
 def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to RGB on white; the pixels of an image that the caller has given are not shared."""
+    """Convert a decoded image to RGB on white, whatever its profile."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy() if given else image._new(image.im)
     if image.mode == "F" or image.mode.startswith("I"):
@@ -368,13 +445,15 @@ def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
     values, tags = np.asarray(image), getattr(image, "tag_v2", {})
     if image.mode == "I" and tags.get(_TIFF_BITS) == (32,) and tags.get(_TIFF_SIGN, (1,)) == (1,):
         values = values.view(np.uint32)  # Pillow has only numbers with a sign
-    low, high = _range(image, values, tags)
-    is_real = image.mode == "F"
-    step = 255 / ((high - low) or 1.0) if is_real else 256 / (high - low + 1)
+    # Of a known number of bits the upper 8 are kept.
+    known = 12 if tags.get(_TIFF_BITS) == (12,) else 16
+    has_range = image.mode.startswith("I;") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    low, high = (0.0, 2.0**known) if has_range else _range(values, tags)
+    step, half = (256 / high, 0.0) if has_range else (255 / ((high - low) or 1.0), 0.5)
     grey, rows = np.empty(values.shape, np.uint8), max(1, _AT_ONCE // image.width)
     for top in range(0, len(values), rows):
         block = np.nan_to_num(values[top : top + rows].astype(np.float64), nan=low).clip(low, high)
-        grey[top : top + rows] = np.minimum((block - low) * step + 0.5 * is_real, 255)
+        grey[top : top + rows] = np.minimum((block - low) * step + half, 255)
     if tags.get(_TIFF_INVERTED) == 0:
         grey = 255 - grey
     if (clear := image.info.get("transparency")) is not None:
@@ -382,12 +461,13 @@ def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
     return grey
 
 
-def _range(image: Image.Image, values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float]:
-    """Return the numbers that are black and white: of a known number of bits, or the lowest and the highest number."""
-    if image.mode.startswith("I;") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        return 0.0, 4095.0 if tags.get(_TIFF_BITS) == (12,) else 65535.0
-    known = values[np.isfinite(values)] if image.mode == "F" else values
-    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+def _range(values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float]:
+    """Return the lowest and the highest number, without those that stand for no data."""
+    known = np.abs(values) < _NO_NUMBER if values.dtype.kind == "f" else np.ones(values.shape, bool)
+    with suppress(ValueError):
+        known &= values != float(str(tags.get(_TIFF_NO_DATA, "nan")).strip("\0 "))
+    numbers = values[known]
+    return (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -33,6 +33,7 @@ SamplingMode = Literal["run", "even"]
 # FFmpeg reads playlists and scripts that refer to other files and addresses, so only video containers are opened.
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,h264,hevc,m4v"
 _ANIMATIONS = ("GIF", "WEBP")
+_WHOLE = 50  # images of the largest size take as long as an animation may
 _SEARCHED = ("mpeg", "mpegts")  # containers without an index of their frames
 _TRUNCATED = "it is truncated: get the whole file again"
 # Browsers show a frame of 10 ms or less for 100 ms, as authors have come to expect.
@@ -267,6 +268,10 @@ def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> Iterator
     wanted = choose(*frame_starts(content))
     with Image.open(BytesIO(content)) as image:
         _check_size(*image.size, max_pixels)
+        if math.prod(image.size) * wanted[-1] > _WHOLE * max_pixels:
+            raise BadVideoError(
+                f"{wanted[-1] + 1:,} frames of {image.width} x {image.height} pixels would be decoded: save it as MP4"
+            )
         yield from _sought(image, wanted, max_pixels)
 
 
