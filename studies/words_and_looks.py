@@ -23,7 +23,7 @@ from openvse.index import Index, build_index
 from openvse.output.table import Table
 from openvse.search import SearchEngine
 from openvse.search.query import Query, embed_queries
-from openvse.search.words import WEIGHT, joined
+from openvse.search.rank_fusion import WEIGHT, Ranking, joined
 
 RECALLS = (1, 5, 10)
 QUERIES = 256  # at once
@@ -56,6 +56,11 @@ def indexed(
     return Index.open(folder / "index")
 
 
+def rank_of(position: int, ranking: Ranking) -> int:
+    """Return the rank of an item; 0 where it is not found."""
+    return next(iter(np.flatnonzero(ranking.positions == position) + 1), 0)
+
+
 def ranks(
     engine: SearchEngine, corpus: Corpus, carried: dict[int, int], weights: list[float]
 ) -> dict[str, np.ndarray]:
@@ -74,16 +79,19 @@ def ranks(
         queries = embed_queries(
             [Query(text) for text, _ in some], engine._texts, engine._images, engine._items
         )
-        rows = catalogue.nearest(queries, len(catalogue), (), sentences=True)
-        for (text, own), row in zip(some, rows, strict=True):
-            scores = {item_id: score for score, item_id in row}
-            looks, said = [*scores], catalogue.words(text, ())
+        rows = zip(*catalogue.nearest(queries, len(catalogue), (), sentences=True), strict=True)
+        for (text, name), (scores, positions) in zip(some, rows, strict=True):
+            own, said = catalogue.position(name), catalogue.words(text, ())
             assert said is not None
-            alone = joined(said, [], scores)
-            found["looks"].append(looks.index(own) + 1)
-            found["words"].append(alone.index(own) + 1 if own in said.shares else 0)
+            by_position = np.empty_like(scores)
+            by_position[positions] = scores
+            looks = Ranking.by_similarity(scores, positions)
+            alone = joined(said, looks.some(np.arange(0)), by_position.__getitem__)
+            found["looks"].append(rank_of(own, looks))
+            found["words"].append(rank_of(own, alone))
             for weight in weights:
-                found[f"joined {weight:g}"].append(joined(said, looks, scores, weight).index(own) + 1)
+                both = joined(said, looks, by_position.__getitem__, weight=weight)
+                found[f"joined {weight:g}"].append(rank_of(own, both))
     return {name: np.array(numbers) for name, numbers in found.items()}
 
 

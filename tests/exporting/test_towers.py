@@ -135,7 +135,8 @@ def test_an_index_is_updated_with_its_towers(model: TwoTower, album: Path, tmp_p
     loaded: list[TwoTower] = []
     build_index(opened(index, lambda: loaded.append(model) or model), album, index)
     assert len(loaded) == 1
-    found = SearchEngine(model, Index.open(index)).catalogue.vectors(["new.png"])
+    catalogue = SearchEngine(model, Index.open(index)).catalogue
+    found = catalogue.vectors(np.array([catalogue.position("new.png")]))
     assert np.array_equal(found[0], model.encode_image(album / "new.png").vectors[0].numpy())
 
 

@@ -128,19 +128,18 @@ def test_the_contact_sheet_shows_in_a_word_how_well_an_image_fits(tmp_path: Path
 
 def test_the_words_assume_that_one_in_a_hundred_images_fits() -> None:
     scores = np.linspace(0, 1, 101)
-    hits = [Hit(1, float(score), "a.png", Path("a.png")) for score in scores]
     for searched, expected, assumed in ((50, None, CURVE.expected), (5000, None, 50.0), (5000, 7.0, 7.0)):
         of_all = Probabilities(CURVE, searched, expected)
-        found = of_all.of(hits)
+        found = of_all.of(scores)
         fitting = CURVE.probabilities(scores, searched, assumed)
-        assert [hit.fit for hit in found] == [
+        assert [fit for _, fit in found] == [
             "likely" if fit >= 0.5 else "possible" if fit >= 0.1 else "unlikely" for fit in fitting
         ]
         for word, least in of_all.fits().items():
             if least is not None and least > scores[0]:
-                good = [hit for hit in found if hit.score >= least]
-                assert good and {hit.fit for hit in good} <= {"likely", word}, word
-    assert [hit.fit for hit in Probabilities(None, 10).of(hits)] == [""] * len(hits)
+                good = [fit for score, (_, fit) in zip(scores, found, strict=True) if score >= least]
+                assert good and {*good} <= {"likely", word}, word
+    assert Probabilities(None, 10).of(scores) == [(None, "")] * len(scores)
     assert Probabilities(None, 10).fits() == {}
 
 

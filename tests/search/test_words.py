@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from colour_model import COLOURS, ColourModel, paint
@@ -22,7 +23,7 @@ from openvse.model import TwoTower
 from openvse.retrieval import HitReranker
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Hit, Page, Query, SearchEngine
-from openvse.search.words import DEPTH, WordHits, joined
+from openvse.search.rank_fusion import DEPTH, MOST, Ranking, WordHits, joined
 from openvse.types import EmbeddingSet
 
 SAID = (
@@ -73,7 +74,7 @@ def own(out: Path, tmp_path: Path) -> Path:
 
 def words(out: Path, query: str, where: tuple[str, ...] = ()) -> list[str]:
     engine = SearchEngine(Painter(), Index.open(out))
-    return [hit.id for hit in engine.answer(query, Page(only="words", where=where))[0].hits]
+    return [hit.id for hit in engine.answer(query, Page(60, only="words", where=where))[0].hits]
 
 
 @pytest.mark.parametrize(
@@ -105,14 +106,13 @@ def test_names_and_texts_find_an_item(out: Path, query: str) -> None:
         "東" * 3000,
         "cafe_at",
         "png_grandma",
-        "png",
         "204",
         "metadata",
         "?! \U0001f600",
         "q\0b \ud800",
     ],
 )
-def test_what_is_no_word_or_one_of_most_items_finds_nothing(out: Path, query: str) -> None:
+def test_what_is_no_word_finds_nothing(out: Path, query: str) -> None:
     assert words(out, query) == []
 
 
@@ -198,22 +198,84 @@ def test_the_segments_of_a_clip_are_one_file(model: Painter, tmp_path: Path) -> 
 
 
 def test_the_rarer_its_words_are_the_more_of_a_sentence_an_item_has() -> None:
-    said = WordHits.of({"a": ["x", "y", "z"], "b": ["z"], "c": []}, 10)
+    said = WordHits.of({"a": np.array([3, 5, 4]), "b": np.array([5])}, 10, 20)
     whole = math.log1p(10 / 3) + math.log1p(10)
-    assert [*said.shares] == ["z", "x", "y"]
-    assert said.shares["x"] == pytest.approx(math.log1p(10 / 3) / whole, abs=1e-6)
-    assert (said.shares["z"], said.matched["z"]) == (1, ("a", "b"))
+    assert said.positions.tolist() == [5, 3, 4]
+    assert said.shares.tolist() == pytest.approx([1, *[math.log1p(10 / 3) / whole] * 2], abs=1e-6)
+    assert [said.matched(row) for row in range(3)] == [("a", "b"), ("a",), ("a",)]
+    assert len(WordHits.of({}, 10, 20)) == 0
 
 
 def test_items_with_equal_words_share_a_rank_and_looks_decide() -> None:
-    scores = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.2}
-    said = WordHits({"b": 1.0, "c": 1.0, "d": 0.5})
-    assert said.sums(1.0) == {"b": 1 / 61, "c": 1 / 61, "d": 0.125 / 63}
-    assert joined(said, ["a"], scores) == ["c", "b", "a", "d"]
-    assert joined(said, ["a", "d"], scores) == ["d", "c", "b", "a"]
-    deep = [f"{number:04d}" for number in range(DEPTH)]
-    late = joined(WordHits({"b": 0.5}), [*deep, "b"], {**dict.fromkeys(deep, 0.5), "b": 0.4})
-    assert late[-1] == "b"
+    scores = np.array([0.9, 0.1, 0.5, 0.2], np.float32)
+    said = WordHits(np.array([1, 2, 3]), np.array([1.0, 1.0, 0.5]), ("x",), np.ones(3, np.uint64))
+    assert said.sums(1.0).tolist() == [1 / 61, 1 / 61, 0.125 / 63]
+
+    def order(looks: list[int], count: int | None = None) -> list[int]:
+        by_similarity = Ranking.by_similarity(scores[looks], np.array(looks))
+        ranking = joined(said, by_similarity, scores.__getitem__, count)
+        assert ranking.scores.tolist() == scores[ranking.positions].tolist()
+        return ranking.positions.tolist()
+
+    assert (order([0]), order([0], 2)) == ([2, 1, 0, 3], [2, 1])
+    assert order([0, 3]) == [3, 2, 1, 0]
+    few = WordHits(np.array([200]), np.array([0.5]), ("x",), np.ones(1, np.uint64))
+    deep = Ranking.by_similarity(np.full(DEPTH + 1, 0.5, np.float32), np.array([*range(DEPTH), 200]))
+    assert joined(few, deep, scores.__getitem__).positions[-1] == 200
+
+
+def test_so_many_items_with_words_are_kept_and_the_best_among_them() -> None:
+    rare, common = np.array([MOST + 7, MOST + 9]), np.arange(MOST + 10)
+    said = WordHits.of({"common": common, "rare": rare}, MOST + 10, MOST + 10)
+    assert len(said) == MOST and said.positions[:3].tolist() == [MOST + 7, MOST + 9, 0]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of 60 drawn items: Grandma is in 15, a wedding in 12 of these, Zoe in one without Grandma."""
+    folder = tmp_path_factory.mktemp("family")
+    with IndexWriter(folder, model="colours-1", roots=[Root(0, "/photos", "")]) as writer:
+        names = [f"p{number:02d}.png" for number in range(60)]
+        vectors = Painter().encode_text([[*COLOURS][number % 4] for number in range(60)]).vectors.numpy()
+        writer.append([Entry(Item(name, number, 1)) for number, name in enumerate(names)], vectors)
+
+        def describe(database: Database) -> None:
+            keys = dict(database.read("SELECT id, key FROM items"))
+            said = [
+                (["Grandma"] if number < 15 else []) + ["wedding"] * (number < 12) + ["Zoe"] * (number == 40)
+                for number in range(60)
+            ]
+            database.describe(
+                [
+                    (json.dumps({"people": each, "year": number % 15}), "{}", keys[name])
+                    for number, (name, each) in enumerate(zip(names, said, strict=True))
+                ]
+            )
+
+        writer.at_the_end(describe)
+    return folder
+
+
+def test_a_common_word_is_left_out_only_where_a_rarer_one_finds_something(family: Path) -> None:
+    grandma = [f"p{number:02d}.png" for number in range(15)]
+    assert sorted(words(family, "grandma")) == grandma
+    engine = SearchEngine(Painter(), Index.open(family))
+    (answer,) = engine.answer("red grandma", Page(20))
+    assert sorted(hit.id for hit in answer.hits[:15]) == grandma
+    both = engine.answer("grandma wedding", Page(60, only="words"))[0].hits
+    assert {hit.matched for hit in both[:12]} == {("grandma", "wedding")}
+    assert {hit.matched for hit in both[12:]} == {("grandma",)} and len(both) == 15
+    assert words(family, "grandma zoe") == ["p40.png"]  # which one item has
+    assert sorted(words(family, "grandma nobody")) == grandma
+
+
+def test_a_word_is_common_among_the_items_that_fulfil_conditions(family: Path) -> None:
+    where = ("year < 3",)  # 12 items, of which 3 show Grandma
+    found = SearchEngine(Painter(), Index.open(family)).answer(
+        "grandma zoe", Page(60, only="words", where=where)
+    )
+    assert sorted(hit.id for hit in found[0].hits) == ["p00.png", "p01.png", "p02.png"]
+    assert sorted(words(family, "grandma", where=("year < 30",))) == sorted(words(family, "grandma"))
 
 
 def test_words_follow_the_items(model: Painter, own: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
@@ -24,6 +24,9 @@ from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
+_CHECKED = (
+    10_000  # items with the parts of a joined word, which are read to see whether these are beside each other
+)
 _EARTH_M = 6_371_009.0  # mean radius (IUGG)
 _DATE = re.compile(
     r"(\d{4}(?:-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)?)?)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII
@@ -289,21 +292,33 @@ class Database:
         """Return whether the words of the items can be searched; an earlier openvse kept none."""
         return self.setting("words") == VERSION
 
-    def having(self, parts: Sequence[str], most: int) -> list[int]:
-        """Return the keys of items with the parts of a word (``index.words``); none where more than ``most`` have them.
+    def rarest_first(self, words: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
+        """Return those words that items may have, each with the largest number of items that can have it.
 
-        An item counts if it has the parts beside each other.
+        Args:
+            words: the parts of each word (``index.words``).
         """
+        parts = {part for each in words.values() for part in each[:MOST_WORDS]}
+        sql = "SELECT term, doc FROM words_count WHERE term IN (SELECT value FROM json_each(?))"
+        known = {row[0]: int(str(row[1])) for row in self.read(sql, (json.dumps(sorted(parts)),))}
+        counts = {word: min(known.get(part, 0) for part in each[:MOST_WORDS]) for word, each in words.items()}
+        return sorted(((word, count) for word, count in counts.items() if count), key=itemgetter(1))
+
+    def having(self, parts: Sequence[str], most: int) -> Int[np.ndarray, "_"]:
+        """Return the keys of the first ``most`` items (-1 for all) with the parts of a word beside each other."""
         wanted = " ".join(f'"{part}"' for part in parts[:MOST_WORDS])
-        rows = self.read("SELECT rowid FROM words WHERE words MATCH ? LIMIT ?", (wanted, most + 1))
-        keys = [row[0] for row in rows] if len(rows) <= most else []
-        if keys and len(parts) > 1:
-            sql = (
-                "SELECT key FROM items WHERE key IN (SELECT value FROM json_each(?)) "
-                "AND instr(words_of(CAST(id AS BLOB), metadata), ?)"
-            )
-            keys = [row[0] for row in self.read(sql, (json.dumps(keys), line_of(parts)))]
-        return [int(str(key)) for key in keys]
+        having = "SELECT rowid AS key FROM words WHERE words MATCH ? LIMIT ?"
+        if len(parts) == 1:
+            values: tuple[object, ...] = wanted, most
+            sql = f"SELECT group_concat(key) FROM ({having})"
+        else:
+            test = "instr(words_of(CAST(id AS BLOB), metadata), ?)"
+            sql = f"SELECT group_concat(key) FROM items WHERE key IN ({having}) AND {test}"
+            values = (wanted, _CHECKED, line_of(parts))
+        keys = self.read(sql, values)[0][
+            0
+        ]  # one text, as a row of Python for each item takes four times as long
+        return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
 
     # What follows changes the index, inside a transaction.
 

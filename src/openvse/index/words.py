@@ -23,7 +23,7 @@ TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "descript
 TEXT_KEYS = (*TITLE_KEYS, "keywords", "tags", "labels", "people", "name", "names")
 """Keys of the metadata whose texts are words of an item, beside its name."""
 
-VERSION = "2"
+VERSION = "3"
 """Of what the table holds; a table of another one is made anew."""
 
 MOST_WORDS = 64
@@ -38,6 +38,7 @@ _TAKE = f"INSERT INTO words (words, rowid, text) VALUES ('delete', old.key, {_OL
 
 SCHEMA = (
     "CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='ascii')",
+    "CREATE VIRTUAL TABLE words_count USING fts5vocab(words, row)",
     f"CREATE TRIGGER words_gone AFTER DELETE ON items WHEN old.key <= {LAST} BEGIN {_TAKE} END",
     f"CREATE TRIGGER words_changed AFTER UPDATE OF metadata ON items WHEN old.key <= {LAST} AND "
     "old.metadata IS NOT new.metadata "
@@ -54,8 +55,8 @@ FILL = (
 """Statements that add the items with higher keys than those before; together they take less room than one by one."""
 
 REMOVE = (
+    "DROP TABLE IF EXISTS words_count",
     "DROP TABLE IF EXISTS words",
-    "DROP TRIGGER IF EXISTS words_new",
     "DROP TRIGGER IF EXISTS words_gone",
     "DROP TRIGGER IF EXISTS words_changed",
 )

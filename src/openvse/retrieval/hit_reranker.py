@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from openvse.errors import BadImageError, DataError, ModelError
@@ -63,6 +63,13 @@ class HitReranker:
         self._model, self._weight, self._features = model, weight, features
         self._embeddings: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 
+    def first(self, page: Page) -> Page:
+        """Return the page of the index that a page of the new order needs; both orders are one behind ``top``."""
+        if page.skip >= self.top:
+            return page
+        top_k = max(self.top, page.skip + page.top_k)
+        return replace(page, top_k=top_k, skip=0, min_score=None, min_precision=None)
+
     @torch.inference_mode()
     def rerank(
         self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
@@ -73,8 +80,9 @@ class HitReranker:
 
         Args:
             queries: of the answers.
-            answers: at least ``top`` hits from the first on.
-            pages: of the hits of each query in their new order; their thresholds refer to the new scores.
+            answers: to the pages that ``first`` returns.
+            pages: of the hits of each query in their new order. Their thresholds refer to the new scores, so hits
+                that are not ranked again do not reach them.
 
         Raises:
             DataError: a query is not just a sentence, or a precision is wanted of a mixture of two scores.
@@ -86,7 +94,10 @@ class HitReranker:
             raise DataError(
                 f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or no min_precision"
             )
-        scored = self._scores(queries, [answer.hits for answer in answers])
+        first = [
+            answer.hits if page.skip < self.top else [] for answer, page in zip(answers, pages, strict=True)
+        ]
+        scored = self._scores(queries, first)
         return [self._page(*each) for each in zip(answers, scored, pages, strict=True)]
 
     def _scores(self, queries: Sequence[Query], results: Sequence[Sequence[Hit]]) -> list[dict[str, float]]:
@@ -118,29 +129,30 @@ class HitReranker:
 
     def _page(self, answer: Answer, anew: Mapping[str, float], page: Page) -> Answer:
         """Sort the hits with a new score by it, append the others, number all, and return some of them."""
-        if not anew:
-            ranked, probabilities = answer.hits, answer.probabilities
-        else:
-            scored = [
-                replace(hit, score=anew[hit.id], probability=None, fit="")
-                for hit in sorted(
-                    (hit for hit in answer.hits if hit.id in anew), key=lambda hit: -anew[hit.id]
-                )
+        if page.skip >= self.top:
+            return replace(answer, hits=[], more=False) if page.is_limited else answer
+        hits = sorted((hit for hit in answer.hits if hit.id in anew), key=lambda hit: -anew[hit.id])
+        hits = [replace(hit, score=anew[hit.id], probability=None, fit="") for hit in hits]
+        probabilities = None if hits else answer.probabilities
+        if hits and self._weight == 1:
+            curve = self._model.calibration
+            probabilities = Probabilities(curve, answer.searched, page.expected, page.min_precision)
+            likely = probabilities.of(np.array([hit.score for hit in hits]))
+            hits = [
+                replace(hit, probability=probability, fit=fit)
+                for hit, (probability, fit) in zip(hits, likely, strict=True)
+                if probabilities.suffices(probability)
             ]
-            rest = [hit for hit in answer.hits if hit.id not in anew]
-            probabilities = None
-            if self._weight == 1:
-                curve, wanted = self._model.calibration, page.min_precision
-                probabilities = Probabilities(curve, answer.searched, page.expected, wanted)
-                scored = probabilities.of(scored)
-                rest = rest if wanted is None else []
-            ranked = [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]
+        if page.is_limited:
+            hits = [hit for hit in hits if page.min_score is None or hit.score >= page.min_score]
+        else:
+            hits += [hit for hit in answer.hits if hit.id not in anew]
         last = page.skip + page.top_k
-        lowest = -math.inf if page.min_score is None else page.min_score
+        ranked = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
         return replace(
             answer,
-            hits=[hit for hit in ranked[page.skip : last] if hit.score >= lowest],
-            more=answer.more or len(ranked) > last,
+            hits=ranked[page.skip : last],
+            more=len(ranked) > last or (answer.more and not page.is_limited),
             probabilities=probabilities,
             before={hit.id: hit.rank for hit in answer.hits[: self.top]},
         )

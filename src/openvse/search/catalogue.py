@@ -34,7 +34,7 @@ from openvse.search.bank import read_attraction
 from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.search.words import COMMON, FEW, WordHits
+from openvse.search.rank_fusion import WordHits
 from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, kind_of, open_store
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
@@ -43,6 +43,12 @@ from openvse.stores.following import EngineState, check_served, state_file
 MOST_OF_STORE = 2000
 """The largest number of hits of a query without an index, as each is scored with an embedding that the store sends."""
 
+COMMON = 0.1
+"""A word that more than this share of the searched items have, and more than ``FEW``, is common."""
+
+FEW = 10
+
+_ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
 _REMEMBERED = 50_000  # items
 _COUNTED_S = 10.0
@@ -56,12 +62,12 @@ _KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 _logger = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT")
-Rows = list[list[tuple[float, str]]]
-"""Scores and ids of the best items of each query, best first."""
 
 
 class Catalogue(ABC):
-    """The items that a search covers; each has an id, and a key: a number that is never used again.
+    """The items that a search covers, each at a position: its place in an index, or its key in a store.
+
+    An item has an id, and a key: a number that is never used again.
 
     Attributes:
         note: what the items have in common: the model, the shape of the embeddings, the indexed folders.
@@ -88,8 +94,8 @@ class Catalogue(ABC):
     @abstractmethod
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
-    ) -> Rows:
-        """Return the best items of each query that fulfil conditions, equal scores in the order of their ids.
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
 
         The query bank of an index decides the order for ``sentences``, which say that each query is one and nothing
         else; the scores are still those of the model.
@@ -105,27 +111,35 @@ class Catalogue(ABC):
         return None
 
     @abstractmethod
-    def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items, in single precision; raise MissingItemError if an id is unknown."""
+    def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items, in single precision."""
 
     @abstractmethod
-    def key_of(self, item_id: str) -> int:
-        """Return the key of an item; raise MissingItemError if its id is unknown."""
+    def position(self, item_id: str) -> int:
+        """Return the position of an item; raise MissingItemError if its id is unknown."""
 
     @abstractmethod
-    def item(self, key: int) -> Item:
-        """Return id, time and size of an item; raise MissingItemError if its key is unknown."""
+    def at(self, key: int) -> int:
+        """Return the position of an item; raise MissingItemError if its key is unknown."""
 
     @abstractmethod
-    def facts(self, key: int) -> ItemFacts:
-        """Return the facts of an item; raise MissingItemError if its key is unknown."""
+    def key_of(self, position: int) -> int:
+        """Return the key of an item."""
 
     @abstractmethod
-    def path_of(self, item_id: str) -> Path:
+    def item(self, position: int) -> Item:
+        """Return id, time and size of an item."""
+
+    @abstractmethod
+    def facts(self, position: int) -> ItemFacts:
+        """Return the facts of an item."""
+
+    @abstractmethod
+    def path_of(self, position: int) -> Path:
         """Return where the file of an item was when it was indexed."""
 
     @abstractmethod
-    def metadata_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+    def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items, which may be empty."""
 
     @abstractmethod
@@ -203,40 +217,53 @@ class IndexCatalogue(Catalogue):
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
-    ) -> Rows:
-        """Return the best items of each query."""
-        ids, allowed, hubs = self.index.table.ids, self._allowed(where), self._hubs if sentences else None
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best items."""
+        allowed, hubs = self._allowed(where), self._hubs if sentences else None
         search = partial(self.searcher.search, top_k=count, allowed=allowed, where=where)
         scores, positions = search(queries)
         used = np.flatnonzero(hubs.is_best[positions[:, 0]]) if hubs is not None and scores.size else ()
         if hubs is not None and len(used):
             less, again = search(queries.some(np.asarray(used)), less=hubs.amounts)
             scores[used], positions[used] = less + hubs.amounts[again], again
-        return [
-            [(score, ids[position]) for score, position in zip(*row, strict=True)]
-            for row in zip(scores.tolist(), positions.tolist(), strict=True)
-        ]
+        return scores, positions
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
-        """Return the items that have words of a sentence; common words are not looked up."""
-        most = max(FEW, int(COMMON * len(self)))
+        """Return the items that have words of a sentence, which are looked up from the rarest on.
+
+        A word that more than ``COMMON`` of the searched items have is left out where a rarer one finds something, as is
+        one that would take too long then.
+        """
+        allowed, words = self._allowed(where), query_words(text)
+        searched, room = self.count(where), max(_ROWS, len(self) // 3)
+        outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
+        positions_of: dict[str, Int[np.ndarray, "_"]] = {}
+        limit, is_rare = (room if allowed is None else -1), False
         with self.index.database() as database:
             if not database.has_words():
                 return None
-            keys = {word: database.having(parts, most) for word, parts in query_words(text).items()}
-        positions = {word: self._positions(some) for word, some in keys.items()}
-        allowed, ids = self._allowed(where), self.index.table.ids
-        if allowed is not None:
-            positions = {word: places[allowed[places]] for word, places in positions.items()}
-        return WordHits.of(
-            {word: [ids[place] for place in some] for word, some in positions.items()}, len(self)
-        )
+            for word, count in database.rarest_first(words):
+                if positions_of and (count > room or (is_rare and count - outside > most)):
+                    break
+                positions = self._positions(database.having(words[word], limit))
+                room -= count
+                if allowed is not None:
+                    positions = positions[allowed[positions]]
+                if len(positions):
+                    positions_of[word], is_rare = positions, is_rare or len(positions) <= most
+        chosen = {
+            word: positions_of[word]
+            for word in words
+            if word in positions_of and (len(positions_of[word]) <= most or not is_rare)
+        }
+        return WordHits.of(chosen, searched, len(self))
 
-    def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
+    def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items."""
-        return self.index.gather(np.array([self._position(each) for each in ids])).astype(np.float32)
+        return self.index.gather(positions).astype(np.float32)
 
-    def _position(self, item_id: str) -> int:
+    def position(self, item_id: str) -> int:
+        """Return the position of an item."""
         position = self.index.position(item_id)
         if position is None:
             raise MissingItemError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
@@ -249,39 +276,43 @@ class IndexCatalogue(Catalogue):
             return f"the clip is cut into segments; give one of them, such as {first}"
         return "give the path below the indexed folder"
 
-    def key_of(self, item_id: str) -> int:
-        """Return the key of an item."""
-        return int(self.index.table.keys[self._position(item_id)])
-
-    def item(self, key: int) -> Item:
-        """Return id, time and size of an item; they are in memory."""
-        held, table = self._positions([key]), self.index.table
+    def at(self, key: int) -> int:
+        """Return the position of an item."""
+        held = self._positions(np.array([key]))
         if not len(held):
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
-        position = int(held[0])
-        return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
+        return int(held[0])
 
-    def _positions(self, keys: Sequence[int]) -> Int[np.ndarray, "_"]:
+    def _positions(self, keys: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Return the positions of those items of some keys that the index holds."""
-        places, held = places_among(self._keys, np.asarray(keys, np.int64))
+        places, held = places_among(self._keys, keys)
         positions: np.ndarray = self._order[places[held]]
         return positions
 
-    def facts(self, key: int) -> ItemFacts:
+    def key_of(self, position: int) -> int:
+        """Return the key of an item."""
+        return int(self.index.table.keys[position])
+
+    def item(self, position: int) -> Item:
+        """Return id, time and size of an item; they are in memory."""
+        table = self.index.table
+        return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
+
+    def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item, its metadata from the database."""
-        item, index = self.item(key), self.index
-        with index.database() as database:
-            rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
+        item = self.item(position)
+        with self.index.database() as database:
+            rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (self.key_of(position),))
         kind, metadata = rows[0] if rows else ("image", None)
         return ItemFacts(item.id, str(kind), item.modified_ns, item.size, read_metadata(metadata))
 
-    def path_of(self, item_id: str) -> Path:
+    def path_of(self, position: int) -> Path:
         """Return where the file of an item was when it was indexed."""
-        return self.index.image_path(self._position(item_id))
+        return self.index.image_path(position)
 
-    def metadata_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+    def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items."""
-        keys = [self.key_of(each) for each in ids]
+        keys = [self.key_of(each) for each in positions]
         sql = (
             "SELECT key, metadata FROM items WHERE metadata IS NOT NULL AND "
             "key IN (SELECT value FROM json_each(?))"
@@ -440,28 +471,25 @@ class StoreCatalogue(Catalogue):
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
-    ) -> Rows:
-        """Return the best of the items that the store proposes."""
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best of the items that the store proposes."""
         wanted = min(MOST_OF_STORE, count)
         is_linear = self._compare.is_inner and self.note.embeddings == 1
         searches = queries.searches(is_linear=is_linear)
-        keys = self._candidates(queries.liked() if searches is None else searches, wanted, where)
-        held = self._ask(lambda store: store.vectors(np.array(sorted(keys), np.int64))) if keys else {}
-        order = sorted(held, key=lambda key: encode_id(self._known[key].path))
+        known = self._candidates(queries.liked() if searches is None else searches, wanted, where)
+        held = self._ask(lambda store: store.vectors(np.array(sorted(known), np.int64))) if known else {}
+        order = sorted(held, key=lambda key: encode_id(known[key].path))
         if not order:
-            return [[] for _ in range(len(queries))]
-        names = [self._known[key].path for key in order]
+            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        names = [known[key].path for key in order]
         exact = ExactSearch(np.stack([held[key] for key in order]), self._compare, names=names)
         scores, places = exact.search(queries, wanted)
-        return [
-            [(score, names[place]) for score, place in zip(*row, strict=True)]
-            for row in zip(scores.tolist(), places.tolist(), strict=True)
-        ]
+        return scores, np.array(order, np.int64)[places]
 
     def _candidates(
         self, searches: Sequence[Float[np.ndarray, "_ D"]], wanted: int, where: Sequence[Condition]
-    ) -> set[int]:
-        """Return the keys of the items that the store proposes for the best ``wanted`` of each query."""
+    ) -> dict[int, ItemFacts]:
+        """Return the items that the store proposes for the best ``wanted`` of each query, by their keys."""
         asked = np.concatenate(searches).astype(np.float32)
         owners = np.repeat(np.arange(len(searches)), [len(each) for each in searches]).tolist()
         count, known = (wanted + SPARE) * self.note.embeddings, dict[int, ItemFacts]()
@@ -478,19 +506,18 @@ class StoreCatalogue(Catalogue):
                 of_query[owner].update(keys)
             is_all = all(len(each) < count for each in answers)
             if is_all or count >= LARGEST_SEARCH or all(len(keys) >= wanted for keys in of_query.values()):
-                return {key for keys in chosen for key in keys[: wanted + SPARE]}
+                return {key: known[key] for keys in chosen for key in keys[: wanted + SPARE]}
             count = min(LARGEST_SEARCH, count * 8)
 
-    def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
+    def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items."""
-        keys = [self.key_of(each) for each in ids]
-        held = self._ask(lambda store: store.vectors(np.array(keys, np.int64)))
-        for key, item_id in zip(keys, ids, strict=True):
+        held = self._ask(lambda store: store.vectors(np.unique(positions)))
+        for key in positions.tolist():
             if key not in held:
-                raise MissingItemError(f"the engine holds no item {item_id}: it may have been removed since")
-        return np.stack([held[key] for key in keys])
+                raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
+        return np.stack([held[key] for key in positions.tolist()])
 
-    def key_of(self, item_id: str) -> int:
+    def position(self, item_id: str) -> int:
         """Return the key of an item."""
         with self._lock:
             known = self._keys.get(item_id)
@@ -501,30 +528,39 @@ class StoreCatalogue(Catalogue):
             )
         return key
 
-    def item(self, key: int) -> Item:
+    def at(self, key: int) -> int:
+        """Return the key itself."""
+        self.facts(key)
+        return key
+
+    def key_of(self, position: int) -> int:
+        """Return the key itself."""
+        return position
+
+    def item(self, position: int) -> Item:
         """Return id, time and size of an item."""
-        facts = self.facts(key)
+        facts = self.facts(position)
         return Item(facts.path, facts.modified_ns, facts.size)
 
-    def facts(self, key: int) -> ItemFacts:
+    def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item, which may be cached."""
         with self._lock:
-            known = self._known.get(key)
+            known = self._known.get(position)
         if known is None:
-            facts = self._ask(lambda store: store.facts(np.array([key], np.int64)))
+            facts = self._ask(lambda store: store.facts(np.array([position], np.int64)))
             self._remember(facts)
-            known = facts.get(key)
+            known = facts.get(position)
         if known is None:
-            raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
+            raise MissingItemError(f"the engine holds no item {position}: it may have been removed since")
         return known
 
-    def path_of(self, item_id: str) -> Path:
+    def path_of(self, position: int) -> Path:
         """Return where the file of an item was when it was indexed, or where its folder is now."""
-        return self.note.file_of(item_id)
+        return self.note.file_of(self.facts(position).path)
 
-    def metadata_of(self, ids: Sequence[str]) -> list[Mapping[str, object]]:
+    def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items."""
-        return [self.facts(self.key_of(each)).metadata for each in ids]
+        return [self.facts(each).metadata for each in positions]
 
     def metadata_values(self) -> list[tuple[str, str]]:
         """Return keys and values of the metadata of some items; each value of a list counts."""

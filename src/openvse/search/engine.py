@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.index.conditions import Condition, parse_conditions
@@ -25,16 +25,13 @@ from openvse.runtime.arrays import ArraySet, turned, uncertainties
 from openvse.scoring.calibration import Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ExactSearch, comparison_of
-from openvse.search.hits import Answer, Hit, Probabilities, best_of_files, title_of
+from openvse.search.hits import Answer, Hit, Probabilities, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
-from openvse.search.words import DEPTH, WordHits, joined
+from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.stores import Note, StoreAddress
 from openvse.tokenization.vocabulary import UnknownWord
 
 _logger = logging.getLogger(__name__)
-
-Asked: TypeAlias = str | Query
-"""A sentence, or a query of several parts."""
 
 
 @runtime_checkable
@@ -68,11 +65,43 @@ class SearchReranker(Protocol):
 
     top: int
 
+    def first(self, page: Page) -> Page:
+        """Return the page of the index that a page of the new order needs."""
+        ...
+
     def rerank(
         self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
     ) -> list[Answer]:
         """Rank the first hits of every answer, and return pages of them."""
         ...
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A query with its page, the items that are searched, and those that have its words."""
+
+    query: Query
+    page: Page
+    where: tuple[Condition, ...]
+    searched: int
+    probabilities: Probabilities
+    words: WordHits
+
+    @property
+    def kind(self) -> object:
+        """What queries that are searched together have in common."""
+        return self.where, self.page.one_per_file, self.query.is_sentence, self.page.only
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A page of a ranking: ranks and probabilities of its items, whether any was found, and whether more follow."""
+
+    ranking: Ranking
+    ranks: list[int]
+    likely: list[tuple[float | None, str]]
+    is_empty: bool
+    more: bool
 
 
 class SearchEngine:
@@ -142,7 +171,7 @@ class SearchEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def search(self, queries: Asked | Sequence[Asked], top_k: int = 10) -> list[list[Hit]]:
+    def search(self, queries: str | Query | Sequence[str | Query], top_k: int = 10) -> list[list[Hit]]:
         """Return the best items of every query, best first; ``answer`` does more.
 
         An empty sentence is logged, and has no hits.
@@ -159,7 +188,7 @@ class SearchEngine:
 
     def answer(
         self,
-        queries: Asked | Sequence[Asked],
+        queries: str | Query | Sequence[str | Query],
         page: Page | Sequence[Page] | None = None,
         rerank: SearchReranker | None = None,
     ) -> list[Answer]:
@@ -195,76 +224,140 @@ class SearchEngine:
         if rerank is None:
             answered = self._answers(given, wanted)
         else:
-            whole = self._answers(given, [each.of_all(rerank.top) for each in wanted])
-            answered = rerank.rerank(given, whole, wanted)
+            answered = rerank.rerank(given, self._answers(given, map(rerank.first, wanted)), wanted)
         answers = [Answer([]) for _ in asked]
-        for number, answer in zip(full, self._titled(answered), strict=True):
+        for number, answer in zip(full, answered, strict=True):
             answers[number] = answer
         return answers
 
-    def _titled(self, answers: Sequence[Answer]) -> list[Answer]:
-        """Add titles to hits (none if the index was replaced meanwhile), and uncertainties to distributions."""
-        ids = [hit.id for answer in answers for hit in answer.hits]
-        metadata: Sequence[Mapping[str, object]] = [{}] * len(ids)
-        with suppress(IndexFormatError):
-            metadata = self.catalogue.metadata_of(ids) if ids else ()
-        titles = dict(zip(ids, map(title_of, metadata), strict=True))
-        spread: dict[str, float] = {}
-        if self._of_gaussians and ids:
-            vectors = np.asarray(self.catalogue.vectors(ids))[:, 0]
-            spread = dict(zip(ids, uncertainties(vectors, of_texts=self._are_texts).tolist(), strict=True))
+    def _answers(self, queries: Sequence[Query], pages: Iterable[Page]) -> list[Answer]:
+        """Answer queries none of which is empty; those that are searched alike are searched together."""
+        searches = [self._search(*each) for each in zip(queries, pages, strict=True)]
+        if not searches:
+            return []
+        embedded = embed_queries(queries, self._texts, self._images, self._items)
+        alike: dict[object, list[int]] = {}
+        for number, each in enumerate(searches):
+            alike.setdefault(each.kind, []).append(number)
+        shown: dict[int, _Shown] = {}
+        for numbers in alike.values():
+            some = [searches[number] for number in numbers]
+            rankings = self._ranked(some, embedded.some(np.array(numbers)))
+            shown |= zip(numbers, map(self._shown, some, rankings), strict=True)
+        about = self._about([each for page in shown.values() for each in page.ranking.positions.tolist()])
+        unknown, warnings = self._unknown_words(queries), self._warnings([each.where for each in searches])
         return [
-            replace(
-                answer,
-                hits=[
-                    replace(hit, title=titles[hit.id], uncertainty=spread.get(hit.id)) for hit in answer.hits
-                ],
+            Answer(
+                self._hits(each, shown[number], about),
+                0 if each.where and shown[number].is_empty else each.searched,
+                shown[number].more,
+                unknown[number],
+                each.probabilities if each.query.is_sentence else None,
+                warnings=warnings[each.where],
+                uncertainty=self._uncertainty(embedded, number),
             )
-            for answer in answers
+            for number, each in enumerate(searches)
         ]
 
-    def _answers(self, queries: Sequence[Query], pages: Sequence[Page]) -> list[Answer]:
-        """Answer queries none of which is empty."""
-        if not queries:
-            return []
-        where = [tuple(parse_conditions(page.where)) for page in pages]
-        counts = [self.catalogue.count(conditions) for conditions in where]
-        probabilities = [
-            Probabilities(self.calibration, max(1, count), page.expected, page.min_precision)
-            for page, count in zip(pages, counts, strict=True)
-        ]
-        for query, each in zip(queries, probabilities, strict=True):
-            each.check([query])
-        word_hits = [self._word_hits(*each) for each in zip(queries, pages, where, strict=True)]
-        embedded = embed_queries(queries, self._texts, self._images, self._items)
-        groups: dict[object, list[int]] = {}
-        for number, query in enumerate(queries):
-            alike = where[number], pages[number].one_per_file, query.is_sentence, pages[number].only
-            groups.setdefault(alike, []).append(number)
-        hits: dict[int, list[Hit]] = {}
-        for numbers in groups.values():
-            # One hit more says whether there is another page, and one more replaces the query's own item.
-            some = [pages[number] for number in numbers]
-            wanted = max(page.skip + page.top_k for page in some) + 1
-            wanted += any(queries[number].like is not None for number in numbers)
-            asked, search = embedded.some(np.array(numbers)), self._by_looks
-            words = [word_hits[number] for number in numbers]
-            if any(each.shares for each in words) or some[0].only == "words":
-                search, wanted = partial(self._by_both, words, some), max(wanted, DEPTH)
-            find = partial(search, asked, queries[numbers[0]].is_sentence, where[numbers[0]])
-            rows = self._of_files(find, wanted) if some[0].one_per_file else find(wanted)
-            hits |= zip(numbers, rows, strict=True)
-        unknown, warnings = self._unknown_words(queries), self._warnings(where)
+    def _search(self, query: Query, page: Page) -> _Search:
+        """Return what is known of a query before it is compared with the items."""
+        where = tuple(parse_conditions(page.where))
+        searched = self.catalogue.count(where)
+        probabilities = Probabilities(self.calibration, max(1, searched), page.expected, page.min_precision)
+        probabilities.check([query])
+        return _Search(query, page, where, searched, probabilities, self._word_hits(query, page, where))
+
+    def _ranked(self, searches: Sequence[_Search], queries: EmbeddedQueries) -> list[Ranking]:
+        """Rank the items for queries of one kind."""
+        # One item more says whether there is another page, and one more replaces the query's own item.
+        wanted = max(each.page.skip + each.page.top_k for each in searches) + 1
+        wanted += any(each.query.like is not None for each in searches)
+        first = searches[0]
+        if first.page.only == "words" or any(each.words for each in searches):
+            wanted = max(wanted, DEPTH)
+        count = wanted
+        while True:
+            rankings = self._first(searches, queries, count)
+            if not first.page.one_per_file:
+                return rankings
+            rankings = [self._best_of_files(each) for each in rankings]
+            if count >= len(self.catalogue) or all(len(each) >= wanted for each in rankings):
+                return rankings
+            count *= 4
+
+    def _first(self, searches: Sequence[_Search], queries: EmbeddedQueries, count: int) -> list[Ranking]:
+        """Rank at least the first ``count`` items by visual similarity, by words, or by both."""
+        first = searches[0]
+        if first.page.only == "words":
+            looks = [Ranking.by_similarity(np.empty(0, np.float32), np.empty(0, np.int64))] * len(searches)
+        else:
+            columns = self.catalogue.nearest(queries, count, first.where, sentences=first.query.is_sentence)
+            looks = [Ranking.by_similarity(*each) for each in zip(*columns, strict=True)]
+
+        def score(number: int, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+            asked, vectors = queries.some(np.array([number])), self.catalogue.vectors(positions)
+            scores: np.ndarray = ExactSearch((), self._compare).score(asked, vectors)[0]
+            return scores
+
         return [
-            replace(
-                _answer(query, hits[number], pages[number], probabilities[number]),
-                searched=0 if where[number] and not hits[number] else counts[number],
-                unknown_words=unknown[number],
-                uncertainty=self._uncertainty(embedded, number),
-                warnings=warnings[where[number]],
-            )
-            for number, query in enumerate(queries)
+            joined(each.words, ranking, partial(score, number), None if each.page.is_limited else count)
+            if each.words
+            else ranking
+            for number, (each, ranking) in enumerate(zip(searches, looks, strict=True))
         ]
+
+    def _best_of_files(self, ranking: Ranking) -> Ranking:
+        """Return the first item of each file."""
+        files = [str(self.catalogue.path_of(each)) for each in ranking.positions.tolist()]
+        return ranking.some(np.sort(np.unique(files, return_index=True)[1]))
+
+    def _shown(self, search: _Search, ranking: Ranking) -> _Shown:
+        """Return the page of a ranking, without the query's own item and what is below the thresholds."""
+        is_empty = not len(ranking)
+        if search.query.like is not None:
+            ranking = ranking.some(ranking.positions != self.catalogue.position(search.query.like))
+        page, scores = search.page, ranking.scores.astype(np.float64)
+        likely: list[tuple[float | None, str]] = [(None, "")] * len(scores)
+        if search.query.is_sentence:
+            likely = search.probabilities.of(scores)
+        good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
+        rows = np.flatnonzero(good & (scores >= (-np.inf if page.min_score is None else page.min_score)))
+        last = page.skip + page.top_k
+        chosen = rows[page.skip : last]
+        likely = [likely[row] for row in chosen.tolist()]
+        return _Shown(ranking.some(chosen), (chosen + 1).tolist(), likely, is_empty, len(rows) > last)
+
+    def _about(self, positions: Sequence[int]) -> dict[int, tuple[str, float | None]]:
+        """Return titles (none if the index was replaced meanwhile) and uncertainties of items, by their positions."""
+        metadata: Sequence[Mapping[str, object]] = [{}] * len(positions)
+        with suppress(IndexFormatError):
+            metadata = self.catalogue.metadata_of(positions) if positions else ()
+        spread: Sequence[float | None] = [None] * len(positions)
+        if self._of_gaussians and positions:
+            vectors = self.catalogue.vectors(np.array(positions))[:, 0]
+            spread = uncertainties(vectors, of_texts=self._are_texts).tolist()
+        return dict(zip(positions, zip(map(title_of, metadata), spread, strict=True), strict=True))
+
+    def _hits(
+        self, search: _Search, shown: _Shown, about: Mapping[int, tuple[str, float | None]]
+    ) -> list[Hit]:
+        """Return the hits of a page."""
+        ranking, last, hits = shown.ranking, search.page.skip + search.page.top_k, []
+        columns = ranking.positions.tolist(), ranking.scores.tolist(), ranking.rows.tolist()
+        for rank, (probability, fit), position, score, row, place in zip(
+            shown.ranks, shown.likely, *columns, ranking.places.tolist(), strict=True
+        ):
+            item_id, path = self.catalogue.item(position).id, self.catalogue.path_of(position)
+            span: tuple[float | None, float | None] | None = None if self._are_texts else span_of(item_id)
+            start, end = span or (None, None)
+            title, uncertainty = about[position]
+            hit = Hit(rank, score, item_id, path, probability, start, end, title, fit, uncertainty)
+            hit = replace(hit, key=self.catalogue.key_of(position))
+            if row >= 0:
+                by_looks = 0 <= place < last
+                hit = replace(hit, by="both" if by_looks else "words", matched=search.words.matched(row))
+            hits.append(hit)
+        return hits
 
     def _warnings(
         self, where: Sequence[tuple[Condition, ...]]
@@ -292,55 +385,6 @@ class SearchEngine:
             hits = hits if indexed is None else indexed
         return hits
 
-    def _by_looks(
-        self, queries: EmbeddedQueries, sentences: bool, where: tuple[Condition, ...], count: int
-    ) -> list[list[Hit]]:
-        """Return the best items of each query by their scores."""
-        rows = self.catalogue.nearest(queries, count, where, sentences=sentences)
-        return [[self._hit(score, item_id) for score, item_id in row] for row in rows]
-
-    def _by_both(
-        self,
-        words: Sequence[WordHits],
-        pages: Sequence[Page],
-        queries: EmbeddedQueries,
-        sentences: bool,
-        where: tuple[Condition, ...],
-        count: int,
-    ) -> list[list[Hit]]:
-        """Return the best items of each query by words and looks; see ``search.words``."""
-        alone = pages[0].only == "words"
-        rows = [[]] * len(words) if alone else self._by_looks(queries, sentences, where, count)
-        ranked = []
-        for number, (row, matches, page) in enumerate(zip(rows, words, pages, strict=True)):
-            looks = [hit.id for hit in row]
-            hits, first = dict(zip(looks, row, strict=True)), set(looks[: page.skip + page.top_k])
-            others = [item_id for item_id in matches.shares if item_id not in hits]
-            if others:
-                vectors = self.catalogue.vectors(others)
-                exact = ExactSearch(vectors, self._compare, names=others)
-                scores = exact.score(queries.some(np.array([number])), vectors)[0].tolist()
-                hits |= {each: self._hit(score, each) for score, each in zip(scores, others, strict=True)}
-            for each, matched in matches.matched.items():
-                hits[each] = replace(hits[each], by="both" if each in first else "words", matched=matched)
-            order = joined(matches, looks, {each: hit.score for each, hit in hits.items()})
-            ranked.append([hits[each] for each in order])
-        return ranked
-
-    def _of_files(self, find: Callable[[int], list[list[Hit]]], wanted: int) -> list[list[Hit]]:
-        """Return the first hit of each file, of so many hits that enough files are found."""
-        count = wanted
-        while True:
-            best = [best_of_files(hits) for hits in find(count)]
-            if count >= len(self.catalogue) or all(len(hits) >= wanted for hits in best):
-                return best
-            count *= 4
-
-    def _hit(self, score: float, item_id: str) -> Hit:
-        span = None if self._are_texts else span_of(item_id)
-        start, end = span or (None, None)
-        return Hit(0, score, item_id, self.catalogue.path_of(item_id), None, start, end)
-
     def _texts(self, captions: Sequence[str]) -> ArraySet:
         return self._asked(self._model.encode_text(captions), are_texts=True)
 
@@ -348,7 +392,8 @@ class SearchEngine:
         return self._asked(self._model.encode_image(images), are_texts=False)
 
     def _items(self, ids: Sequence[str]) -> ArraySet:
-        items = ArraySet.full(np.asarray(self.catalogue.vectors(ids)))
+        positions = np.array([self.catalogue.position(each) for each in ids])
+        items = ArraySet.full(np.asarray(self.catalogue.vectors(positions)))
         return turned(items) if self._of_gaussians else items
 
     def _asked(self, embedded: Any, *, are_texts: bool) -> ArraySet:
@@ -370,20 +415,3 @@ class SearchEngine:
         if look_up is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]
-
-
-def _answer(
-    query: Query,
-    hits: Sequence[Hit],
-    page: Page,
-    probabilities: Probabilities,
-) -> Answer:
-    """Return the page of the hits of a query, numbered, without its own item and those below the thresholds."""
-    others = [hit for hit in hits if hit.id != query.like]
-    ranked = [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)]
-    likely = probabilities.of(ranked) if query.is_sentence else ranked
-    lowest = -math.inf if page.min_score is None else page.min_score
-    good = [hit for hit in likely if hit.score >= lowest]
-    last = page.skip + page.top_k
-    of_sentence = probabilities if query.is_sentence else None
-    return Answer(good[page.skip : last], more=len(good) > last, probabilities=of_sentence)

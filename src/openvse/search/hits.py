@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError
 from openvse.index.words import TITLE_KEYS
@@ -56,6 +57,7 @@ class Hit:
         uncertainty: the sum of the variances of the item, if its embedding is a distribution.
         by: why it was found: ``looks``, ``words``, or ``both`` where looks alone would have shown it by this page, too.
         matched: the words of the sentence that it has, of those that were looked up.
+        key: the number of the item, which no other item ever gets.
     """
 
     rank: int
@@ -70,6 +72,7 @@ class Hit:
     uncertainty: float | None = None
     by: Literal["looks", "words", "both"] = "looks"
     matched: tuple[str, ...] = ()
+    key: int = field(default=0, compare=False, repr=False)
 
     @property
     def source(self) -> Path | ClipSegment:
@@ -99,14 +102,6 @@ class Hit:
 def uncertainty_of(result: Hit | Answer) -> dict[str, float]:
     """Return the uncertainty of a hit or of a query as JSON has it: under its name, or nothing where there is none."""
     return {} if result.uncertainty is None else {"uncertainty": result.uncertainty}
-
-
-def best_of_files(hits: Sequence[Hit]) -> list[Hit]:
-    """Return the first hit of each file."""
-    first: dict[Path, Hit] = {}
-    for hit in hits:
-        first.setdefault(hit.path, hit)
-    return list(first.values())
 
 
 @dataclass(frozen=True)
@@ -152,19 +147,18 @@ class Probabilities:
         """The probability of the best possible score; None without a curve."""
         return None if self.curve is None else self.curve.highest(self.searched, self.expected)
 
-    def of(self, hits: Sequence[Hit]) -> list[Hit]:
-        """Return the hits of a sentence with their probabilities, without those that are not probable enough."""
+    def of(self, scores: Float[np.ndarray, "n"]) -> list[tuple[float | None, str]]:
+        """Return the probability of each score of a sentence, and how well its image fits, in a word (``FITS``)."""
         if self.curve is None:
-            return list(hits)
-        scores = np.array([hit.score for hit in hits], dtype=np.float64)
-        probabilities = self.curve.probabilities(scores, self.searched, self.expected).tolist()
-        lowest = 0.0 if self.min_precision is None else self.min_precision
+            return [(None, "")] * len(scores)
+        likely = self.curve.probabilities(scores, self.searched, self.expected).tolist()
         general = self.curve.probabilities(scores, self.searched, self._general).tolist()
-        return [
-            replace(hit, probability=probability, fit=next(word for word, p in FITS.items() if fit >= p))
-            for hit, probability, fit in zip(hits, probabilities, general, strict=True)
-            if probability >= lowest
-        ]
+        words = [next(word for word, least in FITS.items() if fit >= least) for fit in general]
+        return list(zip(likely, words, strict=True))
+
+    def suffices(self, probability: float | None) -> bool:
+        """Return whether a hit is probable enough."""
+        return probability is None or self.min_precision is None or probability >= self.min_precision
 
     def fits(self) -> dict[str, float | None]:
         """Return the score from which on each word of ``FITS`` is said; None where no score is enough."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -108,10 +108,10 @@ class Page:
         if self.only not in (None, *get_args(Only)):
             raise DataError(f"only is {self.only!r}: give words, looks, or nothing for both")
 
-    def of_all(self, count: int) -> Page:
-        """Return the first ``count`` hits, or all up to the end of this page, without thresholds."""
-        top_k = max(count, self.skip + self.top_k)
-        return replace(self, top_k=top_k, skip=0, min_score=None, min_precision=None)
+    @property
+    def is_limited(self) -> bool:
+        """Whether hits with low scores are left out."""
+        return self.min_score is not None or self.min_precision is not None
 
 
 @dataclass(frozen=True)

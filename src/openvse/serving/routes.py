@@ -20,12 +20,12 @@ from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, is_token, session_of
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
-    Asked,
     Id,
     Key,
     ManySearches,
     Name,
     OneSearch,
+    PagedQuery,
     PageFields,
     Question,
     QuestionBody,
@@ -115,7 +115,7 @@ def _service(request: Request) -> Service:
 
 async def _asked(
     service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
-) -> Asked:
+) -> PagedQuery:
     """Return a query of a request, and the page of its hits."""
     if fields.image is not None:
         if image is not None:

@@ -42,7 +42,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
-Asked: TypeAlias = tuple[Query, Page]
+PagedQuery: TypeAlias = tuple[Query, Page]
 """A query, and which of its hits are wanted."""
 
 
@@ -104,6 +104,7 @@ class PageFields(BaseModel):
             description="words or looks: one of the two rankings that are joined otherwise.", examples=[None]
         ),
     ] = None
+    one_per_file: Annotated[bool, Field(description="Of the segments of a clip, only the best one.")] = False
     rerank: Annotated[bool, Field(description="Let the second model rank the first hits again.")] = False
 
 
@@ -138,7 +139,7 @@ class Session(BaseModel):
 
 def asked_by(
     fields: SearchFields, page: PageFields, served: Served, image: ClipSource | None = None
-) -> Asked:
+) -> PagedQuery:
     """Return the query of a request, and the page of its hits.
 
     Raises:
@@ -155,7 +156,7 @@ def asked_by(
         like = fields.like_id
     query = Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight)
     numbers = page.min_score, page.min_precision, page.expected
-    return query, Page(page.top_k, page.skip, where, *numbers, only=page.only)
+    return query, Page(page.top_k, page.skip, where, *numbers, page.one_per_file, page.only)
 
 
 HIT_EXAMPLE: dict[str, Any] = {

@@ -142,19 +142,15 @@ class Served:
 
     def key(self, item_id: str) -> int:
         """Return the key of an item; raise MissingItemError if its id is unknown."""
-        return self._catalogue.key_of(item_id)
+        return self._catalogue.key_of(self._catalogue.position(item_id))
 
     def id_of(self, key: int) -> str:
         """Return the id of an item; raise MissingItemError if its key is unknown."""
-        return self._catalogue.item(key).id
-
-    def path_of(self, key: int) -> Path:
-        """Return the path of an item's file when it was indexed; raise MissingItemError if its key is unknown."""
-        return self._catalogue.path_of(self.id_of(key))
+        return self._catalogue.item(self._catalogue.at(key)).id
 
     def version(self, key: int) -> str:
         """Return a text that changes when the file of an item changes."""
-        item = self._catalogue.item(key)
+        item = self._catalogue.item(self._catalogue.at(key))
         return f"{item.modified_ns:x}-{item.size:x}"
 
     def file(self, key: int) -> Path:
@@ -163,7 +159,7 @@ class Served:
         Raises:
             MissingItemError: the file is gone, is no ordinary file, or a link that is not followed leads elsewhere.
         """
-        path = self.path_of(key)
+        path = self._catalogue.path_of(self._catalogue.at(key))
         if not self.has_images:
             remedy = "say where the first one is with --images" if self.place else "index them again"
             raise MissingItemError(
@@ -199,7 +195,7 @@ class Served:
 
     def describe(self, key: int) -> dict[str, Any]:
         """Return the facts of an item: id, kind, time, size, and the user's metadata."""
-        facts = self._catalogue.facts(key)
+        facts = self._catalogue.facts(self._catalogue.at(key))
         changed = datetime.fromtimestamp(facts.modified_ns / 1e9, UTC)
         version = self.version(key)
         return {
@@ -229,17 +225,16 @@ class Served:
         }
 
     def _describe_hit(self, hit: Hit, before: int | None) -> dict[str, Any]:
-        key = self.key(hit.id)
         return {
             "rank": hit.rank,
             "was": before,
             "score": round(hit.score, 6),
             "probability": hit.probability,
             "fit": hit.fit,
-            "key": key,
+            "key": hit.key,
             "id": escaped(hit.id),
             "title": self.readable(hit.title) or _spelled(hit.id),
-            "thumbnail": f"/api/items/{key}/thumbnail?v={self.version(key)}",
+            "thumbnail": f"/api/items/{hit.key}/thumbnail?v={self.version(hit.key)}",
             "by": hit.by,
             "matched": [*hit.matched],
             **uncertainty_of(hit),

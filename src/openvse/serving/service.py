@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeVar
@@ -20,7 +19,7 @@ from typing import IO, Any, TypeAlias, TypeVar
 from PIL import Image
 from starlette.datastructures import UploadFile
 
-from openvse.errors import DataError, EngineError, MissingItemError, ModelError, OpenVSEError
+from openvse.errors import EngineError, MissingItemError, ModelError, OpenVSEError
 from openvse.halves import missing_package, training_module
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource, read_poster
@@ -168,9 +167,7 @@ class Service:
     async def search(
         self, asked: Sequence[tuple[Query, Page]], *, rerank: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the replies to some queries; with ``rerank``, re-ranked by the second model.
-
-        The thresholds of a page refer to the model of the index, and the order of later pages does not change.
+        """Return the replies to some queries; with ``rerank``, the second model ranks them, and thresholds are its own.
 
         Raises:
             OpenVSEError: a query cannot be answered.
@@ -181,22 +178,14 @@ class Service:
             raise ModelError(
                 "this server has no second model: start it with --rerank MODEL, or leave rerank out"
             )
-        top = self.settings.rerank_top
-        anew = [rerank and page.skip < top for _, page in asked]
-        if any(new and not query.is_sentence for new, (query, _) in zip(anew, asked, strict=True)):
-            raise DataError("re-ranking takes sentences alone as queries: leave out images, items and avoid")
-        wanted = [
-            (query, replace(page, top_k=max(top, page.skip + page.top_k), skip=0) if new else page)
-            for new, (query, page) in zip(anew, asked, strict=True)
-        ]
+        reranker = self._hit_reranker if rerank else None
+        wanted = [(query, page if reranker is None else reranker.first(page)) for query, page in asked]
         answers = await asyncio.gather(*(self._gatherer.ask(each, self.limits.answer_s) for each in wanted))
         replies = []
-        for new, (query, page), (served, first) in zip(anew, asked, answers, strict=True):
+        for (query, page), (served, first) in zip(asked, answers, strict=True):
             answer = first
-            if new:
-                of_all = replace(page, min_score=None, min_precision=None)
-                work = partial(self._hit_reranker.rerank, [query], [first], [of_all])
-                answer = (await self.run_slow(work))[0]
+            if reranker is not None:
+                answer = (await self.run_slow(partial(reranker.rerank, [query], [first], [page])))[0]
             replies.append(served.describe_answer(answer, self._captions))
         return replies
 

@@ -81,11 +81,13 @@ function showPage(page) {
 
 async function rankAgain(page, signal) {
   say(`The second model looks at the first ${Math.min(info.rerank_top, page.hits.length)} …`);
-  const again = await api.search(query, { top_k: PAGE, rerank: true }, signal);
+  // The limits of the query are of the scores of the first model, so what is shown stays, in another order.
+  const shown = new Set(page.hits.map((hit) => hit.key));
+  const again = await api.search({ ...query, least: null }, { top_k: PAGE, rerank: true }, signal);
   if (signal.aborted) return;
-  grid.show(again.hits);
-  more = again.more;
-  const moved = again.hits.filter((hit) => hit.was !== null && hit.was !== hit.rank).length;
+  const hits = again.hits.filter((hit) => shown.has(hit.key));
+  grid.show(hits);
+  const moved = hits.filter((hit) => hit.was !== null && hit.was !== hit.rank).length;
   say(`Best of ${count(page.searched)} images. ${info.rerank} moved ${moved} of the first ${Math.min(info.rerank_top, page.hits.length)}.`);
 }
 

@@ -1,0 +1,152 @@
+"""Visual similarity and words together: items that have words of a sentence, joined with those that look like it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt64
+
+from openvse.index.index import places_among
+
+K = 60
+"""The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009): how little the first ranks differ."""
+
+WEIGHT = 1.0
+"""The weight of an item with all words of a sentence; that of an item by its visual similarity is 1."""
+
+POWER = 3
+"""How fast the weight falls with the share of the sentence that an item has."""
+
+DEPTH = 100
+"""How many of the first items by visual similarity raise those with words, so that any page has the same order."""
+
+MOST = 4096
+"""The largest number of items that are found by their words."""
+
+
+@dataclass(frozen=True)
+class WordHits:
+    """Items with words of a sentence, the best first, and equal ones by position.
+
+    Attributes:
+        positions: of the items.
+        shares: how much of the sentence each item has: the share of its words, each weighted by how few items have it
+            (inverse document frequency).
+        words: those of the sentence that some item has.
+        bits: which of these each item has; the first word is the lowest bit.
+    """
+
+    positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
+    shares: Float[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0))
+    words: tuple[str, ...] = ()
+    bits: UInt64[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.uint64))
+
+    @classmethod
+    def of(cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int) -> WordHits:
+        """Return the items, given the positions of those that have each word; at most 64 words.
+
+        Args:
+            searched: the number of items that are searched.
+            size: the number of all items, above any position.
+        """
+        shares, bits = np.zeros(size), np.zeros(size, np.uint64)
+        rarity = [math.log1p(searched / len(positions)) for positions in items.values()]
+        whole = sum(rarity)
+        for bit, (value, positions) in enumerate(zip(rarity, items.values(), strict=True)):
+            shares[positions] += value / whole
+            bits[positions] |= np.uint64(1 << bit)
+        hits = np.flatnonzero(bits)
+        shares = np.round(shares[hits], 6)
+        if len(hits) > MOST:
+            lowest = np.partition(shares, len(hits) - MOST)[len(hits) - MOST]
+            better, equal = np.flatnonzero(shares > lowest), np.flatnonzero(shares == lowest)
+            chosen = np.concatenate([better, equal[: MOST - len(better)]])
+            hits, shares = hits[chosen], shares[chosen]
+        order = np.argsort(-shares, kind="stable")
+        return cls(hits[order], shares[order], (*items,), bits[hits[order]])
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def sums(self, weight: float) -> Float[np.ndarray, "n"]:
+        """Return what words add to each item; items with the same share have the same rank."""
+        ranks = np.searchsorted(-self.shares, -self.shares) + 1
+        sums: np.ndarray = weight * self.shares**POWER / (K + ranks)
+        return sums
+
+    def matched(self, row: int) -> tuple[str, ...]:
+        """Return the words that an item has."""
+        bits = int(self.bits[row])
+        return tuple(word for bit, word in enumerate(self.words) if bits >> bit & 1)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best items of a query, best first.
+
+    Attributes:
+        positions: of the items.
+        scores: by visual similarity.
+        rows: the row of each item among the items with words; -1 for an item without.
+        places: the place of each item by visual similarity alone, from 0; -1 where it is not known.
+    """
+
+    positions: Int[np.ndarray, "n"]
+    scores: Float[np.ndarray, "n"]
+    rows: Int[np.ndarray, "n"]
+    places: Int[np.ndarray, "n"]
+
+    @classmethod
+    def by_similarity(cls, scores: Float[np.ndarray, "n"], positions: Int[np.ndarray, "n"]) -> Ranking:
+        """Return the items in the order of their visual similarity."""
+        return cls(positions, scores, np.full(len(scores), -1), np.arange(len(scores)))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def some(self, chosen: Int[np.ndarray, "m"] | Bool[np.ndarray, "n"]) -> Ranking:
+        """Return some of the items."""
+        return Ranking(self.positions[chosen], self.scores[chosen], self.rows[chosen], self.places[chosen])
+
+
+def joined(
+    words: WordHits,
+    looks: Ranking,
+    score: Callable[[Int[np.ndarray, "n"]], Float[np.ndarray, "n"]],
+    count: int | None = None,
+    weight: float = WEIGHT,
+) -> Ranking:
+    """Join two rankings by the sum of ``1 / (K + rank)``, that of words times a weight and its share cubed.
+
+    Of equal sums, items with words come first, and then those with the better score.
+
+    Args:
+        looks: the items by visual similarity; at least ``DEPTH`` where there are so many.
+        score: returns the scores of items with words that are not among these.
+        count: how many of the first items are wanted; None takes all.
+        weight: of the ranking by words.
+    """
+    by_position = np.argsort(words.positions)
+    places, held = places_among(words.positions[by_position], looks.positions)
+    rows = np.where(held, by_position[np.where(held, places, 0)], -1) if len(words) else looks.rows
+    others = np.setdiff1d(np.arange(len(words)), rows)
+    ranks = np.arange(1, len(looks) + 1)
+    sums = np.concatenate([np.where(held & (ranks > DEPTH), 0, 1 / (K + ranks)), np.zeros(len(others))])
+    every = Ranking(
+        np.concatenate([looks.positions, words.positions[others]]),
+        np.concatenate([looks.scores, np.zeros(len(others), np.float32)]),
+        np.concatenate([rows, others]),
+        np.concatenate([looks.places, np.full(len(others), -1)]),
+    )
+    has = every.rows >= 0
+    sums[has] += words.sums(weight)[every.rows[has]]
+    if count is not None and len(sums) > count:  # only what may be among the first is scored
+        near = sums >= np.partition(sums, len(sums) - count)[len(sums) - count]
+        every, sums, has = every.some(near), sums[near], has[near]
+    new = np.flatnonzero(every.places < 0)
+    if len(new):
+        every.scores[new] = score(every.positions[new])
+    return every.some(np.lexsort((every.positions, -every.scores, ~has, -sums))[:count])
