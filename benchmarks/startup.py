@@ -14,7 +14,7 @@ from _measure import environment, median_times, table
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "import openvse": ["-c", "import openvse"],
-    "openvse --help": ["-c", "from openvse.cli.program import main; main()", "--help"],
+    "openvse --help": ["-c", "from openvse.cli import main; main()", "--help"],
     "import torch (for comparison)": ["-c", "import torch"],
 }
 

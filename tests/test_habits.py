@@ -73,7 +73,7 @@ def test_all_that_is_installed_has_its_version_in_constraints() -> None:
     seen: set[str] = set()
     while waiting:
         wanted = waiting.pop()
-        if f"{wanted.name}[{wanted.extras}]" in seen:
+        if wanted.name == "openvse" or f"{wanted.name}[{wanted.extras}]" in seen:
             continue
         seen.add(f"{wanted.name}[{wanted.extras}]")
         assert canonicalize_name(wanted.name) in pinned, f"{wanted.name} has no version in constraints.txt"

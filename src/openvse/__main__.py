@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.cli.program import main
+from openvse.cli import main
 
 if __name__ == "__main__":
     main()

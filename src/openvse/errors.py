@@ -140,6 +140,9 @@ def install(extra: str) -> str:
     with suppress(PackageNotFoundError):
         extras = [_EXTRA.fullmatch(line) for line in requires("openvse") or ()]
         packages = [f"'{each['package']}'" for each in extras if each and each["extra"] == extra]
+        packages = [
+            each for each in packages if not each.startswith("'openvse[")
+        ]  # the training half is here
         if packages:
             return f"pip install {' '.join(packages)}"
     return f"pip install '.[{extra}]' in a clone of openvse"

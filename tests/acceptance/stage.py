@@ -27,7 +27,7 @@ from PIL import Image, ImageDraw
 STAMPS = Path("/usr/share/tuxpaint/stamps")
 """Where Debian's package tuxpaint-stamps-default puts drawings, each with a text file beside it."""
 
-PROGRAM = "import sys; sys.argv[0] = 'openvse'; from openvse.cli.program import main; main()"
+PROGRAM = "import sys; sys.argv[0] = 'openvse'; from openvse.cli import main; main()"
 LIMITED = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({0}, r.RLIM_INFINITY)); "
 TINY = ("embed_dim=16", "image.encoder.image_size=64", "training.batch_size=8", "training.threads=1")
 TWO_PHASES = "training.phases=[{epochs: 1, objective: {ranking.miner: all}}, {epochs: 1}]"

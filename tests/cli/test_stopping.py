@@ -20,7 +20,7 @@ from openvse.training.records import EpochReport, Silent
 
 # A test run in the background, or under nohup, hands ignored signals down.
 HEARS = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
-COMMAND = "from openvse.cli.program import main; main()"
+COMMAND = "from openvse.cli import main; main()"
 GO_ON = "the run is kept up to its last checkpoint; run the same command with --resume to continue"
 
 

@@ -230,7 +230,7 @@ def test_the_curve_is_that_of_the_model_folder(model: TwoTower, album: Path, tmp
     assert opened(index, not_needed).calibration is None
 
 
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from openvse.cli.program import main; main()"
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from openvse.cli import main; main()"
 
 
 def invoke(*words: object) -> Result:

@@ -23,7 +23,7 @@ class Blocked:
         if name.split(".")[0] in {BLOCKED!r}:
             raise ImportError(f"{{name}} is not here")
 sys.meta_path.insert(0, Blocked())
-from openvse.cli.program import main
+from openvse.cli import main
 sys.argv[0] = "openvse"
 main()
 """

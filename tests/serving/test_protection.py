@@ -21,7 +21,7 @@ from openvse.index import build_index
 from openvse.model import TwoTower
 from openvse.serving import Limits, Settings
 from openvse.serving.layers import Bounds, Metrics, session_of
-from openvse.serving.server import listen, require_packages
+from openvse.serving.server import listen
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
 from tests.serving.conftest import Place, client_of, png
@@ -102,12 +102,6 @@ def test_a_port_that_is_taken_is_told() -> None:
         opened.listen(1)
         with pytest.raises(OpenVSEError, match=f"127.0.0.1.*{settings.port}"):
             listen(settings)
-
-
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openvse.serving.server.find_spec", lambda name: None if name == "uvicorn" else True)
-    with pytest.raises(OpenVSEError, match=r"pip install"):
-        require_packages()
 
 
 def bomb() -> bytes:

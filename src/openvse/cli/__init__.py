@@ -1,1 +1,10 @@
 """The command line: its frame, and the commands that index, search and serve."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run ``openvse``."""
+    from openvse.cli.program import app
+
+    app()

@@ -28,8 +28,3 @@ if missing_package():
         _refuse(each)
 else:
     training_module("openvse.train_cli.commands")
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

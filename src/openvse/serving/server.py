@@ -9,24 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from openvse.errors import OpenVSEError, install
+from openvse.errors import OpenVSEError
 from openvse.files import STOPS
 from openvse.serving.settings import Limits, Settings
 
-if TYPE_CHECKING:  # the extra ``serve`` may be missing
+if TYPE_CHECKING:  # each is loaded when it runs
     from uvicorn import Server
 
     from openvse.serving.service import Service
 
-_NEEDED = {
-    "fastapi": "fastapi",
-    "uvicorn": "uvicorn",
-    "python_multipart": "python-multipart",
-    "prometheus_client": "prometheus-client",
-}
 _BACKLOG = 2048
 _LONGEST_HEAD = 32_768
 _SEND_BUFFER = 262_144
@@ -34,14 +27,6 @@ _KEEP_ALIVE_S = 5
 
 # These loggers warn of single sentences, which would fill the log of a server.
 _TALKATIVE = ("openvse.model.two_tower", "openvse.vqa.answerer", "openvse.retrieval.hit_reranker")
-
-
-def require_packages(*, watch: bool = False) -> None:
-    """Raise OpenVSEError unless the packages of the extra ``serve`` are installed; one of them watches folders."""
-    needed = _NEEDED | ({"watchfiles": "watchfiles"} if watch else {})
-    missing = [package for module, package in needed.items() if find_spec(module) is None]
-    if missing:
-        raise OpenVSEError(f"a server needs {', '.join(missing)}: {install('serve')}")
 
 
 def listen(settings: Settings) -> tuple[socket.socket, Settings]:

@@ -143,9 +143,8 @@ def serve(
     server after the requests in progress. Updates of the index are served without a restart; --watch makes them.
     """
     from openvse.serving import Limits, Settings
-    from openvse.serving.server import listen, require_packages, run
+    from openvse.serving.server import listen, run
 
-    require_packages(watch=watch)
     limits = Limits(
         upload_bytes=round(max_upload * 1e6),
         answer_s=timeout,
