@@ -16,7 +16,7 @@ import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
-MISSING = ("torch", "transformers", "accelerate", "safetensors", "huggingface_hub", "onnx", "onnxscript")
+MISSING = ("torch", "transformers", "accelerate", "safetensors", "onnx", "onnxscript")
 INSTALL = "pip install 'openvse[train]'"
 
 
