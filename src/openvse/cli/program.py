@@ -6,6 +6,8 @@ import openvse.cli.commands  # noqa: F401 - registers the commands of the search
 from openvse.cli.app import MISSING, app
 from openvse.halves import missing_package, refusal_of, training_module
 
+__all__ = ["TRAINING_COMMANDS", "app"]
+
 TRAINING_COMMANDS = (
     *("analyze", "ask", "blend", "calibrate", "compare", "convert", "data", "demo", "encode", "evaluate"),
     *("export", "extract", "join", "models", "parts", "protocols", "recipes", "report", "sweep", "train"),
