@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from openvse.cli.json_output import print_json
 from openvse.corpus.corpus import Record, build_corpus
 from openvse.corpus.questions import Question, build_questions
 from openvse.datasets.parquet import read_arrow
@@ -103,3 +105,11 @@ def test_half_characters_become_one_that_can_be_written(tmp_path: Path) -> None:
     (tmp_path / METADATA).write_text('{"file_name": "a", "place": ["R\\ud83dom"]}\n')
     said = new_metadata(None, RootListing(Root(0, str(tmp_path), ""), []), has_new=True)
     assert said is not None and said.lines == {"a": '{"file_name": "a", "place": ["R\\ufffdom"]}'}
+
+
+def test_a_document_of_names_that_are_not_utf8_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json("search", {"path": "bad\udcff.png", "face": "\U0001f600"})
+    assert json.loads(capsys.readouterr().out.encode("ascii"))["result"] == {
+        "path": "bad\ufffd.png",
+        "face": "\U0001f600",
+    }

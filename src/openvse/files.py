@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import re
 import shutil
@@ -10,14 +12,14 @@ import signal
 import stat
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
-from openvse.errors import DiskError, OpenVSEError, decoded
+from openvse.errors import DataError, DiskError, OpenVSEError, decoded
 
 LOCK = "writer.lock"
 """The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
@@ -254,6 +256,58 @@ def write_whole(path: Path, content: str) -> None:
     """Write a text in UTF-8 so that the file is always complete; see ``replacing``."""
     with replacing(path) as partial:
         partial.write_text(content, encoding="utf-8")
+
+
+MAX_JSON_CHARACTERS = 1 << 24
+"""The longest text of JSON that is read, unless its reader allows more."""
+
+_MAX_JSON_DEPTH = 100
+
+
+def parse_json(
+    text: str,
+    *,
+    hook: Callable[[dict[str, Any]], Any] | None = None,
+    most: int = MAX_JSON_CHARACTERS,
+    finite: bool = False,
+) -> Any:
+    """Return the content of a text of JSON, which may come from anybody.
+
+    Args:
+        hook: makes something else of each object, as for ``json.loads``.
+        most: the largest number of characters.
+        finite: whether None stands for a number that JSON cannot hold, such as NaN or 1e999.
+
+    Raises:
+        DataError: it is not JSON, too long, or nested more deeply than any data are.
+    """
+    if len(text) > most:
+        raise DataError(f"{len(text):,} characters of JSON are too many; at most {most:,} are read")
+    try:
+        hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": lambda _: None} if finite else {}
+        tree = json.loads(text, object_hook=hook, **hooks)
+    except RecursionError:
+        raise DataError(f"JSON of more than {_MAX_JSON_DEPTH} levels is not read") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})") from error
+    except ValueError as error:  # of a number with thousands of digits
+        raise DataError(f"not JSON ({error})") from error
+    level = [tree] if text.count("[") + text.count("{") > _MAX_JSON_DEPTH else []
+    for _ in range(_MAX_JSON_DEPTH):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise DataError(f"JSON of more than {_MAX_JSON_DEPTH} levels is not read")
+    return tree
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def write_page(path: Path, content: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from drawn import drawn
 
 from openvse.datasets import open_corpus
-from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, read_lines
+from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, MAX_CAPTION_BYTES, read_lines
 from openvse.datasets.table import open_table, read_table
 from openvse.errors import DataError
 from tests.failures import Failures
@@ -328,3 +330,66 @@ def test_the_error_of_a_folder_names_its_table_and_the_columns(tmp_path, name):
         pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist([row]), tmp_path / name)
     with pytest.raises(DataError, match=rf"{name}.*file_name.*found: picture, words"):
         open_corpus(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_long_caption_is_read_and_one_that_is_too_long_is_refused(pets, suffix):
+    long = "word " * 40_000
+    rows = [{"image": "a.png", "caption": long}, {"image": "b.png", "caption": "a cat"}]
+    assert open_corpus(write(pets, suffix, rows)).captions == (long.strip(), "a cat")
+    rows[0]["caption"] = "x" * (MAX_CAPTION_BYTES + 1)
+    with pytest.raises(DataError, match=rf"pets{suffix}"):
+        open_corpus(write(pets, suffix, rows))
+
+
+@pytest.mark.parametrize("kind", ["text", "list"])
+def test_a_small_file_of_huge_cells_takes_no_memory(tmp_path, kind):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    huge = "a" * 4_000_000
+    cell = huge if kind == "text" else [huge]
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(
+        pa.table({"image": ["a.png"] * 50, "caption": [cell] * 50}),
+        path,
+        compression="zstd",
+        use_dictionary=True,
+    )
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"bomb\.parquet.*'caption'"):
+        open_table(path, require_images=False)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000  # of Python's own objects
+    assert pa.total_allocated_bytes() < 200_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 500 + "1" + "}" * 500, "9" * 5000, "{"])
+def test_json_that_no_data_hold_is_refused_with_its_line(tmp_path, text):
+    line = '{"file_name": "a.png", "captions": ' + text + "}"
+    (tmp_path / "metadata.jsonl").write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"metadata\.jsonl, line 1"):
+        open_corpus(tmp_path, require_images=False)
+
+
+def test_files_of_captions_that_lead_outside_are_refused(tmp_path):
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"file_name": "a.png", "captions": "a secret"}')
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").write_bytes(drawn(0))
+    for name in ("metadata.jsonl", "other.jsonl", "a.txt"):
+        link = tmp_path / "data" / name
+        link.symlink_to(secret)
+        with pytest.raises(DataError, match="outside"):
+            open_corpus(tmp_path / "data", allow_outside=True)
+        link.unlink()
+        shutil.copy(secret, link)
+        assert len(open_corpus(tmp_path / "data").captions) == 1  # a file of its own is read
+        link.unlink()
+
+
+def test_no_split_of_equal_files_says_why(tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(drawn(0))
+        (tmp_path / f"{number}.txt").write_text(f"number {number}")
+    with pytest.raises(DataError, match="6 image files are equal"):
+        open_corpus(tmp_path).split("validation")

@@ -337,3 +337,24 @@ def test_dates_of_users_are_read_or_named(model: ColourModel, album: Path, tmp_p
     assert found(out, "taken = 2024-05-01T10:00:00") == {"a.png", "d.png"}
     (problem,) = report.metadata_problems
     assert "2 value(s) of 'taken'" in problem and "1714550400" in problem
+
+
+def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
+    model: ColourModel, album: Path, tmp_path: Path
+):
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"file_name": "drawn.png", "title": "a secret"}\n')
+    (album / "metadata.jsonl").symlink_to(secret)
+    report = build_index(model, album, tmp_path / "index")
+    assert "drawn.png" not in said(tmp_path / "index") and len(report.metadata_problems) == 1
+    (album / "metadata.jsonl").unlink()
+    (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "height": 1e999, "rating": 3}\n')
+    build_index(model, album, tmp_path / "index")
+    assert said(tmp_path / "index")["drawn.png"]["height"] is None
+    assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
+
+
+def test_images_in_place_of_their_folder_are_named(model: ColourModel, album: Path, tmp_path: Path):
+    with pytest.raises(DataError, match="folder") as caught:
+        build_index(model, sorted(album.glob("*.jpg")), tmp_path / "index")
+    assert "UTF" not in str(caught.value)

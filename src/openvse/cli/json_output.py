@@ -9,6 +9,7 @@ import typer
 
 from openvse import __version__
 from openvse.cli.progress import voice
+from openvse.files import whole_characters
 
 SCHEMA = 1
 """Version of the document. It grows by one when a key changes its meaning or is removed, not when a key is added."""
@@ -28,5 +29,6 @@ def print_json(command: str, result: Mapping[str, object]) -> None:
         "warnings": voice.warnings,
         "result": result,
     }
-    # Pure ASCII passes through every terminal and pipe, even for names of files that are not UTF-8.
-    typer.echo(json.dumps(document, indent=2, allow_nan=False))
+    # Names of files that are not UTF-8 hold halves of characters, which strict readers of JSON refuse.
+    whole = json.loads(whole_characters(json.dumps(document, allow_nan=False, ensure_ascii=False)))
+    typer.echo(json.dumps(whole, indent=2))  # pure ASCII passes through every terminal and pipe

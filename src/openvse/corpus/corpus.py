@@ -81,7 +81,8 @@ class Corpus:
             DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
         labels = self.split_labels()
-        wanted, positions = split_positions(name, labels, of=self.name, unit="image")
+        drawn = () if any(self.splits) else self.image_paths
+        wanted, positions = split_positions(name, labels, of=self.name, unit="image", files=drawn)
         chosen = self.select(positions)
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
 

@@ -45,7 +45,7 @@ def is_split(name: str) -> bool:
 
 
 def split_positions(
-    name: str, labels: Sequence[str], *, of: str, unit: str
+    name: str, labels: Sequence[str], *, of: str, unit: str, files: Sequence[ImageFile] = ()
 ) -> tuple[str, Int[np.ndarray, "chosen"]]:
     """Return the canonical name of a split, and the positions of what is in it.
 
@@ -54,6 +54,7 @@ def split_positions(
         labels: the split of each item, "" for none.
         of: the name of the data in messages.
         unit: what the items are called in messages.
+        files: the files of the images, where the splits are drawn and equal files stay together.
 
     Raises:
         DataError: the name is unknown, or the split is empty; the message lists the splits.
@@ -62,7 +63,11 @@ def split_positions(
     positions = np.flatnonzero(known == wanted)
     if not len(positions):
         counts = ", ".join(f"{split or 'in no split'}: {(known == split).sum()}" for split in (*SPLITS, ""))
-        raise DataError(f"{of}: no {unit} is in split {name!r} ({counts}); name a split that has {unit}s")
+        equal = max(map(len, equal_content(files)), default=0)
+        why = f"; {equal:,} image files are equal, and equal files stay in one split" if equal > 1 else ""
+        raise DataError(
+            f"{of}: no {unit} is in split {name!r} ({counts}){why}; name a split that has {unit}s"
+        )
     return wanted, positions
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import is_split
-from openvse.datasets.layout import named_splits, with_folder_splits
+from openvse.datasets.layout import named_splits, refuse_outside_text, with_folder_splits
 from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.table import describe_other_tables, lone_tables, read_file
 from openvse.errors import DataError
@@ -74,6 +74,7 @@ def _first_metadata(folder: Path) -> Path | None:
 
 def _read(file: Path, root: Path, columns: Columns) -> Iterator[Record]:
     """Yield the records of one metadata file, with identifiers relative to the root."""
+    refuse_outside_text(root, file)
     folder = file.parent.relative_to(root)
     split = folder.name if is_split(folder.name) else ""
     for record in read_file(file, columns):
@@ -84,6 +85,8 @@ def _read(file: Path, root: Path, columns: Columns) -> Iterator[Record]:
 def _read_tables(root: Path, columns: Columns) -> list[Record]:
     """Return the records of the tables of a folder without metadata files."""
     files = lone_tables(root, columns)
+    for file in files:
+        refuse_outside_text(root, file)
     if not files:
         raise DataError(
             f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/, and no table of captions; "

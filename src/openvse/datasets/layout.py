@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +15,10 @@ from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
-from openvse.files import read_text
+from openvse.files import parse_json, read_text
 from openvse.media.names import escaped
 
+_MAX_PUBLISHED = 1 << 31
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
 OWN_DATA = frozenset({"csv", "folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
@@ -58,7 +58,9 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
         DataError: the file cannot be read, or has another format.
     """
     try:
-        yield json.loads(read_text(path), object_hook=hook)
+        yield parse_json(read_text(path), hook=hook, most=_MAX_PUBLISHED)
+    except DataError as error:
+        raise DataError(f"{path}: {error}; download it again") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
     except OSError as error:
@@ -172,6 +174,19 @@ def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
                 f"{escaped(folder)}: image {escaped(name)!r} is outside the folder, at {escaped(place)}; move it "
                 "inside, or allow it with --allow-outside (for train data.allow_outside=true)"
             )
+
+
+def refuse_outside_text(root: Path, file: Path) -> None:
+    """Refuse a file of captions inside a data set that is a link to a place outside, as it could show any text.
+
+    Raises:
+        DataError: the file is outside the folder of the data set; both places are named.
+    """
+    place = file.resolve()
+    if not place.is_relative_to(_base(root.resolve())):
+        raise DataError(
+            f"{escaped(root)}: {escaped(file)} is outside the folder, at {escaped(place)}; copy it into the folder"
+        )
 
 
 def _base(folder: Path) -> Path:

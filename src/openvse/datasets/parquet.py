@@ -17,13 +17,13 @@ from openvse.datasets.rows import (
     SPLIT_FIELD,
     USUAL,
     Columns,
-    read_captions,
-    read_id,
-    read_split,
+    check_size,
+    kind_of_value,
+    read_record,
 )
 from openvse.errors import BadImageError, DataError, OpenVSEError, install
 from openvse.media.listing import walk_files
-from openvse.media.packed import ImageFile, PackedFile
+from openvse.media.packed import PackedFile
 from openvse.media.problems import Problem
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
@@ -245,28 +245,51 @@ def _records(
     table, number = _opened(path), 0
     wanted = [each for each in dict.fromkeys((name, *captions, SPLIT_FIELD, columns.id)) if each]
     present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
+    image = (name or content).partition(".")[0]
     for part in range(table.num_parts):
         packed = content and not table.only_paths(part, content)
-        for row, entry in enumerate(table.rows(part, present)):
-            label = _inner(entry, name) or ""
-            if not isinstance(label, str):
-                raise DataError(f"{path}, row {number}: {name!r} must be a string")
+        cells = [_cells(path, column, table.column(part, column)) for column in present]
+        for row in range(table.num_rows(part)):
+            entry = {column.partition(".")[0]: each[row] for column, each in zip(present, cells, strict=True)}
+            label = entry[image] = entry.get(image) or ""
             try:
-                sentences, split = read_captions(entry, columns), read_split(entry)
-                image_id = read_id(entry, columns.id) if columns.id else label
+                if not isinstance(label, str):
+                    raise DataError(f"{name!r} is {kind_of_value(label)}: write a string")
+                place = TableCell(path, label or f"row {number}", part, row, content) if packed else None
+                yield read_record(
+                    entry, path.parent, columns, place=place or (None if label else path.parent)
+                )
             except DataError as error:
                 raise DataError(f"{path}, row {number}: {error}") from None
-            place: ImageFile = path.parent / label
-            if packed:
-                place = TableCell(path, label or f"row {number}", part, row, content)
-            yield Record(image_id, place, sentences, split)
             number += 1
 
 
-def _inner(entry: dict[str, Any], column: str) -> Any:
-    outer, _, inner = column.partition(".")
-    value = entry.get(outer)
-    return value.get(inner) if inner and isinstance(value, dict) else value
+def _cells(path: Path, column: str, values: Any) -> list[Any]:
+    """Return the cells of a column of texts; raise DataError before one that is too long becomes a text of Python."""
+    _check_lengths(path, column, values)
+    if _pyarrow().types.is_dictionary(values.type):  # equal texts are one text in memory
+        texts, places = values.dictionary.to_pylist(), values.indices.to_pylist()
+        return [None if place is None else texts[place] for place in places]
+    cells: list[Any] = values.to_pylist()
+    return cells
+
+
+def _check_lengths(path: Path, column: str, values: Any) -> None:
+    import pyarrow.compute
+
+    types, kind = _pyarrow().types, values.type
+    if types.is_dictionary(kind):
+        _check_lengths(path, column, values.dictionary)
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        _check_lengths(path, column, values.flatten())
+    elif types.is_struct(kind):
+        for each in values.flatten():
+            _check_lengths(path, column, each)
+    elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+        check_size(
+            f"{path}: a cell of column {column!r}",
+            pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0,
+        )
 
 
 class _ParquetTable:
@@ -275,17 +298,20 @@ class _ParquetTable:
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet
 
-        self._file = pyarrow.parquet.ParquetFile(path)
-        self._metadata = self._file.metadata
-        self.schema = self._file.schema_arrow
+        file = pyarrow.parquet.ParquetFile(path)
+        self._metadata = file.metadata
+        self.schema = file.schema_arrow
+        leaves = (file.schema.column(number) for number in range(len(file.schema)))
+        texts = [leaf.path for leaf in leaves if str(leaf.logical_type) == "String"]
+        # Texts that the file holds once stay once in memory, however many rows refer to them.
+        self._file = pyarrow.parquet.ParquetFile(path, read_dictionary=texts)
         self.num_parts = int(self._metadata.num_row_groups)
         sizes = (self._metadata.row_group(part).total_byte_size for part in range(self.num_parts))
         self.largest_part = max(sizes, default=0)  # bytes in memory
 
-    def rows(self, part: int, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the rows of a part with only these columns."""
-        rows: list[dict[str, Any]] = self._file.read_row_group(part, columns=list(columns)).to_pylist()
-        return rows
+    def num_rows(self, part: int) -> int:
+        """Return the number of rows of a part."""
+        return int(self._metadata.row_group(part).num_rows)
 
     def only_paths(self, part: int, column: str) -> bool:
         """Return whether a part has no bytes in its column of images, so that its paths name files."""
@@ -320,16 +346,9 @@ class _ArrowTable:
             self._parts = [file.get_batch(n) for n in range(file.num_record_batches)]
         self.num_parts = len(self._parts)
 
-    def rows(self, part: int, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the rows of a part with only these columns."""
-        cells = {column: self.column(part, column).to_pylist() for column in columns}
-        return [
-            {
-                column.partition(".")[0]: {column.partition(".")[2]: value} if "." in column else value
-                for column, value in zip(cells, row, strict=True)
-            }
-            for row in zip(*cells.values(), strict=True)
-        ]
+    def num_rows(self, part: int) -> int:
+        """Return the number of rows of a part."""
+        return int(self._parts[part].num_rows)
 
     def only_paths(self, part: int, column: str) -> bool:
         """Return whether a part has no bytes in its column of images, so that its paths name files."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +13,9 @@ from typing import Any, TypeVar
 from openvse.corpus.corpus import Record
 from openvse.corpus.splits import SPLITS, is_split
 from openvse.errors import DataError, TextError, nearest
-from openvse.files import read_text, split_lines
+from openvse.files import parse_json, read_text, split_lines
 from openvse.media.names import escaped
+from openvse.media.packed import ImageFile
 
 _PATHS = ("file_name", "image", "path", "video", "filepath", "filename", "file")
 IMAGE_FIELDS = (*_PATHS, "image_path", "image_name")
@@ -43,7 +43,9 @@ COMMENTS = ["image_name", "comment_number", "comment"]
 _logger = logging.getLogger(__name__)
 
 MAX_CAPTION_BYTES = 1 << 20
-"""The largest file of the captions of one image."""
+"""The largest size of the captions of one image."""
+
+_MAX_CELL = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,43 +97,54 @@ USUAL = Columns()
 """The columns by their usual names."""
 
 
-def read_record(entry: Any, folder: Path, columns: Columns = USUAL) -> Record:
+def read_record(
+    entry: Any, folder: Path, columns: Columns = USUAL, *, place: ImageFile | None = None
+) -> Record:
     """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
 
+    Every row of captions becomes a record in this way: of text, JSON, Parquet, Arrow and of an archive.
+
     Args:
-        entry: the content of a line of JSON.
+        entry: the content of a line of JSON, or the cells of a row by the names of their columns.
         folder: the folder that the path of the image is relative to.
         columns: the keys of image, captions and identifier.
+        place: the place of an image that the row holds itself; the entry may then name none.
 
     Raises:
         DataError: the entry is not an object, lacks the image, or a value has a wrong type; the key is named.
     """
-    name = columns.image_in(list(entry)) if isinstance(entry, Mapping) else None
-    if name is None:
-        image = (
-            f"keys {', '.join(map(str, entry)) or 'none'}" if isinstance(entry, Mapping) else _kind_of(entry)
-        )
-        raise DataError(
-            'write {"file_name": "a.jpg", "captions": ["a sentence", "another"]}; '
-            f"the image may also be called {columns.image or ', '.join(IMAGE_FIELDS[1:])} (found: {image})"
-        )
-    if not isinstance(entry[name], str) or not entry[name].strip():
-        raise DataError(f"{name!r} is {_kind_of(entry[name])}: write the path of an image, a string")
-    image_id = read_id(entry, columns.id) if columns.id else entry[name]
-    return Record(image_id, folder / entry[name], read_captions(entry, columns), read_split(entry))
+    if not isinstance(entry, Mapping):
+        raise DataError(_advice(columns, kind_of_value(entry)))
+    key = columns.image_in(list(entry))
+    name = entry[key] if key is not None else ""
+    if key is None and place is None:
+        raise DataError(_advice(columns, f"keys {', '.join(map(str, entry)) or 'none'}"))
+    if not isinstance(name, str) or not (name.strip() or place is not None):
+        raise DataError(f"{key!r} is {kind_of_value(name)}: write the path of an image, a string")
+    image_id = _id(entry, columns.id) if columns.id else name
+    return Record(image_id, place or folder / name, _all_captions(entry, columns), read_split(entry))
 
 
-def read_id(entry: Mapping[str, Any], key: str) -> str:
-    """Return the identifier in a field of an object; raise DataError if it is neither a string nor a whole number."""
+def _advice(columns: Columns, given: str) -> str:
+    return (
+        'write {"file_name": "a.jpg", "captions": ["a sentence", "another"]}; '
+        f"the image may also be called {columns.image or ', '.join(IMAGE_FIELDS[1:])} (found: {given})"
+    )
+
+
+def _id(entry: Mapping[str, Any], key: str) -> str:
     value = entry.get(key)
     if value == "" or isinstance(value, bool) or not isinstance(value, str | int):
-        raise DataError(f"{key!r} is {_kind_of(value)}: write an identifier, a string or a whole number")
+        raise DataError(f"{key!r} is {kind_of_value(value)}: write an identifier, a string or a whole number")
     return str(value)
 
 
-def read_captions(entry: Mapping[str, Any], columns: Columns = USUAL) -> list[str]:
-    """Return the captions of an object; raise DataError if they are neither a string nor a list of strings."""
-    return [caption for key in columns.captions_in(entry) for caption in _captions(key, entry[key])]
+def _all_captions(entry: Mapping[str, Any], columns: Columns) -> list[str]:
+    """Return the captions of an object; of several fields of captions, some may be empty."""
+    keys = columns.captions_in(entry)
+    captions = [caption for key in keys for caption in _captions(key, entry[key])]
+    check_size("its captions", sum(map(len, captions)))
+    return [*filter(None, captions)] if len(keys) > 1 else captions
 
 
 def caption_fields(fields: Iterable[str]) -> list[str]:
@@ -145,12 +158,12 @@ def _captions(key: str, value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "raw" in value):
-        raise DataError(f"{key!r} is {_kind_of(value)}: write a string or a list of strings")
+        raise DataError(f"{key!r} is {kind_of_value(value)}: write a string or a list of strings")
     captions = []
     for number, each in enumerate(value if isinstance(value, list) else [value], start=1):
         caption = each.get("raw") if isinstance(each, Mapping) else each  # Karpathy's objects have tokens too
         if not isinstance(caption, str):
-            raise DataError(f"{key!r} holds {_kind_of(each)} at place {number}: write only strings")
+            raise DataError(f"{key!r} holds {kind_of_value(each)} at place {number}: write only strings")
         captions.append(caption)
     return captions
 
@@ -161,9 +174,11 @@ def read_split(entry: Mapping[str, Any]) -> str:
     if split is None or split == "":
         return ""
     if not isinstance(split, str):
-        raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: write one of {', '.join(SPLITS)}")
+        raise DataError(f"{SPLIT_FIELD!r} is {kind_of_value(split)}: write one of {', '.join(SPLITS)}")
     if not is_split(split):
-        raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
+        raise DataError(
+            f"{SPLIT_FIELD!r} is {kind_of_value(split)}: use one of {', '.join(SPLITS)} (or dev, val)"
+        )
     return split
 
 
@@ -173,7 +188,7 @@ def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:
     return next((name for name in allowed if name in known), None)
 
 
-def _kind_of(value: Any) -> str:
+def kind_of_value(value: Any) -> str:
     """Return the kind of a value for a message, with the value if it is short."""
     match value:
         case None:
@@ -238,7 +253,7 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
 
 
 def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
-    """Yield what ``read`` makes of the JSON on each line of a file; empty lines are skipped.
+    """Yield what ``read`` makes of the JSON on each line of a file (see ``parse_json``); empty lines are skipped.
 
     Raises:
         DataError: a line is not JSON, or ``read`` refuses it; file and line are named.
@@ -247,11 +262,7 @@ def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT
         if not line.strip():
             continue
         try:
-            entry = read(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
-            ) from error
+            entry = read(parse_json(line))
         except DataError as error:
             raise DataError(f"{file}, line {number}: {error}") from None
         yield entry
@@ -325,14 +336,15 @@ def field_names(file: Path) -> list[str]:
     try:
         if file.suffix.lower() != ".jsonl":
             return [name.strip().lower() for name in next(_reader(lines), [])]
-        entry = json.loads(next(filter(str.strip, lines), "{}"))
-    except (csv.Error, json.JSONDecodeError):
+        entry = parse_json(next(filter(str.strip, lines), "{}"))
+    except (csv.Error, DataError):
         return []
     return list(entry) if isinstance(entry, dict) else []
 
 
 def _reader(lines: Sequence[str]) -> Any:
     delimiter = max(_DELIMITERS, key=lines[0].count) if lines else ","
+    csv.field_size_limit(_MAX_CELL)
     return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
 
 

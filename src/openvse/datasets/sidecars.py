@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.layout import with_folder_splits
+from openvse.datasets.layout import refuse_outside_text, with_folder_splits
 from openvse.datasets.rows import check_size, read_lines
 from openvse.errors import DataError
 from openvse.media.listing import list_media, walk_files
@@ -32,11 +32,12 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
         root: the folder; image identifiers are paths relative to it.
 
     Raises:
-        DataError: no image has a text file, one is not UTF-8 or not a caption, or see ``build_corpus``.
+        DataError: no image has a text file, one is not UTF-8, not a caption or a link to a
+            place outside the folder, or see ``build_corpus``.
     """
     listing = list_media(root, videos=True)
     sidecars = find_files(path.with_suffix(end) for path in listing.paths for end in SIDECAR_SUFFIXES)
-    captions = {path: _read(_sidecar(path, sidecars.files)) for path in listing.paths}
+    captions = {path: _read(root, _sidecar(path, sidecars.files)) for path in listing.paths}
     if all(lines is None for lines in captions.values()):
         raise DataError(
             f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line); write them"
@@ -70,10 +71,12 @@ def detect_sidecars(root: Path) -> bool:
     return bool(find_files(path.with_suffix(end) for path in media for end in SIDECAR_SUFFIXES).files)
 
 
-def _read(path: Path | None) -> Sequence[str] | None:
+def _read(root: Path, path: Path | None) -> Sequence[str] | None:
     """Return the captions in a text file, one per line, or None without a file."""
     if path is None:
         return None
+    if path.is_symlink() or path.parent.is_symlink():
+        refuse_outside_text(root, path)
     check_size(path, path.stat().st_size)
     return [line.strip() for line in read_lines(path) if line.strip()]
 

@@ -14,11 +14,9 @@ from openvse.datasets.rows import (
     USUAL,
     Columns,
     field_names,
-    read_id,
     read_objects,
     read_record,
     read_rows,
-    read_split,
 )
 from openvse.errors import DataError
 
@@ -68,22 +66,12 @@ def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
     if names and (lacking := columns.lacking(names)):
         raise DataError(f"{path}: {lacking}")
     image = columns.image_in(names) or ""
-    wanted = ([image], [columns.id or image], *([name] for name in columns.captions_in(names)))
-    for line, (name, identifier, *captions, split) in read_rows(
-        path, wanted, (SPLIT_FIELD,), unread=COMMENTS
-    ):
+    wanted = list(dict.fromkeys(filter(None, (image, columns.id, *columns.captions_in(names)))))
+    for line, cells in read_rows(path, [[name] for name in wanted], (SPLIT_FIELD,), unread=COMMENTS):
         try:
-            image_id = read_id({columns.id: identifier}, columns.id) if columns.id else name
-            row_split = read_split({SPLIT_FIELD: split})
+            yield read_record(dict(zip((*wanted, SPLIT_FIELD), cells, strict=True)), path.parent, columns)
         except DataError as error:
             raise DataError(f"{path}, line {line}: {error}") from None
-        # Of several columns of captions, some may be empty.
-        yield Record(
-            image_id,
-            path.parent / name,
-            [*filter(None, captions)] if len(captions) > 1 else captions,
-            row_split,
-        )
 
 
 def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,9 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import check_size, read_captions, read_split
+from openvse.datasets.rows import check_size, read_record
 from openvse.errors import DataError, TextError, decoded
+from openvse.files import parse_json
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
@@ -201,15 +201,11 @@ def _read_text(
         if ending != "json":
             item.captions = [line.strip() for line in text.split("\n") if line.strip()]
             return
-        entry = json.loads(text)
-        if not isinstance(entry, dict):
-            raise DataError('not an object; write {"caption": "a sentence"}')
-        captions, item.split = read_captions(entry), read_split(entry)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON ({error.msg}); write an object") from error
+        record = read_record(parse_json(text), path.parent, place=path)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     except TextError as error:
         raise DataError(str(error)) from error
+    item.split = record.split
     if item.captions is None:
-        item.captions = captions
+        item.captions = list(record.captions)

@@ -17,14 +17,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
-from openvse.errors import DataError, TextError
-from openvse.files import read_lines, whole_characters
+from openvse.errors import DataError, TextError, decoded
+from openvse.files import parse_json, read_lines, whole_characters
 from openvse.index.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.index.manifest import Held, Item
 from openvse.media.headers import read_header
 from openvse.media.listing import LeftOut, Listing, list_folders, rules_of
 from openvse.media.matching import find_files
-from openvse.media.names import escaped, is_video_name
+from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
@@ -147,6 +147,8 @@ def list_sentences(root: Root) -> RootListing:
     file = Path(root.path)
     if not file.is_file():
         return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")
+    if is_image(file.name) or is_video_name(file.name):
+        raise DataError(f"{escaped(file)} is an image or clip: index its folder, {escaped(file.parent)}")
     try:
         lines = read_lines(file)
     except TextError as error:
@@ -403,6 +405,10 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
         else:
             bad.append(f"line {number}")
     files, problems = _files_of(folder, joined, listing)
+    if not (folder / METADATA).resolve().is_relative_to(folder.resolve()):
+        problems.append(
+            "it leads to a file outside the folder, and is not read: copy the file into the folder"
+        )
     if bad:
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
     lines: dict[str, dict[str, object]] = {}
@@ -527,15 +533,20 @@ def _metadata_setting(root: int) -> str:
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the number and the object of each line; an empty object for a line that is none."""
+    """Yield the number and the object of each line; an empty object for a line that is none.
+
+    A link to a place outside the folder is not read, as it could show any text to whoever sees the index.
+    """
+    if not file.resolve().is_relative_to(file.parent.resolve()):
+        return
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
                 try:
-                    entry = json.loads(line, parse_constant=lambda _: None)
-                except (ValueError, RecursionError):
+                    entry = parse_json(decoded(line, file), finite=True)
+                except (DataError, TextError):
                     entry = None
                 yield number, entry if isinstance(entry, dict) else {}
     except OSError:
