@@ -20,7 +20,7 @@ from openvse.index.embedding import (
     StoredEmbedder,
     embeds_gaussians,
 )
-from openvse.index.maintenance import damaged_items, read_headers, rewrite, unused_rows
+from openvse.index.maintenance import damaged_items, read_headers, recoloured_items, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.index.scanning import (
     FOLLOW_LINKS,
@@ -45,7 +45,7 @@ _NOT_INDEXABLE = (
     "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
     "with those of a sentence are the scores; score images and sentences with model.score instead"
 )
-_IGNORE = "ignore"
+_IGNORE, _COLOURS = "ignore", "colours"
 _SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
 _LOOKED_AT = 1000  # items of a folder that is gone, which are looked for in another one
@@ -66,7 +66,7 @@ class IndexReport:
         removed: the number of items that are no longer there, and were removed.
         unreached: roots and folders that could not be looked at, with the reason; their items stay.
         compacted: the number of rows that no item needed any more, and that were removed from the files.
-        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder.
+        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder, or was embedded anew.
         holds: the kind of the items.
         segments: the number of items that are segments of clips.
         engine: the engine that the index has; see ``IndexManifest``.
@@ -341,20 +341,28 @@ class _Run:
         listings = self._listings(settings, seconds)
         _check_present(listings, self._asked.given, current)
         with self._writer(anew=anew) as writer:
-            changes, damaged = Changes(), set[str]()
+            changes, damaged, recoloured = Changes(), set[str](), set[str]()
             before = writer.written
+            is_stale = self._holds == "images" and _remembered(before, _COLOURS) != "sRGB"
             if before is not None:
-                damaged = damaged_items(before, check=self._asked.check)
+                recoloured = recoloured_items(before) if is_stale else set()
+                damaged = damaged_items(before, check=self._asked.check) | recoloured
             database = None if before is None else before.database
             for listing in listings:
                 compare(listing, database, damaged, changes, writer.first_unfinished, seconds)
             for name, value in settings.items():
                 if value != _remembered(before, name):
                     writer.note(name, value)  # with the first items, for the next run after a kill
+            if is_stale:
+                writer.at_the_end(lambda database: database.set(_COLOURS, "sRGB"))
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
             problems = self._note_what_is_said(writer, changes, listings)
+            if recoloured:
+                problems.append(
+                    f"{len(recoloured):,} images have a colour profile: they were embedded anew, in sRGB"
+                )
             writer.finish()
             if writer.written is not None:
                 read_headers(writer.written, [listing.root for listing in listings if not listing.missing])
