@@ -1,5 +1,6 @@
 """Words and looks together: what finds an item by its name or by what is said of it, and how the rankings join."""
 
+# ruff: noqa: RUF001
 from __future__ import annotations
 
 import json
@@ -17,7 +18,7 @@ from openvse.errors import DataError
 from openvse.index import Index, build_index, remove_items
 from openvse.index.database import Database, Entry, Root
 from openvse.index.manifest import Item
-from openvse.index.words import REMOVE
+from openvse.index.words import REMOVE, query_words
 from openvse.index.writer import IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval import HitReranker
@@ -228,6 +229,55 @@ def test_so_many_items_with_words_are_kept_and_the_best_among_them() -> None:
     rare, common = np.array([MOST + 7, MOST + 9]), np.arange(MOST + 10)
     said = WordHits.of({"common": common, "rare": rare}, MOST + 10, MOST + 10)
     assert len(said) == MOST and said.positions[:3].tolist() == [MOST + 7, MOST + 9, 0]
+
+
+SPELLED = {  # of an item, and queries that find it alone
+    "किताब": ("किताब",),
+    "कातिब": ("कातिब",),
+    "मेला": ("मेला",),
+    "माला": ("माला",),
+    "বই": ("বই",),
+    "தமிழ்": ("தமிழ்",),
+    "สวัสดี": ("สวัสดี",),
+    "שָׁלוֹם": ("שלום", "שָׁלוֹם"),
+    "كِتَاب": ("كتاب", "كتـــاب"),
+    "می\u200cخواهم": ("میخواهم", "می\u200cخواهم"),
+    "ＩＭＧ９０４１": ("IMG9041", "img_9041"),
+    "ﾃﾚﾋﾞ": ("テレビ",),
+    "soft\u00adhyphen": ("softhyphen", "SOFTHYPHEN"),
+    "ılıca": ("ilica", "ILICA", "ılıca"),
+    "İzmir": ("izmir", "IZMIR", "İZMİR"),
+    "I\u0307stanbul": ("istanbul",),
+    "beach,sunset": ("beach", "sunset", "sunset/beach", "beach;sunset"),
+    "❤️ heart": ("heart", "❤️heart"),
+    "well-known": ("well-known", "well known", "known"),
+}
+
+
+def test_marks_belong_to_their_word_and_forms_of_letters_are_one(tmp_path: Path) -> None:
+    with IndexWriter(tmp_path, model="colours-1", roots=[Root(0, "/photos", "")]) as writer:
+        names = [f"p{number}.png" for number in range(len(SPELLED))]
+        vectors = Painter().encode_text(["red"] * len(names)).vectors.numpy()
+        writer.append([Entry(Item(name, 0, 1)) for name in names], vectors)
+        items = [(json.dumps({"caption": text}), "{}", key) for key, text in enumerate(SPELLED, start=1)]
+        writer.at_the_end(lambda database: database.describe(items))
+    engine = SearchEngine(Painter(), Index.open(tmp_path))
+    for name, (text, queries) in zip(names, SPELLED.items(), strict=True):
+        for query in queries:
+            assert words(tmp_path, query) == [name], (text, query)
+        where = (f'caption contains "{queries[0]}"',)
+        looked_up = engine.answer("red", Page(50, where=where, only="looks"))[0].hits
+        assert name in [hit.id for hit in looked_up] or "/" in queries[0] or "-" in text, (text, where)
+    assert words(tmp_path, "known-well") == []
+
+
+def test_a_word_counts_once_and_is_shown_without_signs() -> None:
+    assert query_words("black cat, white cat; (Cat!) dog/cat") == {
+        "black": ["black"],
+        "cat": ["cat"],
+        "white": ["white"],
+        "dog": ["dog"],
+    }
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,8 @@ class Condition:
             known), ``near`` (where it was taken), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of
             the metadata; ``meta.date`` is a key of the metadata that is called ``date``.
         operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
-            ignores case. Accents are the same in one character or two, in keys, values and paths (Unicode's NFC).
+            finds a part of a text without regard to case and accents, as words do (``index.words.folded``). Otherwise
+            accents are the same in one character or two, in keys, values and paths (Unicode's NFC).
         value: what to compare with; a list in the metadata fits if one of its values does.
 
     Examples:
@@ -106,8 +107,8 @@ class Condition:
 
     def _on_text(self, column: str, is_clip: str = "0") -> tuple[str, list[object]]:
         """Return the condition on a text; ``is_clip`` is SQL that says whether only the file of a segment counts."""
-        folded = self.operator == "contains"
-        text, value = _plain(column, is_clip, folded=folded), [plain_text(self.value, folded=folded)]
+        loosely = self.operator == "contains"
+        text, value = _plain(column, is_clip, loosely=loosely), [plain_text(self.value, loosely=loosely)]
         match self.operator:
             case "~":
                 return f"{text} GLOB CAST(? AS TEXT)", [*value]
@@ -236,11 +237,11 @@ def _nearest_keys(key: str, keys: Sequence[str]) -> str:
     return f"there are {', '.join(map(escaped, there[:_KEYS_TOLD]))}{more}"
 
 
-def _plain(column: str, is_clip: str, *, folded: bool) -> str:
+def _plain(column: str, is_clip: str, *, loosely: bool) -> str:
     """Return the SQL of a text to compare: ASCII needs no function of Python, which takes ten times as long."""
     is_ascii = f"NOT ({is_clip}) AND length({column}) = length(CAST({column} AS BLOB))"
-    itself = f"lower({column})" if folded else column
-    other = f"plain_text(CAST({column} AS BLOB), {int(folded)}, {is_clip})"
+    itself = f"lower({column})" if loosely else column
+    other = f"plain_text(CAST({column} AS BLOB), {int(loosely)}, {is_clip})"
     return f"CASE WHEN {is_ascii} THEN {itself} ELSE CAST({other} AS TEXT) END"
 
 

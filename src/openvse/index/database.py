@@ -18,9 +18,8 @@ from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
 from openvse.index.manifest import Item, damaged
-from openvse.index.words import FILL, LAST, MOST_WORDS, REMOVE, SCHEMA, VERSION, line_of, words_of
+from openvse.index.words import FILL, LAST, MOST_WORDS, REMOVE, SCHEMA, VERSION, folded, line_of, words_of
 from openvse.media.matching import composed
-from openvse.media.matching import folded as case_folded
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
@@ -482,30 +481,30 @@ def metres_between(
     return 2 * _EARTH_M * math.asin(min(1.0, math.sqrt(half)))
 
 
-def plain_text(text: str, *, folded: bool) -> bytes:
+def plain_text(text: str, *, loosely: bool) -> bytes:
     """Return the bytes of a text for comparisons, in Unicode's NFC: accents are the same in one character or two.
 
     Args:
-        folded: whether upper and lower case, and other forms of a letter, are the same (Unicode's case folding).
+        loosely: whether the text is folded as words are (``index.words.folded``).
     """
-    return encode_id(case_folded(text) if folded else composed(text))
+    return encode_id(folded(text) if loosely else composed(text))
 
 
-def _plain_text(stored: bytes | None, folded: int, is_clip: int) -> bytes | None:
+def _plain_text(stored: bytes | None, loosely: int, is_clip: int) -> bytes | None:
     """Return a text for comparisons; of a segment of a clip, its file."""
     if stored is None:
         return None
     text = decode_id(stored)
-    return plain_text(file_of(text) if is_clip else text, folded=bool(folded))
+    return plain_text(file_of(text) if is_clip else text, loosely=bool(loosely))
 
 
 def _values_of(metadata: str | None, key: bytes) -> str | None:
     """Return the values that metadata have under a key, as a list of JSON; None where there are none."""
     if metadata is None:
         return None
-    wanted = plain_text(decode_id(key), folded=False)
+    wanted = plain_text(decode_id(key), loosely=False)
     for name, value in json.loads(metadata).items():
-        if plain_text(name, folded=False) == wanted:
+        if plain_text(name, loosely=False) == wanted:
             return json.dumps(value if isinstance(value, list | dict) else [value])
     return None
 

@@ -2,8 +2,8 @@
 
 New items are added at the end of a transaction, and triggers follow changes of the others. So that the table stays
 small, it holds neither texts (``content=''``) nor the places of words in them (``detail=none``). Words are folded
-(case, accents), and split between letters and digits and around the characters of Chinese and Japanese, which are
-written without spaces.
+(``folded``), and split between letters and digits and around the characters of Chinese and Japanese, which are written
+without spaces. Combining marks are part of their word.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from openvse.media.matching import composed, folded
 from openvse.media.segments import file_of
 
 TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
@@ -63,11 +62,19 @@ REMOVE = (
 """Statements that remove a table of another version."""
 
 _EAST_ASIAN = "[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-_PART = re.compile(rf"{_EAST_ASIAN}|\d+|(?:(?!{_EAST_ASIAN})[^\W\d_])+")
-_ACCENTS = re.compile("[\u0300-\u036f]")
-_STROKES = {
-    ord(one): other for one, other in zip("łøđæœ", ("l", "o", "d", "ae", "oe"), strict=True)
-}  # no accents
+_MARK = "\ufdd0"  # stands for any combining mark, as patterns have no class for these
+_LETTER = rf"(?!{_EAST_ASIAN})[^\W\d_]"
+_PART = re.compile(rf"{_EAST_ASIAN}|\d+|{_LETTER}(?:{_LETTER}|{_MARK})*")
+_BETWEEN_WORDS = re.compile('[\\s",;/|\\\\\u060c\u3001\u3002\uff0c]+')
+_LEFT_OUT = re.compile(
+    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"  # accents
+    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"  # points of Hebrew
+    "\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed"  # of Arabic
+    "\ufe00-\ufe0f\U000e0100-\U000e01ef"  # variation selectors
+    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200c-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0001\U000e0020-\U000e007f]"  # these and the line before are characters of format
+)
+_LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "æ": "ae", "œ": "oe", "\u0131": "i", "\u200b": " "})
 _FUNCTION_WORDS = re.compile(  # of English, German, French, Italian and Spanish
     "a|an|and|are|as|at|by|for|from|in|is|it|its|of|on|or|the|their|to|with|am|auf|das|dem|den|der|die|ein|eine|im|mit|"
     "und|von|zu|au|aux|avec|dans|de|des|du|en|et|la|le|les|sur|un|une|con|da|del|di|e|el|il|las|lo|los|una|y"
@@ -91,27 +98,48 @@ def line_of(parts: Sequence[str]) -> str:
     return f" {' '.join(parts)} "
 
 
-def query_words(text: str) -> dict[str, list[str]]:
-    """Return the words of a query, each with its parts; function words only if there are no others.
+def folded(text: str) -> str:
+    """Return a text without case, accents, vowel points, other forms of letters and invisible characters.
 
     Examples:
-        >>> query_words('IMG_2041 "dog & Zoë')
-        {'IMG_2041': ['img', '2041'], 'dog': ['dog'], 'Zoë': ['zoe']}
+        >>> [folded(text) for text in ("İZMİR", "Straße", "Łódź", "ＩＭＧ", "soft\u00adhyphen", "شَمْس")]
+        ['izmir', 'strasse', 'lodz', 'img', 'softhyphen', 'شمس']
+    """
+    if text.isascii():
+        return text.lower()
+    plain = unicodedata.normalize("NFKD", text).casefold().translate(_LETTERS)
+    return unicodedata.normalize("NFC", _LEFT_OUT.sub("", unicodedata.normalize("NFD", plain)))
+
+
+def query_words(text: str) -> dict[str, list[str]]:
+    """Return the words of a query once, each with its parts; function words only if there are no others.
+
+    Examples:
+        >>> query_words('IMG_2041 "dog & Zoë, dog/cat')
+        {'IMG_2041': ['img', '2041'], 'dog': ['dog'], 'Zoë': ['zoe'], 'cat': ['cat']}
         >>> query_words("The boat"), query_words("The The")
         ({'boat': ['boat']}, {'The': ['the']})
     """
-    parts = {word: pieces for word in text.replace('"', " ").split() if (pieces := _parts(word))}
-    telling = {
-        word: pieces for word, pieces in parts.items() if not _FUNCTION_WORDS.fullmatch(" ".join(pieces))
-    }
-    return dict(islice((telling or parts).items(), MOST_WORDS))
+    words: dict[str, str] = {}
+    for word in filter(None, map(_bare, _BETWEEN_WORDS.split(text))):
+        if parts := _parts(word):
+            words.setdefault(" ".join(parts), word)
+    telling = {key: word for key, word in words.items() if not _FUNCTION_WORDS.fullmatch(key)}
+    return {word: key.split() for key, word in islice((telling or words).items(), MOST_WORDS)}
+
+
+def _bare(word: str) -> str:
+    """Return a word without signs around it."""
+    places = [place for place, each in enumerate(word) if unicodedata.category(each)[0] in "LMN"]
+    return word[places[0] : places[-1] + 1] if places else ""
 
 
 def _parts(text: str) -> list[str]:
-    plain = folded(text).translate(_STROKES)
-    if not plain.isascii():
-        plain = composed(_ACCENTS.sub("", unicodedata.normalize("NFD", plain)))
-    return _PART.findall(plain)
+    plain = folded(text)
+    if plain.isascii():
+        return _PART.findall(plain)
+    marked = "".join(_MARK if unicodedata.category(each)[0] == "M" else each for each in plain)
+    return [plain[match.start() : match.end()] for match in _PART.finditer(marked)]
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -16,7 +16,7 @@ def composed(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def folded(name: str) -> str:
+def _caseless(name: str) -> str:
     """Return a name in which composition and case do not matter."""
     return composed(composed(name).casefold())
 
@@ -76,7 +76,7 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
         same = find(path, composed)
         if len(same) == 1:
             files[path] = same[0]
-        elif alike := find(path, folded):
+        elif alike := find(path, _caseless):
             near[path] = tuple(alike)
             for file in alike:
                 loose[file].append(path)
