@@ -87,7 +87,7 @@ def train(run: Path, way: str, share: float, seed: int, questions: Path, grids: 
 def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids: Path) -> tuple[object, ...]:
     """Read the test once, and return the row of a run."""
     features = ["--features", str(grids)] * (GRIDS in WAYS[way])
-    words = [str(run / "best"), f"question_folder:{questions}", "--allow-outside", *features]
+    words = [str(run / "best"), "--on", f"question_folder:{questions}", "--allow-outside", *features]
     said = openvse("evaluate", *words, "--json", "-q")
     scores = json.loads(said)["result"]["report"]["scores"]
     test = [scores["accuracy"], *(scores[f"accuracy_{kind}"] for kind in ("object", "color", "number"))]

@@ -82,7 +82,7 @@ def _measure(corpus: Corpus, case: Case, place: Path, options: argparse.Namespac
     openvse(*train, "training.threads=1", "--out", str(place / "run"))
     minutes = (time.perf_counter() - started) / 60
     stored = ["--features", str(options.store.resolve())] if options.store else []
-    openvse("evaluate", str(place / "run/best"), str(folder), *stored, "--out", str(place / "test"))
+    openvse("evaluate", str(place / "run/best"), "--on", str(folder), *stored, "--out", str(place / "test"))
     report = json.loads((place / "test/report.json").read_text())
     recall = report["metrics"]
     validation = max(validations(place / "run").values())

@@ -193,7 +193,7 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
     grids = [] if tuned else ["--features", str(options.grids)]
     texts = ["--text-features", str(options.blocks if tuned else options.texts)]
     said = openvse(
-        "evaluate", str(run / "best"), f"flickr8k:{options.flickr8k}", *grids, *texts, "--json", "-q"
+        "evaluate", str(run / "best"), "--on", f"flickr8k:{options.flickr8k}", *grids, *texts, "--json", "-q"
     )
     test = json.loads(said)["result"]["report"]["metrics"]
     known = {(row["way"], row["images"], row["seed"]): row for row in read_rows(options.out / ROWS)}

@@ -15,7 +15,7 @@ from typer.main import get_command
 from openvse.cli.program import app
 
 SOURCE = Path(__file__).parent.parent / "src"
-MOST_LINES, MOST_FILES, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800, 450, 356, 21
+MOST_LINES, MOST_FILES, MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800, 450, 30, 330, 21
 
 
 @cache
@@ -108,3 +108,10 @@ def test_the_command_line_has_a_bounded_number_of_parameters(name: str, most: in
 
     whole = get_command(app)
     assert count(whole.commands[name] if name else whole) <= most  # type: ignore[attr-defined]
+
+
+def test_the_command_line_has_a_bounded_number_of_commands() -> None:
+    def count(command: object) -> int:
+        return sum(map(count, below.values())) if (below := getattr(command, "commands", {})) else 1
+
+    assert count(get_command(app)) <= MOST_COMMANDS

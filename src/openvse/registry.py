@@ -66,7 +66,7 @@ class Registry(Generic[PartT]):
         listed_by: the command that lists all parts.
     """
 
-    listed_by: ClassVar[str] = "openvse parts"
+    listed_by: ClassVar[str] = "openvse list parts"
 
     def __init__(
         self,

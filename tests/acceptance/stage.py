@@ -202,10 +202,8 @@ class Stage:
         return self.openvse("search", self.run / "best", self.index, *words)
 
     def check(self, folder: Path) -> Answer:
-        """Run ``data check`` on a folder, by the words that this version takes."""
-        answer = self.openvse("data", "check", folder)
-        wants_root = answer.code == 2 and "--root" in answer.err
-        return self.openvse("data", "check", "folder", "--root", folder) if wants_root else answer
+        """Run ``data check`` on a folder."""
+        return self.openvse("data", "check", folder)
 
     def openvse(
         self, *words: object, most_bytes: int | None = None, env: dict[str, str] | None = None

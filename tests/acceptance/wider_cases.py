@@ -81,7 +81,9 @@ def captions_in_evaluation(stage: Stage) -> Outcome:
     folder = stage.copy(stage.album, "same_sentence")
     changed = [{**entry, "captions": ["A thing. ", *entry["captions"][1:]]} for entry in stage.entries]
     (folder / "metadata.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in changed))
-    answer = stage.openvse("evaluate", stage.run / "best", folder, "--out", stage.place / "same_report")
+    answer = stage.openvse(
+        "evaluate", stage.run / "best", "--on", folder, "--out", stage.place / "same_report"
+    )
     found = answer.told("identical captions")
     return found if found.good or answer.code else Outcome(False, "wrong for each other, and nothing said")
 
@@ -96,7 +98,9 @@ def json_of(stage: Stage, *words: object) -> Outcome:
 
 
 def json_of_evaluate(stage: Stage) -> Outcome:
-    return json_of(stage, "evaluate", stage.run / "best", stage.album, "--out", stage.place / "json_report")
+    return json_of(
+        stage, "evaluate", stage.run / "best", "--on", stage.album, "--out", stage.place / "json_report"
+    )
 
 
 def json_of_index(stage: Stage) -> Outcome:

@@ -84,7 +84,7 @@ def test_a_fault_is_where_the_recipe_has_it() -> None:
         (
             {"imge_size": 3},
             r"^recipe: unknown key image\.encoder\.imge_size; did you mean 'image_size'\? "
-            r"\('openvse parts efficientnet_lite0' lists all 9\)$",
+            r"\('openvse list parts efficientnet_lite0' lists all 9\)$",
         ),
         ({"size_augmentatio": "grid"}, r"image\.encoder\.size_augmentatio; did you mean 'size_augmentation'"),
         ({"embed_dim_": 3}, r"unknown key image\.encoder\.embed_dim_"),

@@ -75,7 +75,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
 def test_evaluate_reports_and_writes_predictions(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "report"
     result = invoke(
-        "evaluate", answered / "run" / "best", f"question_folder:{answered / 'data'}", "--out", out
+        "evaluate", answered / "run" / "best", "--on", f"question_folder:{answered / 'data'}", "--out", out
     )
     assert result.exit_code == 0, result.output
     assert "most frequent answer" in result.stdout and "exact match" in result.stdout
@@ -89,9 +89,16 @@ def test_evaluate_reports_and_writes_predictions(answered: Path, invoke: Invoke,
 
 def test_stored_features_give_the_same(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
     data, model = f"question_folder:{answered / 'data'}", answered / "run" / "best"
-    invoke("evaluate", model, data, "--out", tmp_path / "images")
+    invoke("evaluate", model, "--on", data, "--out", tmp_path / "images")
     result = invoke(
-        "evaluate", model, data, "--features", answered / "run" / "features", "--out", tmp_path / "store"
+        "evaluate",
+        model,
+        "--on",
+        data,
+        "--features",
+        answered / "run" / "features",
+        "--out",
+        tmp_path / "store",
     )
     assert result.exit_code == 0, result.output
     images, store = (
@@ -105,7 +112,9 @@ def test_questions_without_answers_are_answered(answered: Path, invoke: Invoke, 
     asked = {"file_name": "a.png", "question": "what colour is it", "question_id": "17", "split": "test"}
     (tmp_path / "metadata.jsonl").write_text(json.dumps(asked) + "\n")
     out = tmp_path / "out"
-    result = invoke("evaluate", answered / "run" / "best", f"question_folder:{tmp_path}", "--out", out)
+    result = invoke(
+        "evaluate", answered / "run" / "best", "--on", f"question_folder:{tmp_path}", "--out", out
+    )
     assert result.exit_code == 0, result.output
     assert "there are no answers to compare with" in result.stderr
     (entry,) = json.loads((out / "predictions.json").read_text())
@@ -151,10 +160,10 @@ def test_what_does_not_go_together(
     )
     assert "needs a model that compares" in refused("search", answers, trained / "index", "a dog")
     assert "needs a model that answers questions" in refused("ask", ranks, photo, "what is it")
-    assert "for different tasks (vqa, retrieval)" in refused("evaluate", answers, ranks, data)
-    assert "for different tasks (retrieval, vqa)" in refused("evaluate", ranks, answers, data)
-    assert "--folds and --query-bank are for retrieval" in refused("evaluate", answers, data, "--folds", 5)
-    assert "give it once" in refused("evaluate", answers, data, "--features", "a", "--features", "b")
+    assert "for different tasks (vqa, retrieval)" in refused("evaluate", answers, ranks, "--on", data)
+    assert "for different tasks (retrieval, vqa)" in refused("evaluate", ranks, answers, "--on", data)
+    assert "are for retrieval" in refused("evaluate", answers, "--on", data, "--folds", 5)
+    assert "give it once" in refused("evaluate", answers, "--on", data, "--features", "a", "--features", "b")
     assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
     assert "it is not an image" in refused("ask", answers, answered / "data" / "14.png", "what is it")
     assert "every question is empty" in refused("ask", answers, photo, " ")
@@ -168,6 +177,7 @@ def test_exchanged_images_are_a_control(answered: Path, invoke: Invoke, tmp_path
     words = [
         "evaluate",
         answered / "run" / "best",
+        "--on",
         f"question_folder:{answered / 'data'}",
         "--split",
         "train",

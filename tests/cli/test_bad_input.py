@@ -51,7 +51,9 @@ def test_unknown_recipe_key(override: str, expected: str, recipe: Path, tmp_path
 def test_unknown_recipe(refused) -> None:
     line = refused("train", "vse_infinity/folder")
     assert line.startswith("no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu', ")
-    assert re.search(r"\('openvse recipes' lists all \d+\): give a YAML file, or the name of a recipe$", line)
+    assert re.search(
+        r"\('openvse list recipes' lists all \d+\): give a YAML file, or the name of a recipe$", line
+    )
     assert line.count("'") == 2 + 3 * 2 + 2  # what was given, the three nearest, the command
 
 
@@ -66,20 +68,31 @@ def test_missing_feature_store(recipe: Path, trained: Path, album: Path, tmp_pat
     line = refused("train", recipe, f"data.features={tmp_path / 'none'}", "--out", tmp_path / "run")
     assert str(tmp_path / "none") in line and "openvse extract" in line
     model = trained / "run" / "best"
-    assert "openvse extract" in refused("evaluate", model, album, "--features", tmp_path / "none")
+    assert "openvse extract" in refused("evaluate", model, "--on", album, "--features", tmp_path / "none")
     assert digest(album) == before
 
 
 @pytest.mark.medium
 def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> None:
     model, store = trained / "run" / "best", trained / "run" / "features"
-    words = ("evaluate", model, model, model, trained / "album", "--features", store, "--features", store)
+    words = (
+        "evaluate",
+        model,
+        model,
+        model,
+        "--on",
+        trained / "album",
+        "--features",
+        store,
+        "--features",
+        store,
+    )
     assert refused(*words) == (
         "--features is given 2 times for 3 model(s): give it once for all of them, "
         "or once per model, in their order"
     )
     result = invoke("evaluate", trained / "album")
-    assert result.exit_code == 2 and "missing argument" in result.stderr.lower()
+    assert result.exit_code == 2 and "missing option" in result.stderr.lower()
 
 
 @pytest.mark.medium
@@ -150,7 +163,7 @@ def test_images_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path
     before = digest(album)
     assert refused("train", recipe, "--out", tmp_path / "run")
     model = trained / "run" / "best"
-    assert refused("evaluate", model, album)
+    assert refused("evaluate", model, "--on", album)
     assert refused("index", model, album, "--out", tmp_path / "index")
     words = ("pretrained=false", "image_size=64")
     line = refused("extract", "efficientnet_lite0", album, tmp_path / "store", *words)
@@ -164,9 +177,9 @@ def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> N
     empty.mkdir()
     expected = "no image(s) and no captions there (expected metadata.jsonl"
     assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
-    assert expected in refused("evaluate", model, empty)
+    assert expected in refused("evaluate", model, "--on", empty)
     assert "give a folder with images" in refused("index", model, empty, "--out", tmp_path / "index")
-    assert "there is no such file or folder" in refused("evaluate", model, tmp_path / "none")
+    assert "there is no such file or folder" in refused("evaluate", model, "--on", tmp_path / "none")
     assert "there is no such folder" in refused(
         "index", model, tmp_path / "none", "--out", tmp_path / "index"
     )
@@ -232,8 +245,8 @@ def test_a_run_that_is_there_already(trained: Path, refused) -> None:
 @pytest.mark.medium
 def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "check the path or the id" in refused("evaluate", tmp_path / "none", trained / "album")
-    assert "has no config.json" in refused("evaluate", trained / "run", trained / "album")
+    assert "check the path or the id" in refused("evaluate", tmp_path / "none", "--on", trained / "album")
+    assert "has no config.json" in refused("evaluate", trained / "run", "--on", trained / "album")
 
 
 @pytest.mark.medium
@@ -244,7 +257,7 @@ def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path,
     whole = (model / name).read_bytes()
     (model / name).write_bytes(whole[: int(len(whole) * share)])
     before = digest(model)
-    line = refused("evaluate", model, trained / "album")
+    line = refused("evaluate", model, "--on", trained / "album")
     assert str(model / name) in line and "save" in line
     assert str(model / name) in refused("search", model, trained / "index", "a red sky")
     assert digest(model) == before
@@ -254,11 +267,11 @@ def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path,
 def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) -> None:
     model = copy(trained / "run" / "best", tmp_path / "model")
     (model / "text" / "vocabulary.json").unlink()
-    assert "vocabulary.json cannot be read" in refused("evaluate", model, trained / "album")
+    assert "vocabulary.json cannot be read" in refused("evaluate", model, "--on", trained / "album")
 
 
 def test_unknown_device(trained: Path, refused) -> None:
-    line = refused("evaluate", trained / "run" / "best", trained / "album", "--device", "gpu")
+    line = refused("evaluate", trained / "run" / "best", "--on", trained / "album", "--device", "gpu")
     assert line.startswith("device 'gpu' cannot be used here") and line.endswith(
         "give auto, cpu, cuda or mps"
     )
@@ -266,7 +279,9 @@ def test_unknown_device(trained: Path, refused) -> None:
 
 @pytest.mark.medium
 def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:
-    assert "unknown split 'tset'" in refused("evaluate", trained / "run" / "best", album, "--split", "tset")
+    assert "unknown split 'tset'" in refused(
+        "evaluate", trained / "run" / "best", "--on", album, "--split", "tset"
+    )
     store = tmp_path / "store"
     assert "did you mean 'efficientnet_lite0'" in refused("extract", "efficientnet_lite", album, store)
     words = ("extract", "efficientnet_lite0", album, store)
@@ -290,7 +305,7 @@ def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("openvse.specs.list_recipes", interrupted)
-    result = invoke("recipes")
+    result = invoke("list", "recipes")
     assert (result.exit_code, result.stderr) == (
         130,
         "openvse: interrupted: run the command again\n",
@@ -309,7 +324,7 @@ def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -
         raise EOFError("No data left in file")
 
     monkeypatch.setattr("openvse.specs.list_recipes", broken)
-    result = invoke("recipes")
+    result = invoke("list", "recipes")
     assert "Aborted" not in result.output and "No data left in file" in str(result.exception)
 
 
@@ -318,7 +333,7 @@ def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
         raise OSError("no file is named")
 
     monkeypatch.setattr("openvse.specs.list_recipes", broken)
-    assert isinstance(invoke("recipes").exception, OSError)
+    assert isinstance(invoke("list", "recipes").exception, OSError)
 
 
 @pytest.mark.medium
@@ -327,9 +342,8 @@ def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
     [
         ("hits.html", ("search", "index", "red", "--html", "hits.html")),
         ("ask.html", ("ask", "run/best", "album/a.png", "red?", "--html", "ask.html")),
-        ("out/report.md", ("evaluate", "run/best", "album", "--out", "out")),
-        ("out/predictions.json", ("evaluate", "run/best", "album", "--out", "out")),
-        ("out/config.json", ("join", "run/best", "run/best", "--out", "out")),
+        ("out/report.md", ("evaluate", "run/best", "--on", "album", "--out", "out")),
+        ("out/predictions.json", ("evaluate", "run/best", "--on", "album", "--out", "out")),
         ("out/model.safetensors", ("blend", "run/best", "run/best", "--on", "album", "--out", "out")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Probabilities from the command line: fitted by training and ``calibrate``, shown by ``search`` and ``evaluate``."""
+"""Probabilities from the command line: fitted by training and ``evaluate``, shown by both and ``search``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calibrated(model: Path, trained: Path, invoke: Invoke) -> Path:
-    result = invoke("calibrate", model, "--on", trained / "album", "--split", "all")
+    result = invoke("evaluate", model, "--on", trained / "album", "--split", "all", "--calibrate")
     assert result.exit_code == 0, result.output
     return model
 
@@ -36,21 +36,20 @@ def calibrated(model: Path, trained: Path, invoke: Invoke) -> Path:
 @pytest.mark.medium
 def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path, invoke: Invoke) -> None:
     before = digest(model)
-    result = invoke("calibrate", model, "--on", trained / "album", "--split", "all")
+    result = invoke("evaluate", model, "--on", trained / "album", "--split", "all", "--calibrate")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("album: 20 images, ")
+    assert "relevant pairs of album" in result.stdout
     assert "| precision | score from | relevant pairs found |" in result.stdout
-    assert (
-        "the model was trained on album, and this curve is fitted to pairs that it has seen" in result.stderr
-    )
+    assert "leakage: the model was trained on" in result.stderr
     after = digest(model)
     assert after.pop(CALIBRATION)
     assert after == before
     curve = Calibration.from_json((model / CALIBRATION).read_text())
     assert curve.data.name == "album" and curve.data.digest
-    shown = invoke("calibrate", model, "--on", trained / "album", "--split", "all", "--json", "--quiet")
-    fields = json.loads(shown.stdout)["result"]
-    assert fields.pop("folder") == str(model)
+    shown = invoke(
+        "evaluate", model, "--on", trained / "album", "--split", "all", "--calibrate", "--json", "--quiet"
+    )
+    fields = json.loads(shown.stdout)["result"]["calibration"]
     assert Calibration.from_json(json.dumps(fields)) == curve  # the same every time
 
 
@@ -99,9 +98,7 @@ def test_a_model_without_a_curve_is_refused_a_precision(
     trained: Path, invoke: Invoke, refused: Callable[..., str]
 ) -> None:
     best, index = trained / "run" / "best", trained / "index"
-    assert "openvse calibrate MODEL --on DATA" in refused(
-        "search", best, index, "red", "--min-precision", 0.5
-    )
+    assert "--calibrate" in refused("search", best, index, "red", "--min-precision", 0.5)
     result = invoke("search", best, index, "red sky", "-k", 2)
     assert "%" not in result.stdout
 
@@ -110,7 +107,7 @@ def test_a_model_without_a_curve_is_refused_a_precision(
 def test_evaluate_shows_how_far_they_hold(
     calibrated: Path, trained: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = (trained / "album", "--split", "all", "--out", tmp_path / "report")
+    given = ("--on", trained / "album", "--split", "all", "--out", tmp_path / "report")
     result = invoke("evaluate", calibrated, *given)
     assert result.exit_code == 0, result.output
     assert "## Probabilities\n\nExpected calibration error " in result.stdout
@@ -122,7 +119,7 @@ def test_evaluate_shows_how_far_they_hold(
     assert result.exit_code == 0, result.output
     assert "reliability.png is not written: the plot needs matplotlib" in result.stderr
     for models in ([calibrated, calibrated], [trained / "run" / "best"]):
-        result = invoke("evaluate", *models, trained / "album", "--split", "all")
+        result = invoke("evaluate", *models, "--on", trained / "album", "--split", "all")
         assert "Probabilities" not in result.stdout
 
 
@@ -130,16 +127,15 @@ def test_evaluate_shows_how_far_they_hold(
 def test_what_cannot_be_calibrated_is_refused(
     model: Path, trained: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    few = refused("calibrate", model, "--on", trained / "album")
-    assert few == (
-        "album/validation is too small for a curve from score to probability: 4 images have a relevant sentence, and a "
-        "curve needs 20"
-    )
-    assert "someone/model is no model folder" in refused(
-        "calibrate", "someone/model", "--on", trained / "album"
-    )
+    on = ("--on", trained / "album", "--split", "validation", "--calibrate")
+    few = refused("evaluate", model, *on)
+    assert few.startswith("album/validation is too small") and "4 images" in few and few.endswith("20")
+    assert "someone/model is no model folder" in refused("evaluate", "someone/model", *on)
     (tmp_path / "empty").mkdir()
-    assert "is not a model folder" in refused("calibrate", tmp_path / "empty", "--on", trained / "album")
+    assert "is not a model folder" in refused("evaluate", tmp_path / "empty", *on)
+    assert "--split validation" in refused("evaluate", model, *on[:2], "--calibrate")
+    assert "one model" in refused("evaluate", model, model, *on)
+    assert "one model" in refused("evaluate", model, *on, "--folds", 2)
     assert not (model / CALIBRATION).exists()
 
 
@@ -159,7 +155,10 @@ def test_training_keeps_the_curve_of_the_best_model(tmp_path: Path, invoke: Invo
     assert (curve.data.name, curve.data.num_images) == ("album/validation", 24)
     again = Path(shutil.copytree(run / "best", tmp_path / "copy"))
     (again / CALIBRATION).unlink()
-    result = invoke("calibrate", again, "--on", album, "--features", run / "features")
+    result = invoke(
+        "evaluate",
+        *(again, "--on", album, "--split", "validation", "--features", run / "features", "--calibrate"),
+    )
     assert result.exit_code == 0, result.output
     fitted = Calibration.from_json((again / CALIBRATION).read_text())
     assert fitted.data == curve.data and fitted.method == curve.method

@@ -63,7 +63,7 @@ def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
     best = tmp_path / "run" / "best"
     store = FeatureStore.open(tmp_path / "run" / "features")
     assert len(store) == 18 and set(store.lengths.tolist()) == {1, 4, 6}
-    evaluated = invoke("evaluate", best, clips, "--out", tmp_path / "report")
+    evaluated = invoke("evaluate", best, "--on", clips, "--out", tmp_path / "report")
     assert evaluated.exit_code == 0, evaluated.output
     assert json.loads((tmp_path / "report" / "report.json").read_text())["metrics"]["i2t_r10"] == 100.0
     indexed = invoke("index", best, clips, "--out", tmp_path / "index")

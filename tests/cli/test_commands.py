@@ -69,7 +69,9 @@ def test_processes_end_with_the_code_of_the_one_that_failed(
 
 @pytest.mark.medium
 def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: Path, invoke) -> None:
-    result = invoke("evaluate", trained / "run" / "best", trained / "album", "--out", tmp_path / "report")
+    result = invoke(
+        "evaluate", trained / "run" / "best", "--on", trained / "album", "--out", tmp_path / "report"
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("# Retrieval on album/test\n")
     assert re.search(r"^\| \*\*this model\*\* \|", result.stdout, flags=re.MULTILINE)
@@ -91,16 +93,16 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
         {"source": "a paper, five images", "num_images": 5, "metrics": figures},
     ]
     (model / "config.json").write_text(json.dumps(config))
-    shown = invoke("evaluate", model, trained / "album").stdout
+    shown = invoke("evaluate", model, "--on", trained / "album").stdout
     assert "| a paper, four images | 12.3 |" in shown and "456.7" in shown
     assert "five images" not in shown
-    together = invoke("evaluate", model, model, trained / "album").stdout
+    together = invoke("evaluate", model, model, "--on", trained / "album").stdout
     assert "a paper" not in together  # the figures are of one model
 
 
 @pytest.mark.medium
 def test_a_query_bank_stands_beside_the_scores_without_it(trained: Path, invoke, refused) -> None:
-    words = ("evaluate", trained / "run" / "best", trained / "album", "--query-bank")
+    words = ("evaluate", trained / "run" / "best", "--on", trained / "album", "--query-bank")
     plain = json.loads(invoke(*words[:-1], "--json", "-q").stdout)["result"]["report"]
     report = json.loads(invoke(*words, "train", "--json", "-q").stdout)["result"]["report"]
     assert plain["normalized"] is None
@@ -120,7 +122,7 @@ def test_a_query_bank_stands_beside_the_scores_without_it(trained: Path, invoke,
     ("split", "num_images", "num_texts"), [("train", 12, 20), ("val", 4, 8), ("all", 20, 24)]
 )  # captions that several images have are one text
 def test_evaluate_other_splits(split: str, num_images: int, num_texts: int, trained: Path, invoke) -> None:
-    result = invoke("evaluate", trained / "run" / "best", trained / "album", "--split", split)
+    result = invoke("evaluate", trained / "run" / "best", "--on", trained / "album", "--split", split)
     assert f"- {num_images} images, {num_texts} texts\n" in result.stdout
 
 
@@ -130,9 +132,9 @@ def test_evaluation_from_a_store_needs_no_images(trained: Path, tmp_path: Path, 
     (tmp_path / "album").mkdir()
     (tmp_path / "album" / "metadata.jsonl").write_text((album / "metadata.jsonl").read_text())
     stored = ("--features", trained / "run" / "features", "--split", "all")
-    without = invoke("evaluate", model, tmp_path / "album", *stored)
+    without = invoke("evaluate", model, "--on", tmp_path / "album", *stored)
     assert without.exit_code == 0, without.output
-    assert without.stdout == invoke("evaluate", model, album, *stored).stdout
+    assert without.stdout == invoke("evaluate", model, "--on", album, *stored).stdout
 
 
 @pytest.mark.medium
@@ -147,21 +149,23 @@ def test_several_models_are_averaged(trained: Path, recipe: Path, tmp_path: Path
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    three = evaluate(first, second, first, trained / "album", *one, *own, *one)
+    three = evaluate(first, second, first, "--on", trained / "album", *one, *own, *one)
     assert "- mean of the scores of 3 models\n" in three
     fingerprints = re.search(r"^- model (.*)$", three, re.MULTILINE)[1].split(", ")
     assert len(fingerprints) == 3 and fingerprints[0] == fingerprints[2] != fingerprints[1]
-    for_all = evaluate(first, second, trained / "album", *one)
-    assert for_all == evaluate(first, second, trained / "album", *one, *one)
+    for_all = evaluate(first, second, "--on", trained / "album", *one)
+    assert for_all == evaluate(first, second, "--on", trained / "album", *one, *one)
     assert table(for_all) != table(
-        evaluate(first, second, trained / "album", *one, *own)
+        evaluate(first, second, "--on", trained / "album", *one, *own)
     )  # another random CNN
-    assert table(evaluate(first, first, trained / "album")) == table(evaluate(first, trained / "album"))
+    assert table(evaluate(first, first, "--on", trained / "album")) == table(
+        evaluate(first, "--on", trained / "album")
+    )
 
 
 @pytest.mark.medium
 def test_a_folder_of_stores_stands_for_the_one_that_fits(trained: Path, tmp_path: Path, invoke) -> None:
-    words = ("evaluate", trained / "run" / "best", trained / "album", "--features")
+    words = ("evaluate", trained / "run" / "best", "--on", trained / "album", "--features")
     shutil.copytree(trained / "run" / "features", tmp_path / "grid")
     with FeatureStoreWriter(tmp_path / "regions", fingerprint="butd", dim=2048):
         pass
@@ -241,38 +245,49 @@ def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invok
 
 @pytest.mark.medium
 def test_recipes_and_parts_are_listed(invoke) -> None:
-    lines = invoke("recipes").stdout.splitlines()
+    lines = invoke("list", "recipes").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     listed = {line.split()[0] for line in lines if line[:2] == "  " and line[2] != " "}
-    rows = {name: json.loads(invoke("recipes", name, "--json").stdout) for name in listed - {*list_recipes()}}
+    rows = {
+        name: json.loads(invoke("list", "recipes", name, "--json").stdout)["result"]["listed"]
+        for name in listed - {*list_recipes()}
+    }
     assert (
         sorted([*(listed - {*rows}), *(row["name"] for each in rows.values() for row in each)])
         == list_recipes()
     )
     assert {"folder", "vse_infinity/coco"} <= listed
-    parts = invoke("parts").stdout.splitlines()
+    parts = invoke("list", "parts").stdout.splitlines()
     assert f"aggregator: {', '.join(AGGREGATORS.names())}" in parts
     kinds = [line.partition(":")[0] for line in parts]
     assert len(kinds) == len(set(kinds)) == 15 and kinds[0] == "backbone" and "image encoder" not in kinds
 
 
 def test_the_rows_of_a_paper_are_listed_with_their_figures(invoke) -> None:
-    lines = invoke("recipes", "vse_infinity/coco").stdout.splitlines()
+    lines = invoke("list", "recipes", "vse_infinity/coco").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("  vse_infinity/coco_") for line in lines) == 27
     assert any("rsum 520.8" in line for line in lines)
-    recipe = invoke("recipes", "vse_infinity/coco_regions_bigru").stdout
+    recipe = invoke("list", "recipes", "vse_infinity/coco_regions_bigru").stdout
     assert recipe.startswith("# openvse train vse_infinity/coco_regions_bigru ")
-    assert yaml.safe_load(recipe) == json.loads(
-        invoke("recipes", "vse_infinity/coco_regions_bigru", "--json").stdout
-    )
+    shown = invoke("list", "recipes", "vse_infinity/coco_regions_bigru", "--json").stdout
+    assert yaml.safe_load(recipe) == json.loads(shown)["result"]["listed"]
 
 
 def test_terms_of_the_papers_are_listed(invoke) -> None:
-    lines = invoke("parts", "--terms").stdout.splitlines()
+    lines = invoke("list", "terms").stdout.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("AdOpt"))
     assert lines[start + 1] == "  objective term contrast, miner adaptive_top_k, criterion info_nce"
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["recipes", "parts", "terms", "models", "data", "protocols"])
+def test_every_kind_is_listed_as_json(kind: str, invoke, refused) -> None:
+    result = json.loads(invoke("list", kind, "--json").stdout)["result"]
+    assert (result["kind"], result["name"]) == (kind, None) and len(result["listed"]) > 3
+    if kind in ("terms", "models", "protocols"):
+        assert kind in refused("list", kind, "gpo")
 
 
 @pytest.mark.medium
@@ -286,7 +301,7 @@ def test_the_command_runs_as_a_module(module: str) -> None:
 @pytest.mark.medium
 def test_version_and_help(invoke) -> None:
     assert invoke("--version").stdout == f"openvse {__version__}\n"
-    for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):
+    for command in ("train", "evaluate", "extract", "index", "search", "list", "data", "demo"):
         assert invoke(command, "--help").exit_code == 0
         assert command in invoke("--help").stdout
 
@@ -303,7 +318,7 @@ def test_another_model_ranks_again(trained: Path, tmp_path: Path, invoke) -> Non
     first, second = trained / "run" / "best", tmp_path / "run" / "best"
     again = ("--rerank", f"{second},top=2")
 
-    words = ("evaluate", first, trained / "album", "--out", tmp_path / "report")
+    words = ("evaluate", first, "--on", trained / "album", "--out", tmp_path / "report")
     report = invoke(*words, "--rerank", f"{second},top=2,weight=0.5")
     assert report.exit_code == 0, report.output
     assert "the first 2 of each query ranked again by the last model, weight 0.5" in report.stdout

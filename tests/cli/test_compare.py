@@ -67,7 +67,7 @@ def test_figures_are_those_of_evaluate(invoke: Invoke, trained: Path, others: Pa
     words = [trained / "run", others / "noisy", "--on", trained / "album", "--split", "all", "--json", "-q"]
     document = json.loads(invoke("compare", *words, "--resamples", 100).stdout)
     evaluated = invoke(
-        "evaluate", others / "noisy" / "best", trained / "album", "--split", "all", "--json", "-q"
+        "evaluate", others / "noisy" / "best", "--on", trained / "album", "--split", "all", "--json", "-q"
     )
     report = json.loads(evaluated.stdout)["result"]["report"]
     assert document["command"] == "compare"
@@ -144,12 +144,12 @@ def test_a_model_that_was_trained_on_the_test_images_is_caught(
     lines = [json.dumps({**entry, "split": swapped[entry["split"]]}) for entry in entries]
     (tmp_path / "swapped" / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     model = trained / "run" / "best"
-    seen = invoke("evaluate", model, tmp_path / "swapped", "--json")
+    seen = invoke("evaluate", model, "--on", tmp_path / "swapped", "--json")
     report = json.loads(seen.stdout)["result"]["report"]
     expected = "leakage: the model was trained on 12 of the 12 images that could be checked"
     assert report["problems"][0].startswith(expected)
     assert expected in seen.stderr.replace("\n", " ")
-    clean = json.loads(invoke("evaluate", model, trained / "album", "--json").stdout)
+    clean = json.loads(invoke("evaluate", model, "--on", trained / "album", "--json").stdout)
     assert clean["result"]["report"]["problems"] == clean["warnings"] == []
 
 
@@ -229,7 +229,7 @@ def test_ensembles_and_reranking_have_the_figures_of_evaluate(
     assert [row["name"] for row in rows] == ["run", "run + noisy", "both"]
     best = [run / "best", noisy / "best"]
     mean, again = (
-        json.loads(invoke("evaluate", *best, *on, *rerank).stdout)["result"]["report"]
+        json.loads(invoke("evaluate", *best, "--on", *on, *rerank).stdout)["result"]["report"]
         for rerank in ((), ("--rerank", f"{seed / 'best'},top=5"))
     )
     assert [row["runs"][0]["metrics"] for row in rows[1:]] == [mean["metrics"], again["metrics"]]
@@ -258,8 +258,8 @@ def test_questions_are_no_captions(
     for number in range(26):
         (quiz / f"{number:03d}.jpg").write_bytes(b"not opened")
     for words in (
-        ("evaluate", run / "best", quiz),
-        ("calibrate", run, "--on", quiz),
+        ("evaluate", run / "best", "--on", quiz),
+        ("evaluate", run / "best", "--on", quiz, "--split", "all", "--calibrate"),
         ("compare", run, others / "noisy", "--on", quiz),
         ("analyze", "hits", run, "--on", quiz, "--out", tmp_path / "hits"),
         ("train", "vse_infinity/folder_cpu", f"data.source={quiz}", "--out", tmp_path / "new"),

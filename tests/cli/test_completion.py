@@ -33,16 +33,17 @@ def test_the_three_nearest_and_not_all() -> None:
 def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
     words = ("train", "vse_infinity/folder_cpu", "data.source=x")
     shown = refused(*words, "training.batchsize=4")
-    keys = yaml.safe_load(invoke("recipes", "vse_infinity/folder_cpu").stdout)["training"]
+    keys = yaml.safe_load(invoke("list", "recipes", "vse_infinity/folder_cpu").stdout)["training"]
     assert (
-        f"did you mean 'batch_size' or 'chunk_size'? ('openvse recipes NAME' lists all {len(keys)})" in shown
+        f"did you mean 'batch_size' or 'chunk_size'? ('openvse list recipes NAME' lists all {len(keys)})"
+        in shown
     )
-    assert "('openvse parts' lists all" in refused("parts", "gpoo")
-    listed = invoke("parts", "gpo").stdout.splitlines()
+    assert "('openvse list parts' lists all" in refused("list", "parts", "gpoo")
+    listed = invoke("list", "parts", "gpo").stdout.splitlines()
     assert listed[0].startswith("aggregator gpo: ")
     assert "  temperature: float, default 0.1" in listed
-    assert "  per_dimension: bool, default False" in invoke("parts", "gpo").stdout
-    assert "  projection: " in invoke("parts", "resnet").stdout
+    assert "  per_dimension: bool, default False" in invoke("list", "parts", "gpo").stdout
+    assert "  projection: " in invoke("list", "parts", "resnet").stdout
 
 
 @pytest.mark.medium
@@ -50,7 +51,7 @@ def test_every_part_can_be_shown(invoke) -> None:
     for name in sorted(
         {name for registry in registries() if registry.kind != "data set" for name in registry}
     ):
-        result = invoke("parts", name)
+        result = invoke("list", "parts", name)
         assert result.exit_code == 0, result.output
         assert not any(f"  {key}: " in result.stdout for key in DECIDED)
 
@@ -64,7 +65,8 @@ COMPLETED = {
     ],
     ("train vse_infinity/folder_cpu image.aggregator = gp", 5): ["gpo", "gpo_data_dependent"],
     ("train nothing/known trai", 3): [],
-    ("parts adp", 2): ["adpool"],
+    ("list parts adp", 3): ["adpool"],
+    ("list recipes vse_infinity/fold", 3): ["vse_infinity/folder_cpu"],
     ("data check flickr", 3): ["flickr30k", "flickr8k"],
     ("extract resn", 2): ["resnet"],
     ("extract transformers_", 2): ["transformers_detector", "transformers_text", "transformers_vision"],

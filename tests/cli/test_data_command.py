@@ -1,4 +1,4 @@
-"""openvse data: the list, the description of a data set, and the check of a copy."""
+"""Data on the command line: the list, the description of a data set, and the check of a copy."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from openvse.datasets import DATASETS, FACTS
 
 
 def test_alone_it_lists_the_names(invoke) -> None:
-    lines = invoke("data").stdout.splitlines()
+    lines = invoke("list", "data").stdout.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == sorted(DATASETS)
     assert all(len(line.split()) > 3 for line in lines)
 
 
 @pytest.mark.parametrize("name", list(FACTS))
 def test_a_name_says_what_to_fetch_and_where_to_put_it(name: str, invoke) -> None:
-    text = invoke("data", name).stdout
+    text = invoke("list", "data", name).stdout
     for piece in FACTS[name].pieces:
         assert piece.source in text
         assert f" {piece.paths[0].rstrip('/').rsplit('/', 1)[-1]}" in text
     assert FACTS[name].licence in text
-    assert f"openvse data check {name} --root ROOT" in text
+    assert f"openvse data check {name}:ROOT" in text
 
 
 def test_a_name_without_facts_says_what_is_read(invoke) -> None:
-    text = invoke("data", "folder").stdout
+    text = invoke("list", "data", "folder").stdout
     assert "metadata.jsonl" in text and "Args:" not in text
 
 
 @pytest.mark.medium
 def test_an_unknown_name(refused) -> None:
-    assert "did you mean 'flickr8k'" in refused("data", "flicker8k")
-    assert "did you mean 'flickr8k'" in refused("data", "check", "flicker8k", "--root", "x")
+    assert "did you mean 'flickr8k'" in refused("list", "data", "flicker8k")
+    assert "did you mean 'flickr8k'" in refused("data", "check", "flicker8k:x")
 
 
 def test_a_check_says_what_is_missing(tmp_path: Path, invoke) -> None:
-    result = invoke("data", "check", "flickr8k", "--root", tmp_path)
+    result = invoke("data", "check", f"flickr8k:{tmp_path}")
     assert result.exit_code == 1
     images, captions, splits, terms = result.stdout.splitlines()
     assert images.startswith("WRONG  image files: none of ")
@@ -51,9 +51,17 @@ def test_a_check_says_what_is_missing(tmp_path: Path, invoke) -> None:
 
 def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "album", 12)
-    result = invoke("data", "check", "folder", "--root", album)
+    result = invoke("data", "check", f"folder:{album}")
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines() == [
+    findings, counts, verdict = result.stdout.split("\n\n")
+    assert [line.split()[:3] for line in counts.splitlines() if line[:1].isalpha()] == [
+        ["split", "items", "sentences"],
+        ["train", "8", "16"],
+        ["validation", "2", "4"],
+        ["test", "2", "4"],
+        ["all", "12", "24"],
+    ]
+    assert [*findings.splitlines(), *verdict.splitlines()] == [
         "   ok  12 items, 24 captions; splits 8 / 2 / 2, in no split 0",
         "   ok  all 12 images decode",
         "   ok  leakage: no two splits share a file",
@@ -69,7 +77,7 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
 def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "album", 12)
     shutil.copy(album / "00.png", album / "09.png")
-    result = invoke("data", "check", "folder", "--root", album)
+    result = invoke("data", "check", f"folder:{album}")
     assert result.exit_code == 1
     assert "WRONG  leakage: 1 pair(s) of images in two splits are the same" in result.stdout
     assert "         00.png (train) = 09.png (test)" in result.stdout.splitlines()
@@ -104,4 +112,4 @@ def test_a_check_of_images_outside(tmp_path: Path, invoke) -> None:
 
 
 def test_a_name_without_its_root(refused) -> None:
-    assert "flickr8k is the name of a data set: add --root" in refused("data", "check", "flickr8k")
+    assert "flickr8k:FOLDER" in refused("data", "check", "flickr8k")

@@ -96,7 +96,7 @@ def test_a_contact_sheet(trained: Path, tmp_path: Path, refused) -> None:
 @pytest.mark.medium
 def test_a_report(trained: Path, album: Path, tmp_path: Path, refused) -> None:
     with full_disk(FULL):
-        line = refused("evaluate", trained / "run" / "best", album, "--out", tmp_path / "report")
+        line = refused("evaluate", trained / "run" / "best", "--on", album, "--out", tmp_path / "report")
     assert "report.md cannot be written" in line
     assert not (tmp_path / "report").exists()
 
@@ -114,7 +114,7 @@ def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("openvse.specs.list_recipes", refuse)
-    result = invoke("recipes")
+    result = invoke("list", "recipes")
     assert result.exit_code == 2
     assert result.stderr == (
         "openvse: error: the disk cannot be written to (No space left on device): make room, and run the "

@@ -212,9 +212,9 @@ def test_commands_speak_in_lines_and_are_quiet_when_asked(
     monkeypatch.setattr(module, "WORTH_A_LINE_S", 0.0)
     album, store = trained / "album", tmp_path / "store"
     extract = ("extract", "efficientnet_lite0", album, store, "pretrained=false", "image_size=64")
-    evaluate = ("evaluate", trained / "run" / "best", album)
+    evaluate = ("evaluate", trained / "run" / "best", "--on", album)
     index = ("index", trained / "run" / "best", album, "--out", tmp_path / "index")
-    check = ("data", "check", "folder", "--root", album)
+    check = ("data", "check", f"folder:{album}")
     asked = {
         extract: "extracting: 20 of 20",
         evaluate: "scoring pairs: 32 of 32",
@@ -264,12 +264,12 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
     skipped, left_out = indexed["warnings"]
     assert skipped == f"skipped {tmp_path / 'mixed' / 'bad.png'}: it is not an image we read"
     assert left_out.startswith("left out 1 SVG: ")
-    checked = document("data", "check", "folder", "--root", album)
+    checked = document("data", "check", f"folder:{album}")
     assert checked["result"]["complete"] is True and checked["warnings"] == []
     findings = checked["result"]["findings"]
     assert {finding["mark"] for finding in findings} == {"ok", "note"}
     assert max(len(finding["cases"]) for finding in findings) > 5  # all of them
     assert document("data", "check", album, "--cases", 0)["result"]["findings"] == findings
-    evaluated = document("evaluate", best, album, "--out", tmp_path / "report")["result"]
+    evaluated = document("evaluate", best, "--on", album, "--out", tmp_path / "report")["result"]
     assert evaluated["report"] == json.loads((tmp_path / "report" / "report.json").read_text())
     assert (evaluated["task"], evaluated["split"]) == ("retrieval", "test")

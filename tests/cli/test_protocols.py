@@ -31,24 +31,26 @@ def test_judgements_are_evaluated(invoke: Invoke, trained: Path, coco: Path, tmp
     cxc, eccv = write_cxc(tmp_path / "cxc"), tmp_path / "eccv"
     eccv.mkdir()
     write_eccv(eccv)
-    words = ["evaluate", model, data, "--protocol", "cxc", "--annotations", cxc]
+    words = ["evaluate", model, "--on", data, "--protocol", "cxc", "--annotations", cxc]
     result = invoke(*words, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "| image to image |" in result.stdout
     assert "| text-text |" in result.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["retrieval"]["text to text"]["queries"] == 8
-    document = json.loads(invoke(*words[:4], "eccv_caption", "--annotations", eccv, "--json", "-q").stdout)
+    document = json.loads(invoke(*words[:5], "eccv_caption", "--annotations", eccv, "--json", "-q").stdout)
     judged = document["result"]["report"]
     assert set(judged["retrieval"]["image to text"]["metrics"]) == {"map_at_r", "rprecision", "r1"}
 
 
 def test_another_number_of_images_is_told(invoke: Invoke, trained: Path, coco: Path) -> None:
-    result = invoke("evaluate", trained / "run" / "best", f"coco:{coco}", "--protocol", "coco_5k", "--every")
+    result = invoke(
+        "evaluate", trained / "run" / "best", "--on", f"coco:{coco}", "--protocol", "coco_5k", "--every"
+    )
     assert result.exit_code == 0, result.output
     assert "warning: protocol coco_5k has 5,000 and 25,000 items, and 4 and 9 are evaluated" in result.stderr
     assert "i2t nDCG@10" in result.stdout
-    assert "i2t nDCG@10" not in invoke("evaluate", trained / "run" / "best", f"coco:{coco}").stdout
+    assert "i2t nDCG@10" not in invoke("evaluate", trained / "run" / "best", "--on", f"coco:{coco}").stdout
 
 
 def test_the_sentences_of_a_protocol_are_those_that_are_ranked(
@@ -61,7 +63,7 @@ def test_the_sentences_of_a_protocol_are_those_that_are_ranked(
     path.write_text(json.dumps(tree))
     counts = {}
     for words in ([], ["--protocol", "coco_5k"], ["--protocol", "coco_5k_all"]):
-        result = invoke("evaluate", trained / "run" / "best", f"coco:{coco}", *words, "--json", "-q")
+        result = invoke("evaluate", trained / "run" / "best", "--on", f"coco:{coco}", *words, "--json", "-q")
         counts[" ".join(words)] = json.loads(result.stdout)["result"]["report"]["protocol"]["num_texts"]
     assert counts == {"": 14, "--protocol coco_5k": 12, "--protocol coco_5k_all": 14}
 
@@ -71,22 +73,22 @@ def test_what_does_not_fit_a_protocol_gets_one_line(
 ) -> None:
     model, data = trained / "run" / "best", f"coco:{coco}"
     assert "protocol coco_5k is on coco, and the data set is album: give coco:ROOT" in refused(
-        "evaluate", model, trained / "album", "--protocol", "coco_5k"
+        "evaluate", model, "--on", trained / "album", "--protocol", "coco_5k"
     )
-    assert "unknown protocol 'coco5k'" in refused("evaluate", model, data, "--protocol", "coco5k")
+    assert "unknown protocol 'coco5k'" in refused("evaluate", model, "--on", data, "--protocol", "coco5k")
     assert "protocol cxc needs --annotations: the folder of its CSV files" in refused(
-        "evaluate", model, data, "--protocol", "cxc"
+        "evaluate", model, "--on", data, "--protocol", "cxc"
     )
     assert "no sits_test.csv of Crisscrossed Captions" in refused(
-        "evaluate", model, data, "--protocol", "cxc", "--annotations", tmp_path
+        "evaluate", model, "--on", data, "--protocol", "cxc", "--annotations", tmp_path
     )
     assert "--exchanged is for models that answer questions" in refused(
-        "evaluate", model, data, "--exchanged"
+        "evaluate", model, "--on", data, "--exchanged"
     )
 
 
 def test_protocols_are_listed(invoke: Invoke) -> None:
-    lines = invoke("protocols").stdout.splitlines()
+    lines = invoke("list", "protocols").stdout.splitlines()
     assert "coco_1k: COCO 1K: the mean of five folds of 1,000 test images of COCO 5K" in lines
     place = lines.index("msr_vtt: MSR-VTT: 2,990 test clips; equal sentences are one text")
     assert lines[place + 1] == "  as in cshizhe/hgr_v2t, t2vretrieval/readers/mpdata.py"

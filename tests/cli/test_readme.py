@@ -76,8 +76,8 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
     run = tmp_path / "run"
     assert with_plugin("train", recipe, *chosen, "--out", run) == f"{run / 'best'}\n"
     assert "name: soft_max\n    temperature: 0.1\n" in (run / "recipe.yaml").read_text()
-    assert "# Retrieval on album/test" in with_plugin("evaluate", run / "best", tmp_path / "album")
-    assert "aggregator: gpo, soft_max\n" in with_plugin("parts")
+    assert "# Retrieval on album/test" in with_plugin("evaluate", run / "best", "--on", tmp_path / "album")
+    assert "aggregator: gpo, soft_max\n" in with_plugin("list", "parts")
 
 
 @pytest.mark.medium
@@ -112,9 +112,11 @@ def test_the_page_shows_how_to_add_a_part() -> None:
 
 @pytest.mark.medium
 def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
-    assert "is not a Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
+    assert "is not a Python file" in refused("--plugin", tmp_path / "none.py", "list", "recipes")
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name\n")
-    assert f"plug-in {broken} fails with ModuleNotFoundError" in refused("--plugin", broken, "recipes")
+    assert f"plug-in {broken} fails with ModuleNotFoundError" in refused(
+        "--plugin", broken, "list", "recipes"
+    )
     broken.write_text("def (:\n")
-    assert f"plug-in {broken} fails with SyntaxError" in refused("--plugin", broken, "recipes")
+    assert f"plug-in {broken} fails with SyntaxError" in refused("--plugin", broken, "list", "recipes")

@@ -119,7 +119,7 @@ def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: st
 def test_figures_are_those_of_evaluate(trained: Path, invoke: Invoke) -> None:
     said = json.loads(invoke("report", trained / "run", "--format", "markdown", "--json", "-q").stdout)
     (run,) = said["result"]["runs"]
-    words = trained / "run" / "best", trained / "album", "--features", trained / "run" / "features"
+    words = trained / "run" / "best", "--on", trained / "album", "--features", trained / "run" / "features"
     report = json.loads(invoke("evaluate", *words, "--json", "-q").stdout)["result"]["report"]
     assert (run["metrics"], run["model"]) == (report["metrics"], report["model"])
     assert run["intervals"] == report["intervals"]
@@ -219,7 +219,7 @@ def test_equal_files_of_two_splits_are_told_as_data_check_tells_them(
     (wrong,) = [found for found in check_data(album, quick=True) if not found.ok]
     assert wrong.text.startswith(line) and wrong.cases == ("00.png (train) = 04.png (test)",)
     best = trained / "run" / "best"
-    evaluated = invoke("evaluate", best, album, "--json")
+    evaluated = invoke("evaluate", best, "--on", album, "--json")
     problems = json.loads(evaluated.stdout)["result"]["report"]["problems"]
     assert sum(problem.startswith(line) for problem in problems) == 1
     assert line in evaluated.stderr.replace("\n", " ")

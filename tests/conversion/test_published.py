@@ -159,7 +159,7 @@ def test_other_names_are_no_short_names() -> None:
 
 
 def test_the_list_fits_a_terminal_and_names_every_model() -> None:
-    shown = CliRunner().invoke(app, ["models"]).output
+    shown = CliRunner().invoke(app, ["list", "models"]).output
     assert max(map(len, shown.splitlines())) <= 80
     for name, model in PUBLISHED.items():
         assert re.search(

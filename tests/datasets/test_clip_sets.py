@@ -286,7 +286,7 @@ def test_facts_name_the_files_that_the_loader_reads(name: str, tmp_path: Path) -
         finding.text.startswith(f"{piece.what}: ")
         for finding, piece in zip(check_data(f"{name}:{tmp_path}"), FACTS[name].pieces, strict=False)
     )
-    assert f"openvse data check {name} --root ROOT" in FACTS[name].describe()
+    assert f"openvse data check {name}:ROOT" in FACTS[name].describe()
 
 
 def test_a_copy_of_msr_vtt_is_counted(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_question_set_is_a_corpus_to_extraction_and_checks(tmp_path):
     (tmp_path / "mine" / "q.csv").write_text("image,Question,answer\na.jpg,you?,me\n")
     assert open_corpus(tmp_path / "mine" / "q.csv").captions == ("you?",)
     assert open_corpus(make_vqa(tmp_path / "v")).name == "vqa2"
-    with pytest.raises(RecipeError, match="'daqar'.*'daquar'.*'openvse data'.*2"):
+    with pytest.raises(RecipeError, match="'daqar'.*'daquar'.*'openvse list data'.*2"):
         open_corpus(f"daqar:{root}")
 
 

@@ -42,16 +42,12 @@ def test_items_sentences_words_and_vocabulary_are_counted(tmp_path: Path) -> Non
     assert (whole["split"], whole["items"], whole["sentences"], whole["vocabulary"]) == ("all", 3, 4, 9)
 
 
-def test_the_command_prints_every_form(tmp_path: Path) -> None:
-    path = write_data(tmp_path)
-
-    def told(*words: str) -> str:
-        result = CliRunner().invoke(app, ["data", "stats", str(path), *words])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    assert told().splitlines()[0].split()[:3] == ["split", "items", "sentences"]
-    assert told("--format", "csv").splitlines()[1].startswith("train,2,3,1.5,10,")
-    assert told("--format", "markdown").startswith("| split |")
-    assert r"\begin{tabular}" in told("--format", "latex")
-    assert json.loads(told("--json"))["result"]["splits"][2]["split"] == "all"
+def test_a_check_counts_data_whose_images_are_missing(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["data", "check", str(write_data(tmp_path)), "--json"])
+    assert result.exit_code == 1, result.output
+    assert (
+        json.loads(result.stdout)["result"]["splits"]
+        == data_statistics(
+            open_corpus(tmp_path / "metadata.jsonl", require_images=False, merge_captions=False)
+        ).to_json()
+    )

@@ -207,7 +207,9 @@ def check_origin() -> None:
     assert (package / "recipes" / "vse_infinity" / "folder_cpu.yaml").is_file(), "the wheel lacks its recipes"
     assert (package / "py.typed").is_file()
     program = Path(sys.executable).with_name("openvse")
-    listed = subprocess.run([program, "recipes"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    listed = subprocess.run(
+        [program, "list", "recipes"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     assert "folder" in listed.split()
 
 

@@ -42,6 +42,7 @@ def test_two_processes_evaluate_as_one(tmp_path: Path) -> None:
         "openvse.cli",
         "evaluate",
         model,
+        "--on",
         corpus / "tiny.csv",
         "--split",
         "train",

@@ -155,7 +155,7 @@ def test_the_second_model_moves_the_first_hits(
         ({"q": DOG, "where": "date > 9999"}, 422, "out of range"),
         ({"q": DOG, "where": "path ~ " + "*a" * 9}, 422, "more than 8 stars"),
         ({"q": DOG, "min_score": "nan"}, 422, "min_score"),
-        ({"q": DOG, "min_precision": 0.5}, 422, "openvse calibrate"),
+        ({"q": DOG, "min_precision": 0.5}, 422, "--calibrate"),
         ({"q": "x" * 1001}, 422, "at most 1000"),
         ({"like": 999999}, 404, "no item 999999"),
         ({"like_id": "../../etc/passwd"}, 404, "no item"),

@@ -168,7 +168,7 @@ def test_an_unknown_row_names_the_rows_there_are(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean .*mine_mean'.*allowed: .*mine_mean_small"):
         read_recipe(tmp_path / "mine_men")
     with pytest.raises(
-        RecipeError, match="coco_regions_bigru_gcn'.*'openvse recipes vse_infinity/coco' lists"
+        RecipeError, match="coco_regions_bigru_gcn'.*'openvse list recipes vse_infinity/coco' lists"
     ):
         read_recipe("vse_infinity/coco_regions_bigru_gnc")
 

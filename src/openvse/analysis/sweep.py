@@ -275,7 +275,7 @@ def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ())
     recipe = load_recipe(sweep.recipe, [*sweep.overrides, *setting.overrides, f"seed={seed}", *more])
     if not isinstance(recipe, RetrievalRecipe):
         raise OpenVSEError(
-            f"recipe {recipe.name} is for the task {recipe.task}: name one of retrieval; 'openvse recipes' lists them"
+            f"recipe {recipe.name} is for the task {recipe.task}: name one of retrieval ('openvse list recipes')"
         )
     return recipe
 

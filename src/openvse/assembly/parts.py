@@ -167,7 +167,7 @@ def _check_options(
     try:
         checked = schema.model_validate(given_options)
     except ValidationError as error:
-        raise RecipeError(f"recipe: {describe(error, schema, where, 'openvse parts NAME')}") from error
+        raise RecipeError(f"recipe: {describe(error, schema, where, 'openvse list parts NAME')}") from error
     values = {name: getattr(checked, name) for name in fields}
     for name in checked.model_fields_set & inside.keys():
         if values[name] is not None:

@@ -106,7 +106,7 @@ def pooling(part: str | Mapping[str, Any], dim: int, out_dim: int | None = None)
 
     Args:
         part: the name of an aggregator, such as ``"gpo"``, or a mapping of its name and options, such as
-            ``{"name": "k_max", "k": 5}``. ``openvse parts`` lists the names.
+            ``{"name": "k_max", "k": 5}``. ``openvse list parts`` lists the names.
         dim: L, the width of the local features.
         out_dim: D, the width of the embeddings; by default the same. Most aggregators cannot change the width.
 

@@ -105,7 +105,7 @@ def _sorted_options(part: Part, where: str) -> tuple[dict[str, Any], dict[str, A
             allowed = sorted(backbone | encoder)
             near = nearest(key, [*allowed, *REPLACED])
             raise RecipeError(
-                f"recipe: unknown key {where}.{key}{near}{choices(allowed, f'openvse parts {part.name}')}"
+                f"recipe: unknown key {where}.{key}{near}{choices(allowed, f'openvse list parts {part.name}')}"
             )
     sides = (backbone, encoder - backbone, REPLACED.keys() - backbone)
     of_backbone, of_encoder, earlier = (

@@ -160,7 +160,7 @@ StartModel: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--start",
-        help="Model to start from: the folder of a run, a model folder, a hub id, or a name from 'openvse models'.",
+        help="Model to start from: a run, a model folder, a hub id, or a name from 'openvse list models'.",
     ),
 ]
 Rerank: TypeAlias = Annotated[
@@ -226,7 +226,8 @@ Every: TypeAlias = Annotated[
     ),
 ]
 ProtocolName: TypeAlias = Annotated[
-    str, typer.Option(help="Published protocol to follow, such as coco_1k; 'openvse protocols' lists them.")
+    str,
+    typer.Option(help="Published protocol to follow, such as coco_1k; 'openvse list protocols' lists them."),
 ]
 On: TypeAlias = Annotated[
     str, typer.Option("--on", help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
@@ -265,5 +266,5 @@ ThreadsOfEach: TypeAlias = Annotated[
     ),
 ]
 ModelName: TypeAlias = Annotated[
-    str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
+    str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse list models' lists.")
 ]

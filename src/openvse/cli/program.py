@@ -9,8 +9,20 @@ from openvse.halves import missing_package, refusal_of, training_module
 __all__ = ["TRAINING_COMMANDS", "app"]
 
 TRAINING_COMMANDS = (
-    *("analyze", "ask", "blend", "calibrate", "compare", "convert", "data", "demo", "encode", "evaluate"),
-    *("export", "extract", "join", "models", "parts", "protocols", "recipes", "report", "sweep", "train"),
+    *(
+        "analyze",
+        "ask",
+        "blend",
+        "compare",
+        "convert",
+        "data",
+        "demo",
+        "encode",
+        "evaluate",
+        "export",
+        "extract",
+    ),
+    *("list", "report", "sweep", "train"),
 )
 """The commands of the training half, which are named where it is not installed."""
 

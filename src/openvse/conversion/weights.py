@@ -217,5 +217,5 @@ def expect_memory(needed: int, what: str, error: type[OpenVSEError] = Checkpoint
     if there is not None and needed > there:
         raise error(
             f"{what} take {needed / _GB:.1f} GB of memory, but this machine has {there / _GB:.1f} GB: take a smaller "
-            f"model ('openvse models' lists some), or a machine with more memory"
+            f"model ('openvse list models' lists some), or a machine with more memory"
         )

@@ -104,7 +104,7 @@ class Facts:
                 f"  {form.name}: {counts} {self.items}{outside} (train / validation / test), "
                 f"{form.num_captions:,} {self.texts}"
             )
-        lines += ["", f"Terms: {self.licence}", f"Check: openvse data check {self.name} --root ROOT"]
+        lines += ["", f"Terms: {self.licence}", f"Check: openvse data check {self.name}:ROOT"]
         return "\n".join(lines)
 
 

@@ -63,7 +63,7 @@ def also_trained_on(data: Mapping[str, Any], *before: Mapping[str, Any]) -> dict
 
     Args:
         data: the data that the model is trained on now.
-        before: the provenance of what it began from, or of what it is joined with; it is not checked.
+        before: the provenance of what it began from; it is not checked.
     """
     stated = _stated({"data": data}), *map(_stated, before)
     known = [each for each in stated if each is not None]
@@ -105,18 +105,10 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
 
 
 def _stated(provenance: Mapping[str, Any]) -> _Sample | None:
-    """Return the number of training images and the sample of them that a model remembers; None if it has none.
-
-    A joined model remembers what its members were trained on.
-    """
-    data, members = provenance.get("data"), provenance.get("joined")
+    """Return the number of training images and the sample of them that a model remembers; None if it has none."""
+    data = provenance.get("data")
     stated = data.get("trained_on") if isinstance(data, Mapping) else None
-    own = _read(stated) if isinstance(stated, Mapping) else None
-    parts = (
-        [_stated(each) for each in members if isinstance(each, Mapping)] if isinstance(members, list) else []
-    )
-    known = [each for each in (own, *parts) if each is not None]
-    return _union(known) if len(known) > 1 else next(iter(known), None)
+    return _read(stated) if isinstance(stated, Mapping) else None
 
 
 def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:

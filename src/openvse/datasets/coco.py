@@ -77,7 +77,7 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
         DataError: captions or images are not found, a file has another format, or see ``build_corpus``.
     """
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
-        raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse data coco")
+        raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse list data coco")
     karpathy = first_file(root, KARPATHY)
     if karpathy:
         records = in_order(
@@ -111,7 +111,9 @@ def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[i
     """
     path = first_file(root, _caption_files(part))
     if path is None:
-        raise DataError(f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse data coco")
+        raise DataError(
+            f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse list data coco"
+        )
     captions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
     with reading_json(path, "COCO's format") as tree:
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):

@@ -77,7 +77,7 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     read, splits = _read(root)
     place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)
     if place is None and require_images:
-        raise DataError(f"{root}: no image1.jpg or image1.png in images/; see openvse data daquar")
+        raise DataError(f"{root}: no image1.jpg or image1.png in images/; see openvse list data daquar")
     folder = (root / (place or IMAGES[0])).parent
     suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
     note, splits = _with_validation({each.image_id: splits.get(each.image_id, "") for each in read})
@@ -119,7 +119,7 @@ def _read(root: Path) -> tuple[list[Question], dict[str, str]]:
     tables = [root / name for name in BY_QUESTION if (root / name).is_file()]
     if not tables:
         names = ", ".join((*ALL_QUESTIONS, *BY_IMAGE.values(), *BY_QUESTION))
-        raise DataError(f"{root}: none of {names}; see openvse data daquar")
+        raise DataError(f"{root}: none of {names}; see openvse list data daquar")
     return [each for table in tables for each in _read_file(table)], listed
 
 

@@ -74,7 +74,7 @@ class FlickrLayout:
         images = first_folder(root, self.images)
         if images is None and require_images:
             raise DataError(
-                f"{root}: no image folder {' or '.join(self.images)}; see openvse data {self.name}"
+                f"{root}: no image folder {' or '.join(self.images)}; see openvse list data {self.name}"
             )
         folder = images or root
         if json_path.is_file():
@@ -85,7 +85,7 @@ class FlickrLayout:
             )
         else:
             allowed = " or ".join((self.karpathy, *self.captions))
-            raise DataError(f"{root}: no caption file {allowed}; see openvse data {self.name}")
+            raise DataError(f"{root}: no caption file {allowed}; see openvse list data {self.name}")
         return build_corpus(self.name, in_order(records), require_images=require_images)
 
 

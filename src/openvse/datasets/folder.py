@@ -26,7 +26,7 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
 
     ``metadata.jsonl`` has a line ``{"file_name": "a.jpg", "captions": ["...", "..."], "split": "train"}`` for each
     image; ``metadata.csv`` and ``metadata.parquet`` have columns with these names. The fields of the image and of its
-    captions (a string or a list) may have the other names that ``openvse data table`` lists; ``split`` is optional.
+    captions (a string or a list) may have the other names of ``openvse list data table``; ``split`` is optional.
     Instead of one metadata file in the folder there may be one in each of the subfolders train, validation and test,
     which are then the splits, also below ``data/``; or one file for all, with the images in such folders. Without a
     metadata file, the only table or ``.jsonl`` file in the folder with images and captions is read, or train.csv,

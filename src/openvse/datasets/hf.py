@@ -29,7 +29,7 @@ def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL
     opens it; ``hf:FOLDER`` opens a folder with the files of one: Parquet files with a column ``image``, WebDataset
     shards, an imagefolder, or the output of ``Dataset.save_to_disk``. Splits are those of the ``configs`` in README.md,
     otherwise those in the names of files and folders. ``hf:NAME#CONFIG`` names one of several configurations.
-    Columns have the names that ``openvse data table`` lists, or are named: ``hf:NAME#image=photo,caption=alt``, behind
+    Columns have the names of ``openvse list data table``, or are named: ``hf:NAME#image=photo,caption=alt``, behind
     the configuration ``hf:NAME#CONFIG,caption=alt``.
 
     Args:

@@ -36,8 +36,8 @@ _LARGE_PART = 512 << 20
 def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open a folder of Parquet or Arrow files, or one such file, with images and captions.
 
-    The columns are those of ``openvse data table``; ``image`` holds the bytes of images, or a structure of ``bytes``
-    and ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a
+    Columns are as in ``openvse list data table``; ``image`` holds the bytes of images, or a structure of ``bytes`` and
+    ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a
     column ``split``, or otherwise from the names of files or folders (``data/train-00000-of-00002.parquet``). The
     rows of an image may be in several files; see ``identified``. pyarrow is needed (extra ``parquet``).
 

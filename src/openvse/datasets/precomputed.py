@@ -62,8 +62,8 @@ PRECOMPUTED = Facts(
         ),
     ),
     forms=(),
-    licence="those of Flickr30K or COCO, from whose images and sentences it is made; see openvse data flickr30k, "
-    "openvse data coco",
+    licence="those of Flickr30K or COCO, from whose images and sentences it is made; see openvse list data flickr30k, "
+    "openvse list data coco",
 )
 
 
@@ -93,7 +93,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     if folder is None:
         raise DataError(
             f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_) there or in precomp/; "
-            "see openvse data precomputed"
+            "see openvse list data precomputed"
         )
     names = _file_names(folder)
     parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]

@@ -51,7 +51,7 @@ class DataSets(Registry[Corpus | QuestionSet]):
     """Data sets by name: the loader of each, and the facts of published ones.
 
     To add your own data set, put one line in your own file: ``DATASETS.add("mine", open_mine)``. With ``facts=MINE``,
-    ``openvse data`` describes and checks it like the built-in ones.
+    ``openvse list data`` and ``openvse data check`` describe and check it like the built-in ones.
 
     Args:
         known: by name, the loader of each built-in data set, and the facts of its published copy if there are any.
@@ -60,7 +60,7 @@ class DataSets(Registry[Corpus | QuestionSet]):
         RecipeError: the name in the facts is not that of the data set.
     """
 
-    listed_by: ClassVar[str] = "openvse data"
+    listed_by: ClassVar[str] = "openvse list data"
 
     def __init__(self, known: Mapping[str, tuple[Loader, Facts | None]]) -> None:
         super().__init__("data set", {})

@@ -116,10 +116,12 @@ def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
     """
     there = {part: path for part in PARTS if (path := _find(root, *part.questions))}
     if not there:
-        raise DataError(f"{root}: no {PARTS[0].questions[0]}, nor that of val2014; see openvse data vqa2")
+        raise DataError(
+            f"{root}: no {PARTS[0].questions[0]}, nor that of val2014; see openvse list data vqa2"
+        )
     if require_images and not any(first_folder(root, image_folders(part.images)) for part in there):
         names = " or ".join(f"{part.images}/" for part in there)
-        raise DataError(f"{root}: no image folder {names}; see openvse data vqa2")
+        raise DataError(f"{root}: no image folder {names}; see openvse list data vqa2")
     stray: list[int] = []
     questions = [question for part, path in there.items() for question in _read(part, path, root, stray)]
     opened = build_questions("vqa2", questions, require_images=require_images)
@@ -162,7 +164,7 @@ def _read_annotations(part: QuestionPart, root: Path) -> dict[int, tuple[str, st
     path = _find(root, part.annotations)
     if path is None:
         raise DataError(
-            f"{root}: {part.questions[0]} is there without {part.annotations}; see openvse data vqa2"
+            f"{root}: {part.questions[0]} is there without {part.annotations}; see openvse list data vqa2"
         )
 
     def annotation(entry: dict[str, Any]) -> tuple[int, tuple[str, str, tuple[str, ...]]]:

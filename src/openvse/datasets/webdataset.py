@@ -26,7 +26,7 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     """Open WebDataset shards.
 
     A shard is an uncompressed .tar archive; members whose names agree up to the first dot form an item: ``0001.jpg``
-    with ``0001.txt`` (one caption per line), or ``0001.json`` with a key of captions (see ``openvse data table``), and
+    with ``0001.txt`` (one caption per line), or ``0001.json`` with a key of captions (``openvse list data table``), and
     optionally ``split``. What follows the first dot is the field, so ``0001.left.jpg`` is not the image of ``0001``. Of
     members that occur twice, the last image and caption that belong to one copy count; the others are reported. If the
     names of shards contain splits (``train-0000.tar``, ``val-0000.tar``), these are the splits. Nothing is unpacked:

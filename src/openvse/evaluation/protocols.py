@@ -192,6 +192,6 @@ def protocol_named(name: str) -> TestProtocol:
     if name not in PROTOCOLS:
         known = [*PROTOCOLS]
         raise DataError(
-            f"unknown protocol {name!r}{nearest(name, known)}{choices(known, 'openvse protocols')}"
+            f"unknown protocol {name!r}{nearest(name, known)}{choices(known, 'openvse list protocols')}"
         )
     return PROTOCOLS[name]

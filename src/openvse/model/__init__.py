@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from openvse.model.base import Model
 from openvse.model.folder import ModelConfig, read_config, read_weights
-from openvse.model.joined import JoinedMember, assemble, join, joined_members
 from openvse.model.start import Origin, Start, take_weights
 from openvse.model.tower import Tower, evaluating, tower_curves
 from openvse.model.two_tower import TwoTower, embed
 
 __all__ = [
-    "JoinedMember",
     "Model",
     "ModelConfig",
     "Origin",
     "Start",
     "Tower",
     "TwoTower",
-    "assemble",
     "embed",
     "evaluating",
-    "join",
-    "joined_members",
     "read_config",
     "read_weights",
     "take_weights",

@@ -158,14 +158,14 @@ class TwoTower(Model):
     def calibration(self) -> Calibration | None:
         """The curve from a score to the probability of relevance.
 
-        None if nothing has fitted one (``openvse calibrate``), or if the model has changed since, by its fingerprint.
+        None if nothing has fitted one (``openvse evaluate --calibrate``), or if the model has changed since.
         """
         curve = self._calibration
         if curve is None or curve.model == self.fingerprint:
             return curve
         _logger.warning(
             "the curve from score to probability is not used, as it was fitted to other weights (model %s): run "
-            "'openvse calibrate' again",
+            "'openvse evaluate --calibrate' again",
             curve.model,
         )
         self._calibration = None

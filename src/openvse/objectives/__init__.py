@@ -1,7 +1,7 @@
 """Objectives turn the scores and embeddings of a batch into named loss terms.
 
 A ranking loss is a ``contrast`` of a miner and a criterion: that of VSE++ is ``hardest`` with ``hinge``, AdOpt is
-``adaptive_top_k`` with ``info_nce``. ``openvse parts --terms`` lists all losses of the papers by name.
+``adaptive_top_k`` with ``info_nce``. ``openvse list terms`` lists all losses of the papers by name.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from openvse.assembly import build_aggregator, build_image_encoder, build_part, build_text_encoder
-from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import RecipeError
-from openvse.model import JoinedMember, Start, Tower, TwoTower, assemble, joined_members
+from openvse.model import Start, Tower, TwoTower
 from openvse.objectives import TERMS, Objective, Term
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
@@ -43,41 +42,18 @@ def build_model(
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
     """
     own = TwoTowerSpec.of(spec.model_dump(mode="json"))
-    if members := joined_members(own):
-        if assets is None:
-            raise RecipeError(
-                "a joined model cannot be trained: train its members, and run 'openvse join A B --out MODEL' again"
-            )
-        return _build_joined(members, assets, assets)
     torch.manual_seed(seed)
     image_files = assets if start is None else start.assets_for("image", own.image)
     text_files = assets if start is None else start.assets_for("text", own.text)
     image = build_image_encoder(spec.image.encoder, spec.embed_dim, image_files and image_files / "image")
     text = build_text_encoder(spec.text, spec.embed_dim, captions, text_files, grow=assets is None)
-    return _put_together(own if assets else own.portable(), image, text)
-
-
-def _put_together(spec: TwoTowerSpec, image: ImageEncoder, text: TextEncoder) -> TwoTower:
     similarity = build_part(SIMILARITIES, spec.similarity, "similarity", {"embed_dim": spec.embed_dim})
     towers = (
         Tower(image, build_aggregator(spec.image, spec.embed_dim, "image", image)),
         Tower(text, build_aggregator(spec.text, spec.embed_dim, "text", text)),
     )
     _check_lengths(spec, similarity, towers)
-    return TwoTower(*towers, similarity, spec)
-
-
-def _build_joined(members: Sequence[JoinedMember], image_files: Path, text_files: Path) -> TwoTower:
-    """Build the members of a joined model, each from its own folder of files, and put them together."""
-    models = []
-    for number, spec in enumerate(member.spec for member in members):
-        own = image_files / "image" / str(number), text_files / "text" / str(number)
-        if inner := joined_members(spec):
-            models.append(_build_joined(inner, *own))
-            continue
-        image = build_image_encoder(spec.image.encoder, spec.embed_dim, own[0] / "image")
-        models.append(_put_together(spec, image, build_text_encoder(spec.text, spec.embed_dim, (), own[1])))
-    return assemble(models, members)
+    return TwoTower(*towers, similarity, own if assets else own.portable())
 
 
 def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:

@@ -15,7 +15,7 @@ from openvse.corpus.splits import canonical_split
 from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
-from openvse.errors import OpenVSEError
+from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation import (
     EmbeddedEnsemble,
     QueryBank,
@@ -26,6 +26,7 @@ from openvse.evaluation import (
     evaluate,
     measure_reliability,
     shown_images,
+    too_small_to_calibrate,
 )
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.judged import JudgedReport
@@ -34,6 +35,7 @@ from openvse.evaluation.report import QueryOutcomes
 from openvse.features import find_stored_features, has_store_of, open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
+from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.scoring.hubs import BETA
 from openvse.similarities import Similarity
@@ -97,6 +99,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     if read:  # they are needed now
         corpus = open_captioned(request, require_images=True)
         chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
+    check_calibration(models, chosen, request)
     bank = open_bank(models, corpus, request)
     embedded = embed_requested(models, chosen, stores, request)
     names = ["the model"] if len(models) == 1 else [f"model {n}" for n in range(1, len(models) + 1)]
@@ -107,14 +110,35 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
-    report = report_on(models, embedded, request, chosen.name, bank)
+    counted = count_scores(embedded.members[0], embedded.corpus) if request.calibrate else None
+    if request.calibrate and counted is None:
+        raise DataError(f"{chosen.name}: too few images can be read for a curve from score to probability")
+    report = report_on(models, embedded, request, chosen.name, bank, counted)
     if protocol is None:
         other = _protocol_of_figures(models, embedded.corpus, request.folds)
     else:
         other = filter(None, [protocol.mismatch(*size)])
     warnings = (*leaks, *(f"{names[number]} reads the images: {_NO_STORE}" for number in read), *other)
     problems = (*warnings, *report.problems)
-    return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
+    curve = None if counted is None else counted.fit(models[0].fingerprint)
+    report = replace(report, problems=problems)
+    return RetrievalEvaluation(report, warnings, embedded.corpus, calibration=curve)
+
+
+def check_calibration(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> None:
+    """Raise OpenVSEError if a curve is asked for that cannot be fitted, before anything is embedded."""
+    if not request.calibrate:
+        return
+    if len(models) > 1 or request.folds > 1 or request.query_bank[0] or request.protocol:
+        raise OpenVSEError(
+            "--calibrate fits the curve of one model: name one, without folds, query bank or protocol"
+        )
+    if request.split != "all" and canonical_split(request.split) == "test":
+        raise OpenVSEError(
+            "--calibrate fits a curve, for which the test split is not used: give --split validation"
+        )
+    if reason := too_small_to_calibrate(corpus.relevance):
+        raise DataError(f"{corpus.name} is too small for a curve from score to probability: {reason}")
 
 
 def open_captioned(request: Request, *, require_images: bool = False) -> Corpus:
@@ -220,6 +244,7 @@ def report_on(
     request: Request,
     name: str,
     bank: QueryBank | None = None,
+    counted: CountedCorpus | None = None,
 ) -> Report:
     """Rank embedded images and texts as a request says.
 
@@ -229,10 +254,11 @@ def report_on(
         request: folds, reranking, bootstrap and what to keep.
         name: the data set and split.
         bank: the query bank that normalises the scores, if there is one.
+        counted: what counts the scores for a new curve; how well the present one holds is then not measured.
     """
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
-    curve = models[0].calibration if len(models) == request.folds == 1 else None
+    curve = models[0].calibration if len(models) == request.folds == 1 and counted is None else None
     shown = None if curve is None else shown_images(relevance, first.images.vectors)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
     report = evaluate(
@@ -249,7 +275,7 @@ def report_on(
         resamples=request.resamples,
         seed=request.seed,
         keep=request.keep,
-        see=None if shown is None else shown.see,
+        see=counted.counts.see if counted is not None else None if shown is None else shown.see,
         every=request.every,
         processes=request.processes,
         progress=request.progress,

@@ -30,7 +30,7 @@ CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
 VERSION = 1
 PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
-"""The precisions whose thresholds the file lists and ``openvse calibrate`` shows."""
+"""The precisions whose thresholds the file lists and ``openvse evaluate --calibrate`` shows."""
 
 _logger = logging.getLogger(__name__)
 
@@ -187,10 +187,12 @@ class Calibration:
                 lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
                 return cls(**{**fields, **lists})
         except (ValueError, KeyError, TypeError, AttributeError, DataError) as error:
-            raise ModelError(f"the curve is damaged ({error}): run 'openvse calibrate' again") from error
+            raise ModelError(
+                f"the curve is damaged ({error}): run 'openvse evaluate --calibrate' again"
+            ) from error
         raise ModelError(
             f"the curve has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} {VERSION}: update openvse, or run "
-            f"'openvse calibrate' again"
+            f"'openvse evaluate --calibrate' again"
         )
 
 

@@ -131,8 +131,8 @@ class Probabilities:
         if self.curve is None:
             raise ModelError(
                 "min_precision needs the curve from score to probability, which this model does not have for such "
-                "an index: fit it with 'openvse calibrate MODEL --on DATA', on captioned images that the model was not "
-                "trained on"
+                "an index: fit it with 'openvse evaluate MODEL --on DATA --split validation --calibrate', on captioned "
+                "images that the model was not trained on"
             )
 
     def check(self, queries: Sequence[Query]) -> None:

@@ -113,7 +113,10 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
 
 
 def describe(
-    error: ValidationError, model: type[BaseModel], prefix: str = "", listed_by: str = "openvse recipes NAME"
+    error: ValidationError,
+    model: type[BaseModel],
+    prefix: str = "",
+    listed_by: str = "openvse list recipes NAME",
 ) -> str:
     """Return the first problem of a validation in one line: where, what was given, what is allowed.
 
@@ -213,7 +216,7 @@ def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
     names = list_recipes(near)
     raise RecipeError(
         f"{'no recipe' if beside is None else f'{beside}: there is no base'} {source!r}{nearest(source, names)}"
-        f"{choices(names, f'openvse recipes {near}'.strip())}: give a YAML file, or the name of a recipe"
+        f"{choices(names, f'openvse list recipes {near}'.strip())}: give a YAML file, or the name of a recipe"
     )
 
 
@@ -262,7 +265,7 @@ def _read(path: Path, row: str, seen: tuple[tuple[Path, str], ...]) -> dict[str,
         raise RecipeError(f"recipe {path}: its bases lead back to itself")
     around, names, called = _rows(path)[row], _names(path), _called(path)
     if not row and called not in names:
-        shared = choices(names, f"openvse recipes {called}")
+        shared = choices(names, f"openvse list recipes {called}")
         raise RecipeError(f"recipe {path} holds only what its rows share{shared}: name one of them")
     base = next((level["base"] for level in reversed(around) if level.get("base")), None)
     tree = {} if base is None else _read(*_find(str(base), path), (*seen, (path.resolve(), row)))

@@ -20,11 +20,16 @@ def complete_recipe(incomplete: str) -> list[str]:
     return _beginning(list_recipes(), incomplete)
 
 
-def complete_part(incomplete: str) -> list[str]:
-    """Complete the name of a part."""
+def complete_listed(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a NAME of ``openvse list``: a recipe, a part or a data set, by the kind before it."""
     from openvse.train_cli.listing import registries
 
-    return _beginning(sorted({name for registry in registries() for name in registry.names()}), incomplete)
+    kind = ctx.params.get("kind")
+    if kind == "parts":
+        names = {name for registry in registries() for name in registry.names()}
+        return _beginning(sorted(names), incomplete)
+    completed = {"recipes": complete_recipe, "data": complete_data_set}
+    return completed[str(kind)](incomplete) if kind in completed else []
 
 
 def complete_encoder(incomplete: str) -> list[str]:

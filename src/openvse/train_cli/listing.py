@@ -61,7 +61,17 @@ def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
             else:
                 yield _wrapped(f"{data}  {about(data)[1].rstrip('.')}: {len(listed)} recipes", 2)
         yield ""
-    yield "'openvse recipes NAME' shows a recipe, or those of a NAME as vse_infinity/coco."
+    yield "'openvse list recipes NAME' shows one, or those of a NAME as vse_infinity/coco."
+
+
+def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text of a recipe with all its keys, behind what it is about and the names of its rows."""
+    import yaml
+
+    from openvse.specs import about
+
+    head = about(name)[0] + "".join(f"# Row: {each}\n" for each in rows if each != name)
+    yield (head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80)).rstrip("\n")
 
 
 def recipe_rows(names: Sequence[str]) -> Iterator[str]:
@@ -79,7 +89,7 @@ def _wrapped(text: str, indent: int) -> str:
 
 
 def registries() -> list[Registry[Any]]:
-    """Return the registries of everything that a recipe may name, in the order in which ``openvse parts`` lists it."""
+    """Return the registries of everything that a recipe may name, in the order of ``openvse list parts``."""
     from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
     from openvse.backbones import BACKBONES
     from openvse.datasets import DATASETS
@@ -131,7 +141,9 @@ def described(name: str) -> Iterator[str]:
     having = [registry for registry in parts if name in registry.names()]
     if not having:
         names = sorted({each for registry in parts for each in registry.names()})
-        raise RecipeError(f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse parts')}")
+        raise RecipeError(
+            f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse list parts')}"
+        )
     for registry in having:
         part = registry.get(name)
         yield f"{registry.kind} {name}: {first_line(part)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.output.documents import Document
+    from openvse.scoring import Calibration
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 
@@ -53,6 +54,7 @@ class Request:
         processes: those that share a ranking; answers to questions are computed by each of them.
         query_bank: the split whose images and captions are a query bank ("" for none), and its beta (None chooses it on
             the validation split).
+        calibrate: whether the curve from scores to probabilities is fitted.
         places: the folders of the models; the store of a model's run replaces images that have not changed, if it
             holds all that are needed.
     """
@@ -77,6 +79,7 @@ class Request:
     keep: int = 0
     processes: Processes = ALONE
     query_bank: tuple[str, float | None] = ("", None)
+    calibrate: bool = False
     places: Sequence[str | Path] = ()
 
     def part(self, data: Data) -> Data:
@@ -122,10 +125,12 @@ class Evaluation:
     Attributes:
         report: the figures; None if nothing could be measured.
         warnings: what the user should read before the figures.
+        calibration: the curve from scores to probabilities, if it was asked for.
     """
 
     report: Document | None
     warnings: tuple[str, ...]
+    calibration: Calibration | None = field(default=None, kw_only=True)
 
     def to_markdown(self) -> str:
         """Return the figures as a table; nothing if there are none."""

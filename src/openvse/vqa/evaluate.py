@@ -61,9 +61,9 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     model, *others = models
     if others or request.rerank:
         raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
-    if request.folds > 1 or request.query_bank[0]:
+    if request.folds > 1 or request.query_bank[0] or request.calibrate:
         raise OpenVSEError(
-            "--folds and --query-bank are for retrieval: leave them out for a model that answers questions"
+            "--folds, --query-bank and --calibrate are for retrieval: leave them out for a model that answers questions"
         )
     if request.exchanged and not model.sees:
         raise OpenVSEError(

@@ -89,7 +89,9 @@ OnePerFile = Annotated[
 MinScore = Annotated[float | None, typer.Option(metavar="X", help="The lowest score of a hit.")]
 MinPrecision = Annotated[
     float | None,
-    typer.Option(min=0, max=1, metavar="P", help="The lowest probability of a hit; see 'openvse calibrate'."),
+    typer.Option(
+        min=0, max=1, metavar="P", help="The lowest probability of a hit ('openvse evaluate --calibrate')."
+    ),
 ]
 Expected = Annotated[
     float | None,

@@ -27,7 +27,7 @@ app.add_typer(analyze_app, name="analyze", rich_help_panel="Explain")
 Models: TypeAlias = Annotated[
     list[str],
     typer.Argument(
-        help="Runs or models: folders, hub ids, or names from 'openvse models'. NAME=MODEL names one in the figures."
+        help="Runs or models: folders, hub ids, or names from 'openvse list models'. NAME=MODEL renames one."
     ),
 ]
 Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder for the figures and tables.")]

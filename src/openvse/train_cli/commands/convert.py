@@ -1,4 +1,4 @@
-"""``openvse convert``, which makes model folders of published checkpoints; ``openvse models``, which lists some."""
+"""``openvse convert``, which makes model folders of published checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def convert(
         str,
         typer.Argument(
             help="The checkpoint: a file that VSE-infinity, PVSE or VSE+2AD saved; or a dual encoder such as CLIP or "
-            "SigLIP as a hub id, a folder with its files, or a name from 'openvse models'."
+            "SigLIP as a hub id, a folder with its files, or a name from 'openvse list models'."
         ),
     ],
     out: Annotated[Path, typer.Argument(help="The model folder to write.")],
@@ -51,17 +51,3 @@ def convert(
         warn(note)
     parameters = sum(weight.numel() for weight in done.model.parameters())
     typer.echo(f"{out}: {done.repository}, {parameters:,} parameters, fingerprint {done.model.fingerprint}")
-
-
-@app.command(rich_help_panel="Train")
-def models() -> None:
-    """List published models to start with. Every command takes their names in place of a model folder."""
-    from openvse.conversion.published import PUBLISHED
-
-    typer.echo(f"{'name':17}{'model':28}{'px':>3}{'weights':>8}{'width':>6}  languages")
-    for name, model in PUBLISHED.items():
-        size = f"{model.millions} M"
-        typer.echo(f"{name:17}{model.what:28}{model.side:>3}{size:>8}{model.width:>6}  {model.languages}")
-        typer.echo(f"{'':17}{model.source} ({model.licence})")
-    typer.echo("\nThe first use downloads a model from the Hugging Face hub and converts it once:")
-    typer.echo("  openvse index clip-b32 FOLDER && openvse search clip-b32 index 'a red bicycle'")

@@ -1,16 +1,13 @@
-"""``openvse data``: lists the data sets, describes one, checks a copy of it and counts it."""
+"""``openvse data``: checks and counts data."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from openvse.cli.app import app
 from openvse.cli.options import AllowOutside, Json
@@ -20,67 +17,23 @@ from openvse.train_cli.completion import complete_data_set
 
 if TYPE_CHECKING:
     from openvse.datasets import Finding
+    from openvse.output.table import Table
 
 
-class DataCommands(TyperGroup):
-    """A group of commands that also takes the name of a data set in place of a command: ``openvse data coco``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add ``names`` if no word is given, and ``describe`` before a word that is not a command."""
-        if not args:
-            args = ["names"]
-        elif args[0] not in self.commands and not args[0].startswith("-"):
-            args = ["describe", *args]
-        return super().parse_args(ctx, args)
-
-
-data = typer.Typer(
-    cls=DataCommands,
-    help="List the known data sets. With NAME, say which files to download, where to put them, and under which "
-    "licence they are.",
-    subcommand_metavar="NAME | COMMAND [ARGS]...",
-)
+data = typer.Typer(help="Check and count data, and import features.", no_args_is_help=True)
 app.add_typer(data, name="data", rich_help_panel="Data")
-
-
-@data.command(hidden=True)
-def names() -> None:
-    """List the data sets that openvse knows."""
-    from openvse.datasets import DATASETS, FACTS
-    from openvse.train_cli.listing import first_line
-
-    for name in DATASETS:
-        title = FACTS[name].title if name in FACTS else first_line(DATASETS.get(name))
-        typer.echo(f"{name:<16}{title}")
-    typer.echo("What to download, and where to put it: openvse data NAME")
-
-
-@data.command(hidden=True)
-def describe(
-    name: Annotated[
-        str,
-        typer.Argument(help="A data set from the list of 'openvse data'.", autocompletion=complete_data_set),
-    ],
-) -> None:
-    """Say what to download, how large it is, where it is published, under which licence, and where to put it."""
-    from openvse.datasets import describe_data
-
-    typer.echo(describe_data(name))
-
-
-Source: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        help="The data: your own folder or file, NAME:ROOT, or a NAME from 'openvse data' together with --root.",
-        autocompletion=complete_data_set,
-    ),
-]
 
 
 @data.command()
 def check(
-    source: Source,
-    root: Annotated[Path | None, typer.Option(help="Folder with the files of the named data set.")] = None,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Your own folder or file, or NAME:ROOT such as flickr8k:/data/f8k. 'openvse list data' lists names.",
+            autocompletion=complete_data_set,
+        ),
+    ],
     quick: Annotated[
         bool,
         typer.Option(
@@ -92,89 +45,55 @@ def check(
     cases: Annotated[int, typer.Option(min=0, help="Number of examples to list for each finding.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Check a data set: broken or duplicate images, captions, leakage; of a published one, completeness too.
+    """Check data and count them: broken or duplicate images, captions, leakage, the completeness of published data.
 
     Lines marked WRONG name faults, and the exit code is then 1.
     Lines marked "note" name facts that are not faults.
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar
-    from openvse.datasets import FACTS, check_data
+    from openvse.datasets import DATASETS, FACTS, check_data
+    from openvse.datasets.registry import parse_source
 
-    name, place = named_place(source, root)
-    published = name in FACTS
-    with bar() as progress:
-        findings = check_data(
-            f"{name}:{place}" if name else source,
-            quick=quick,
-            allow_outside=allow_outside,
-            progress=progress.show,
+    name, place = parse_source(source)
+    if not name and source in DATASETS and not place.exists():
+        raise OpenVSEError(
+            f"{source} is the name of a data set: give {source}:FOLDER, the folder with its files"
         )
-    complete = all(finding.ok for finding in findings)
+    with bar() as progress:
+        findings = check_data(source, quick=quick, allow_outside=allow_outside, progress=progress.show)
+    counts, complete = counted(source), all(finding.ok for finding in findings)
     if as_json:
         reports = [
             {"mark": finding.mark.lower(), "text": finding.text, "cases": finding.cases}
             for finding in findings
         ]
         result = {"data": name or source, "root": str(place), "complete": complete, "findings": reports}
-        print_json("data check", result)
+        print_json("data check", {**result, "splits": [] if counts is None else counts.to_json()})
         raise typer.Exit(0 if complete else 1)
     for finding in findings:
         show_finding(finding, cases)
+    if counts is not None:
+        typer.echo(f"\n{counts.to_text().rstrip()}\n")
     where = escaped(f"{name} at {place}" if name else source)
     if complete:
-        typer.echo(f"{where} is complete" if published else f"{where}: nothing that harms training")
+        typer.echo(f"{where} is complete" if name in FACTS else f"{where}: nothing that harms training")
         return
-    harm = f" is not complete: see the lines marked WRONG, and openvse data {name}"
-    typer.echo(where + (harm if published else ": the lines marked WRONG harm training"), err=True)
+    harm = f" is not complete: see the lines marked WRONG, and openvse list data {name}"
+    typer.echo(where + (harm if name in FACTS else ": the lines marked WRONG harm training"), err=True)
     raise typer.Exit(1)
 
 
-@data.command()
-def stats(
-    source: Source,
-    root: Annotated[Path | None, typer.Option(help="Folder with the files of the named data set.")] = None,
-    form: Annotated[
-        Literal["text", "markdown", "latex", "csv"], typer.Option("--format", help="How to print the table.")
-    ] = "text",
-    as_json: Json = False,
-) -> None:
-    """Count a data set: items, sentences, words and vocabulary of each split (PVSE, Table 1). Reads no image."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import warn
+def counted(source: str) -> Table | None:
+    """Return items, sentences, words and vocabulary of each split; None of data that do not open."""
     from openvse.datasets import open_corpus
     from openvse.datasets.statistics import data_statistics
 
-    name, place = named_place(source, root)
-    corpus = open_corpus(
-        f"{name}:{place}" if name else source, require_images=False, allow_outside=True, merge_captions=False
-    )
-    table = data_statistics(corpus)
-    for problem in corpus.problems:
-        warn(problem)
-    if as_json:
-        print_json("data stats", {"data": corpus.name, "splits": table.to_json()})
-        return
-    forms: dict[str, Callable[[], str]] = {
-        "text": table.to_text,
-        "markdown": table.to_markdown,
-        "latex": table.to_latex,
-        "csv": table.to_csv,
-    }
-    typer.echo(forms[form]().rstrip("\n"))
-
-
-def named_place(source: str, root: Path | None) -> tuple[str, Path]:
-    """Return name ("" for none) and place of a data set; raise OpenVSEError if only a name is given."""
-    from openvse.datasets import DATASETS
-    from openvse.datasets.registry import parse_source
-
-    name, place = (source, root) if root is not None else parse_source(source)
-    if root is None and not name and source in DATASETS and not place.exists():
-        raise OpenVSEError(
-            f"{source} is the name of a data set: add --root FOLDER, the folder with its files"
-        )
-    return name, place
+    try:
+        corpus = open_corpus(source, require_images=False, allow_outside=True, merge_captions=False)
+    except OpenVSEError:  # which is one of the findings
+        return None
+    return data_statistics(corpus)
 
 
 def show_finding(finding: Finding, cases: int) -> None:

@@ -19,6 +19,7 @@ from openvse.cli.options import (
     Exchanged,
     Folds,
     Json,
+    On,
     ProtocolName,
     QueryBankSplit,
     Rerank,
@@ -29,26 +30,32 @@ from openvse.cli.options import (
     Threads,
     read_query_bank,
 )
-from openvse.errors import OpenVSEError
-from openvse.files import refuse_there
+from openvse.errors import ModelError, OpenVSEError
+from openvse.files import refuse_there, write_whole
 from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
     from openvse.model import Model
+    from openvse.scoring import Calibration
     from openvse.training.kind import Evaluation
 
 Models: TypeAlias = Annotated[
     list[str],
     typer.Argument(
-        help="One or more models: model folders, hub ids, or names from 'openvse models'. The scores of several "
+        help="One or more models: model folders, hub ids, or names from 'openvse list models'. The scores of several "
         "models are averaged."
     ),
 ]
-Data: TypeAlias = Annotated[
-    str, typer.Argument(help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
-]
 Out: TypeAlias = Annotated[
     Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
+]
+Calibrate: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--calibrate",
+        help="Also fit the curve from scores to probabilities that search shows, and keep it in the model's folder. "
+        "Give data that the model was not trained on.",
+    ),
 ]
 Processes: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
@@ -61,7 +68,7 @@ WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
 @app.command(rich_help_panel="Explain")
 def evaluate(
     models: Models,
-    data: Data,
+    on: On,
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
@@ -73,6 +80,7 @@ def evaluate(
     annotations: Annotations = None,
     every: Every = False,
     exchanged: Exchanged = False,
+    calibrate: Calibrate = False,
     allow_outside: AllowOutside = False,
     batch_size: BatchSize = 128,
     processes: Processes = 1,
@@ -81,20 +89,21 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure retrieval in both directions (R@1/5/10, RSUM, MedR, MeanR) or answer accuracy, with intervals."""
-    from openvse.cli.progress import bar, note
+    from openvse.cli.progress import bar
     from openvse.tasks import kind_of
     from openvse.training.kind import Request
 
     if out is not None:
         refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
+    curve_file = curve_of(models[0]) if calibrate else None
     again = None if rerank is None else Reranking.read(rerank)
     if again is not None and again.features is not None:
         raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")
-    second = [] if again is None else [again.model]
+    places = models if again is None else [*models, again.model]
     with together(processes, device) as group, bar(shown=leads()) as progress:
-        loaded, task = load_all([*models, *second], device)
+        loaded, task = load_all(places, device)
         request = Request(
-            data,
+            on,
             split,
             tuple(features or ()),
             folds,
@@ -111,13 +120,12 @@ def evaluate(
             annotations=annotations,
             processes=group,
             query_bank=read_query_bank(query_bank),
-            places=(*models, *second),
+            calibrate=calibrate,
+            places=places,
         )
         evaluation = kind_of(task).evaluate(loaded, request)
-    if leads():
-        say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
-    if leads() and out is not None:
-        note(f"written: {', '.join(map(str, evaluation.write(out)))}")
+    say(evaluation, {"task": task, "data": on, "split": split} if as_json else None)
+    write(evaluation, out, curve_file)
 
 
 def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
@@ -134,13 +142,72 @@ def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
 
 
 def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
-    """Print an evaluation as a table, or as JSON if ``asked`` is given; its warnings go to standard error."""
+    """Print an evaluation as a table, or as JSON if ``asked`` is given; of several processes the first one does."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
 
+    if not leads():
+        return
     for warning in evaluation.warnings:
         warn(warning)
     if asked is not None:
-        print_json("evaluate", {**asked, "report": json.loads(evaluation.to_json())})
-    elif table := evaluation.to_markdown():
+        curve = evaluation.calibration
+        fitted = {} if curve is None else {"calibration": json.loads(curve.to_json())}
+        print_json("evaluate", {**asked, "report": json.loads(evaluation.to_json()), **fitted})
+        return
+    if table := evaluation.to_markdown():
         typer.echo(table)
+    if evaluation.calibration is not None:
+        typer.echo(curve_text(evaluation.calibration))
+
+
+def write(evaluation: Evaluation, out: Path | None, curve_file: Path | None) -> None:
+    """Write the files of an evaluation and its curve; of several processes the first one does."""
+    from openvse.cli.progress import note
+
+    if not leads():
+        return
+    written = [] if out is None else evaluation.write(out)
+    if curve_file is not None and evaluation.calibration is not None:
+        write_whole(curve_file, evaluation.calibration.to_json())
+        written.append(curve_file)
+    if written:
+        note(f"written: {', '.join(map(str, written))}")
+
+
+def curve_of(model: str) -> Path:
+    """Return the file that keeps the curve of a model; raise ModelError if the model has no folder on this machine."""
+    from openvse.conversion.convert import published_folder
+    from openvse.scoring import CALIBRATION
+    from openvse.tasks.load import find_model
+
+    folder = find_model(model, in_run=True) if Path(model).is_dir() else published_folder(model)
+    if folder is None:
+        raise ModelError(
+            f"{model} is no model folder, and --calibrate keeps the curve in the folder: convert or download the model "
+            f"first"
+        )
+    return folder / CALIBRATION
+
+
+def curve_text(calibration: Calibration) -> str:
+    """Return what a curve was fitted on, and which score stands for which precision."""
+    from openvse.output.documents import percent
+    from openvse.output.table import Table
+    from openvse.scoring.calibration import PRECISIONS
+
+    data = calibration.data
+    losses = ", ".join(f"{method} {loss:.5f}" for method, loss in calibration.log_loss.items())
+    rows = []
+    for precision in PRECISIONS:
+        score = calibration.threshold(precision)
+        stated = (
+            ["out of reach", ""] if score is None else [f"{score:.4f}", percent(calibration.recall(score))]
+        )
+        rows.append([f"{precision:g}", *stated])
+    table = Table(["precision", "score from", "relevant pairs found"], rows).to_markdown()
+    return (
+        f"\n## Calibration curve\n\nCurve: {calibration.method} (held-out log loss: {losses}), fitted to "
+        f"{data.num_pairs:,} relevant pairs of {data.name}.\n\n{table}\n\nOf a search in {data.num_images:,} images; "
+        f"in a larger index, a precision needs a higher score."
+    )

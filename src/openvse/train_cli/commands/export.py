@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def export(
     model: Annotated[
         str,
-        typer.Argument(help="A model folder, the folder of a run, or a name that 'openvse models' lists."),
+        typer.Argument(
+            help="A model folder, the folder of a run, or a name that 'openvse list models' lists."
+        ),
     ],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     format: Annotated[

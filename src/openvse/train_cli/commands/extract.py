@@ -57,7 +57,7 @@ def extract(
         str,
         typer.Argument(
             help="What extracts the features: a backbone for images (efficientnet_lite0, transformers_vision, ...; "
-            "frames for clips), or transformers_text for captions. 'openvse parts' lists all.",
+            "frames for clips), or transformers_text for captions. 'openvse list parts' lists all.",
             autocompletion=complete_encoder,
         ),
     ],

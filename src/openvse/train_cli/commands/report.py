@@ -31,7 +31,7 @@ PAGE = "report.html"
 
 Runs: TypeAlias = Annotated[
     list[str],
-    typer.Argument(help="Folders of runs; a model folder or a name from 'openvse models' needs --on."),
+    typer.Argument(help="Folders of runs; a model folder or a name from 'openvse list models' needs --on."),
 ]
 On: TypeAlias = Annotated[
     str | None,

@@ -16,7 +16,8 @@ RESUME = "what is trained is kept; run the same command again to continue"
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
+        help="A recipe: a YAML file, or a name that 'openvse list recipes' lists.",
+        autocompletion=complete_recipe,
     ),
 ]
 Values: TypeAlias = Annotated[

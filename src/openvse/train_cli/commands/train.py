@@ -17,7 +17,7 @@ from openvse.train_cli.launching import launch, leads, leave
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse recipes' lists. Default with --start: finetune.",
+        help="A recipe: a YAML file, or a name that 'openvse list recipes' lists. Default with --start: finetune.",
         autocompletion=complete_recipe,
     ),
 ]
