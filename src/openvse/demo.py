@@ -10,15 +10,15 @@ from pathlib import Path
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.evaluation import Report, embed_corpus, evaluate
-from openvse.exporting.beside import write_towers
 from openvse.features import FeatureStore
 from openvse.files import write_whole
-from openvse.index import Index, build_index, place_of
+from openvse.index import Index
 from openvse.index.scanning import METADATA
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import Hit, Page, SearchEngine, contact_sheet
+from openvse.search.updating import index
 from openvse.specs import read_recipe, validated
 from openvse.tasks.load import load_as
 from openvse.tasks.run import train
@@ -112,15 +112,15 @@ def run_demo(
     report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})
     pictures = Path(str(corpus.image_paths[0])).parent
     _say_names(corpus, pictures / METADATA)
-    build_index(
+    index(
         trained,
         pictures,
         out / "index",
         overwrite=True,  # the index may be of another seed
-        model_place=place_of(result.best, out / "index"),
-        progress=lambda state: on_images(state.done, state.total, state.per_s),
+        progress=lambda step, state: (
+            on_images(state.done, state.total, state.per_s) if step == "images" else None
+        ),
     )
-    write_towers(trained, out / "index")
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
     # The names of emoji would be found as words, too, and the answers are to show what the model has learned.
     hits = [answer.hits for answer in engine.answer(QUERIES, Page(TOP_K, only="looks"))]

@@ -12,10 +12,10 @@ from openvse.errors import ModelError
 from openvse.index import Index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.runtime import OnnxModel
 from openvse.tasks.load import load_same
 from openvse.tasks.recipes import parse_recipe
 from tests.pickled_work import pickled_work
+from tests.runtime.colour_export import write_export
 from tests.tiny import tiny_tree
 
 
@@ -26,13 +26,14 @@ def model() -> TwoTower:
     return build_model(parse_recipe(tree), captions=["red dog runs", "green cat"]).eval()
 
 
-def test_an_exported_model_embeds_in_one_process(
-    tmp_path: Path, refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("openvse.cli.embedders.load_embedder", lambda *_, **__: object.__new__(OnnxModel))
+@pytest.mark.medium
+def test_an_exported_model_embeds_in_one_process(tmp_path: Path, refused) -> None:
     (tmp_path / "photos").mkdir()
-    line = refused("index", "export", tmp_path / "photos", "--out", tmp_path / "index", "--processes", 2)
-    assert line == "an exported model embeds in one process: leave out --processes, or name the model folder"
+    words = ("index", write_export(tmp_path / "export"), tmp_path / "photos", "--out", tmp_path / "index")
+    assert "processes" in refused(*words, "--processes", 2)
+    assert "features" in refused(*words, "--features", tmp_path)
+    assert "segment" in refused(*words, "--segment-seconds", 5)
+    assert not (tmp_path / "index").exists()
 
 
 @pytest.mark.medium

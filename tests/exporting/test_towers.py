@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from openvse.cli.program import app
 from openvse.errors import ModelError
 from openvse.exporting import beside, write
-from openvse.exporting.beside import Towers, write_towers
+from openvse.exporting.beside import write_towers
 from openvse.exporting.checking import Deviation
 from openvse.index import Index, build_index
 from openvse.index.manifest import read_manifest
 from openvse.model import TwoTower
-from openvse.runtime.beside import towers_of
+from openvse.runtime.beside import Towers, towers_of
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Query, SearchEngine
 from openvse.search.towers import IndexTowers, open_towers

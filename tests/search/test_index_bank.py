@@ -15,7 +15,7 @@ from openvse.errors import DataError, IndexFormatError
 from openvse.index import Index
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch, Page, Query, SearchEngine
-from openvse.search.bank import BANK, bring_bank
+from openvse.search.bank import BANK, update_bank
 from openvse.search.query import EmbeddedQueries
 
 BANKED = [f"a sentence of the bank, number {number}" for number in range(40)]
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_search_orders_by_the_dynamic_inverted_softmax(folder: Path) -> None:
     plain = found(folder)
-    assert bring_bank(folder, HashModel(), BANKED, BETA) is not None
+    assert update_bank(folder, HashModel(), BANKED, BETA) is not None
     index = Index.open(folder)
     assert found(folder) == slow_order(index, ASKED) != plain
     assert found(folder, top_k=3) == [order[:3] for order in slow_order(index, ASKED)]
@@ -101,24 +101,24 @@ def test_a_search_orders_by_the_dynamic_inverted_softmax(folder: Path) -> None:
     )
     assert [hit.score for hit in likes] == sorted((hit.score for hit in likes), reverse=True)
     assert len(some.hits) == 20
-    assert bring_bank(folder, HashModel(), []) is None
+    assert update_bank(folder, HashModel(), []) is None
     assert found(folder) == plain
     assert not [path for path in folder.iterdir() if "bank" in path.name]
 
 
 @pytest.mark.medium
 def test_it_follows_the_index_and_compares_only_what_is_new(folder: Path) -> None:
-    bring_bank(folder, HashModel(), BANKED, BETA)
+    update_bank(folder, HashModel(), BANKED, BETA)
     table, best_keys = Index.open(folder).table, held(folder)["best_keys"]
     gone = [int(table.ids[place][:5]) for place in np.flatnonzero(np.isin(table.keys, best_keys))[:4]]
     write(folder, range(55, 75), drawn(20, 5), gone)
     assert found(folder, top_k=80) == slow_order(Index.open(folder), ASKED)  # measured by the search
     model = HashModel()
-    assert bring_bank(folder, model) == {"sentences": len(BANKED), "beta": BETA}
+    assert update_bank(folder, model) == {"sentences": len(BANKED), "beta": BETA}
     assert model.embedded == 0
     after = held(folder)
-    bring_bank(folder, model, BANKED, 5.0)
-    bring_bank(folder, model, BANKED, BETA)
+    update_bank(folder, model, BANKED, 5.0)
+    update_bank(folder, model, BANKED, BETA)
     anew = held(folder)
     assert model.embedded == 0
     assert np.array_equal(after["keys"], anew["keys"])
@@ -131,8 +131,8 @@ def test_it_follows_the_index_and_compares_only_what_is_new(folder: Path) -> Non
 @pytest.mark.medium
 def test_sentences_are_embedded_once_and_again_by_another_model(folder: Path) -> None:
     model = HashModel()
-    bring_bank(folder, model, BANKED, BETA)
-    bring_bank(folder, model, BANKED, 5.0)
+    update_bank(folder, model, BANKED, BETA)
+    update_bank(folder, model, BANKED, 5.0)
     assert model.embedded == len(BANKED)
     assert found(folder) == slow_order(Index.open(folder), ASKED, 5.0)
     for path in folder.glob("*"):
@@ -142,7 +142,7 @@ def test_sentences_are_embedded_once_and_again_by_another_model(folder: Path) ->
     _write_by(folder, "random-2")
     with SearchEngine(other, Index.open(folder)) as engine:
         engine.search(ASKED, 3)  # the bank is of the other model
-    assert bring_bank(folder, other) is not None
+    assert update_bank(folder, other) is not None
     assert other.embedded == len(ASKED) + len(BANKED)
     assert held(folder)["model"] == "random-2"
 
@@ -160,7 +160,7 @@ def _write_by(folder: Path, model: str) -> None:
 def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     write(folder, range(6000), drawn(6000, 0))
-    bring_bank(folder, HashModel(), [f"another sentence {number}" for number in range(2000)], BETA)
+    update_bank(folder, HashModel(), [f"another sentence {number}" for number in range(2000)], BETA)
     engine_of(folder, "int8")
     plain = ExactSearch(Index.open(folder).segments).search(
         EmbeddedQueries(HashModel().encode_text(ASKED), None), 1
@@ -179,12 +179,12 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
 def test_what_is_refused(folder: Path) -> None:
     for beta in (0.0, math.inf, math.nan):
         with pytest.raises(DataError, match="beta"):
-            bring_bank(folder, HashModel(), BANKED, beta)
+            update_bank(folder, HashModel(), BANKED, beta)
     with pytest.raises(IndexFormatError, match="random-1"):
-        bring_bank(folder, HashModel("other"), BANKED, BETA)
-    bring_bank(folder, HashModel(), BANKED, BETA)
+        update_bank(folder, HashModel("other"), BANKED, BETA)
+    update_bank(folder, HashModel(), BANKED, BETA)
     (folder / BANK).write_bytes((folder / BANK).read_bytes()[:200])
     with pytest.raises(IndexFormatError, match=r"--query-bank again"):
         found(folder)
-    assert bring_bank(folder, HashModel(), BANKED, BETA) is not None
+    assert update_bank(folder, HashModel(), BANKED, BETA) is not None
     assert found(folder) == slow_order(Index.open(folder), ASKED)

@@ -6,33 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from openvse.cli.progress import detail, warn
-from openvse.errors import ModelError
-from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.index.manifest import IndexManifest
 
 Embedder: TypeAlias = Any
-
-
-def load_embedder(source: str, *, device: str = "cpu", threads: int | None = None) -> Embedder:
-    """Load a model that embeds images and sentences.
-
-    Args:
-        source: the folder of an exported model, or whatever ``openvse.load`` takes.
-        device: where a model of PyTorch computes; an exported model computes on the CPU.
-        threads: the number of CPU threads of an exported model; None leaves it to ONNX Runtime.
-
-    Raises:
-        ModelError: there is no such model, or it needs PyTorch, which is not installed.
-    """
-    from openvse.runtime import OnnxModel, is_export
-
-    if is_export(source):
-        if device != "cpu":
-            raise ModelError(f"an exported model computes on the CPU, not on {device}: leave out --device")
-        return OnnxModel(source, threads=threads)
-    return training_module("openvse.tasks.for_search").load_two_tower(source, device=device)
 
 
 def load_for_index(
@@ -54,6 +32,7 @@ def load_for_index(
         IndexFormatError: there are no towers, and the model of the index is gone.
         ModelError: see ``load_embedder``.
     """
+    from openvse.runtime import load_embedder
     from openvse.search.towers import open_towers
 
     def whole() -> Embedder:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
@@ -16,31 +14,23 @@ from openvse.exporting.write import export_for_queries
 from openvse.files import locked, made, write_whole
 from openvse.model import TwoTower
 from openvse.runtime import EXPORT
-from openvse.runtime.beside import LEFT_OUT, left_out_of, remove_other_towers, sound_sides, towers_of
+from openvse.runtime.beside import (
+    LEFT_OUT,
+    Towers,
+    WantedTowers,
+    left_out_of,
+    remove_other_towers,
+    sound_sides,
+    towers_of,
+)
 from openvse.scoring import CALIBRATION
 
-WantedTowers: TypeAlias = Literal["text", "both", "none"]
 _SIDES: Mapping[WantedTowers, frozenset[str]] = {
     "text": frozenset({"text"}),
     "both": frozenset({"image", "text"}),
     "none": frozenset(),
 }
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-
-@dataclass(frozen=True)
-class Towers:
-    """What an index has beside it of its model.
-
-    Attributes:
-        sides: which of ``image`` and ``text`` are there.
-        left_out: why another one that is wanted is not, by its name.
-        is_new: whether ``left_out`` was found out just now, and not before.
-    """
-
-    sides: tuple[str, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    is_new: bool = False
 
 
 def write_towers(

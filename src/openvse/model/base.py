@@ -37,6 +37,7 @@ class Model(nn.Module, ABC):
     Attributes:
         task: a name in the registry of tasks.
         purpose: what the model does, as the end of a sentence that begins with its name.
+        source: the folder or hub id from which it was loaded; "" for a model that was made here.
     """
 
     task: ClassVar[str]
@@ -46,6 +47,7 @@ class Model(nn.Module, ABC):
         super().__init__()
         self._spec = spec
         self.provenance = dict(provenance or {})
+        self.source = ""
 
     @property
     def spec(self) -> ModelSpec:

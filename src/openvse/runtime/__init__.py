@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.description import EXPORT, Description, is_export, read_description
+from openvse.runtime.loading import load_embedder
 from openvse.runtime.model import OnnxModel
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 
@@ -15,6 +16,7 @@ __all__ = [
     "Preprocessing",
     "RuntimeTokenizer",
     "is_export",
+    "load_embedder",
     "read_description",
     "read_tokenizer",
 ]

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.files import read_text
@@ -20,7 +22,23 @@ from openvse.runtime.description import read_description
 from openvse.runtime.model import OnnxModel
 
 LEFT_OUT = "left_out.json"
+WantedTowers: TypeAlias = Literal["text", "both", "none"]
 _FOLDERS = "towers-"
+
+
+@dataclass(frozen=True)
+class Towers:
+    """What an index has beside it of its model.
+
+    Attributes:
+        sides: which of ``image`` and ``text`` are there.
+        left_out: why another one that is wanted is not, by its name.
+        is_new: whether ``left_out`` was found out just now, and not before.
+    """
+
+    sides: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    is_new: bool = False
 
 
 def towers_of(index: Path, fingerprint: str) -> Path:

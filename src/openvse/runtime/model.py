@@ -46,9 +46,10 @@ class OnnxModel:
     """
 
     indexable = True
+    source = ""
 
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder, self.source = Path(folder), str(folder)
         self.description = read_description(folder)
         if self.description.format != "onnx":
             raise ModelError(

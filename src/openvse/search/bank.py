@@ -55,19 +55,19 @@ def read_attraction(index: Index, compare: ItemComparison) -> Attraction | None:
     return Attraction(held["amounts"][np.searchsorted(held["keys"], keys)], np.isin(keys, held["best_keys"]))
 
 
-def bring_bank(
+def update_bank(
     path: str | Path,
     model: Any,
     sentences: Sequence[str] | None = None,
-    beta: float = BETA,
+    beta: float | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, int | float] | None:
-    """Give an index a query bank, or bring the one that it has up to date; that costs what has changed since.
+    """Give an index a query bank, or update the one that it has; that costs what has changed since.
 
     Args:
         sentences: those of the bank; None keeps what the index has, and an empty sequence takes its bank away.
-        beta: see ``scoring.hubs``; where no sentences are given, that of the index is kept.
+        beta: see ``scoring.hubs``; None is that of the index, or ``BETA`` for new sentences.
         progress: called with how many sentences are embedded, and how many there are.
 
     Returns:
@@ -85,7 +85,9 @@ def bring_bank(
         with suppress(IndexFormatError) if sentences is not None else nullcontext():
             before = _read(folder)
         if sentences is None:
-            sentences, beta = before["sentences"].tobytes().decode().split("\n"), float(before["beta"])
+            sentences = before["sentences"].tobytes().decode().split("\n")
+            beta = float(before["beta"]) if beta is None else beta
+        beta = BETA if beta is None else beta
         if not sentences:
             (folder / BANK).unlink()
             return None

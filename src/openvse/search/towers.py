@@ -35,6 +35,7 @@ class IndexTowers(OnnxModel):
 
     def __init__(self, folder: Path, load: Callable[[], Any], *, threads: int | None = None) -> None:
         super().__init__(folder, threads=threads)
+        self.source = ""  # the index says where the model is
         self._load, self._whole, self._loading = load, None, Lock()
         self.open("text")
         self.tokenizer.tokenize([""])

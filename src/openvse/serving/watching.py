@@ -10,11 +10,9 @@ from threading import Event, Thread
 from typing import Any
 
 from openvse.errors import message_of
-from openvse.index.build import build_index
 from openvse.media.names import escaped
 from openvse.pipeline import WorkProgress
-from openvse.search.bank import bring_bank
-from openvse.stores.following import plan_engine, update_engine
+from openvse.search.updating import index
 
 _OPTIONS: dict[str, Any] = {
     "step": 300,  # changes count together until nothing more comes for so many milliseconds
@@ -94,11 +92,7 @@ class FolderWatch:
     def _update(self) -> bool:
         """Do what ``openvse index`` does on the same folders; after a failure, wait, and return False."""
         try:
-            change = plan_engine(self._index, model=self._model)
-            report = build_index(self._model, self._folders(), self._index, progress=self._go_on)
-            bring_bank(self._index, self._model)
-            change.apply(self._index)
-            update_engine(self._index, url=change.url)
+            report = index(self._model, self._folders(), self._index, progress=self._go_on).items
         except _EndedError:
             return True
         except Exception as error:  # whatever it is, the server goes on
@@ -109,7 +103,7 @@ class FolderWatch:
         self._warn("; ".join(lines[:_NAMED]) + more)
         return True
 
-    def _go_on(self, _: WorkProgress) -> None:
+    def _go_on(self, _: str, __: WorkProgress) -> None:
         if self._ending.is_set():
             raise _EndedError
 

@@ -117,11 +117,13 @@ class EngineReport:
     Attributes:
         put: items that were new to it, or had changed.
         removed: items that were gone.
+        recall: the share of the 10 best items that it finds; None where nobody asked, and for the exact engine.
     """
 
     choice: EngineChoice
     put: int = 0
     removed: int = 0
+    recall: float | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,16 @@ class EngineChange:
     wanted: EngineChoice
     url: str | None = None
 
-    def apply(self, path: str | Path) -> EngineChoice:
+    def apply(self, path: str | Path, progress: Callable[[int, int], None] | None = None) -> EngineReport:
+        """Give an index the wanted engine, and bring it up to date; see ``note`` and ``update_engine``."""
+        engine = self.note(path)
+        return (
+            EngineReport(engine)
+            if engine.name == "exact"
+            else update_engine(path, url=self.url, progress=progress)
+        )
+
+    def note(self, path: str | Path) -> EngineChoice:
         """Note the wanted engine in an index, then remove the data of the others; ``update_engine`` fills it.
 
         At every moment, the index names an engine whose place is there.
@@ -151,12 +162,7 @@ class EngineChange:
             IndexFormatError: there is no index, or another process writes it.
         """
         folder, wanted = Path(path), self.wanted
-        noted = read_manifest(folder).engine
-        if (
-            noted is None
-            and wanted.name == self.before.name == "exact"
-            and not any(folder.glob(f"{PREFIX}*"))
-        ):
+        if wanted.name == self.before.name == "exact" and not any(folder.glob(f"{PREFIX}*")):
             return wanted
         with locked(folder, "index", IndexFormatError):
             manifest = read_manifest(folder)
@@ -224,7 +230,7 @@ def choose_engine(
         IndexFormatError: there is no index, or another process writes it.
     """
     read_manifest(Path(path))
-    return plan_engine(path, engine, url, model=model).apply(path)
+    return plan_engine(path, engine, url, model=model).note(path)
 
 
 def check_served(name: str, model: object) -> None:

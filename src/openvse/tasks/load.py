@@ -54,6 +54,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     read_weights(model, folder)
     model.provenance = dict(config.provenance)
     model.read_more(folder)
+    model.source = str(source)
     return model.to(device).eval()
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,10 +25,12 @@ from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
-    from openvse.index import IndexReport
+    from openvse.cli.progress import Display
+    from openvse.index.build import IndexReport
     from openvse.index.embedding import Sharing
-    from openvse.pipeline import Workers
-    from openvse.stores.following import EngineChange
+    from openvse.pipeline import Workers, WorkProgress
+    from openvse.runtime.beside import Towers
+    from openvse.search.updating import IndexUpdate
 
 Folders = Annotated[
     list[Path],
@@ -76,7 +76,6 @@ Features = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
 ]
-Hubs: TypeAlias = Mapping[str, int | float] | None
 Bank = Annotated[
     str,
     typer.Option(
@@ -136,179 +135,77 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
-    from openvse.cli.embedders import load_embedder
-    from openvse.cli.progress import bar, counted
-    from openvse.index import Index, build_index, place_of
-    from openvse.stores.following import plan_engine
+    from openvse.cli.progress import bar
+    from openvse.runtime import load_embedder
+    from openvse.search.updating import IndexSettings
+    from openvse.search.updating import index as update
 
-    workers, asked = chosen_workers(processes, cluster, threads, device), bank_sentences(query_bank)
+    workers = chosen_workers(processes, cluster, threads, device)
+    sentences, beta = bank_sentences(query_bank)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
-    refuse_clips(loaded, segment_seconds)
-    change = plan_engine(out, engine, model=loaded)
-    forget_roots(out, forget or ())
-    with bar() as progress:
-        show = counted(progress, "indexing")
-        report = build_index(
+    settings = IndexSettings(
+        ignore, follow_links, segment_seconds, dtype, sentences, beta, engine=engine, towers=towers
+    )
+    with bar() as display:
+        report = update(
             loaded,
             folders,
             out,
+            settings,
             batch_size=batch_size,
-            dtype=dtype,
-            overwrite=overwrite,
             add=add,
-            ignore=ignore,
-            follow_links=follow_links,
-            segment_seconds=segment_seconds,
-            check=check,
+            forget=forget or (),
+            features=features,
+            overwrite=overwrite,
             compact=compact,
-            stored=stored_features(loaded, model, features),
-            model_place=place_of(model, out),
-            sharing=None if workers is None else sharing_of(loaded, model, workers),
-            progress=lambda state: show(state.done, state.total, state.per_s),
+            check=check,
+            sharing=None if workers is None else sharing_of(loaded, workers),
+            progress=partial(show_step, display, out),
         )
-    warn_of(report)
-    if check:
-        Index.open(out, loaded.fingerprint, check=True)
-    hubs, searched = bring_hubs(out, loaded, *asked), follow(out, change, loaded, check=check)
-    print_report(out, report, searched, bring_towers(out, loaded, towers), hubs, as_json=as_json)
+    warn_of(report.items)
+    tell_of_towers(out, report.towers)
+    print_report(out, report, as_json=as_json)
 
 
-def bank_sentences(value: str) -> tuple[list[str] | None, float]:
+def bank_sentences(value: str) -> tuple[list[str] | None, float | None]:
     """Return sentences (None keeps the old ones) and beta; raise OpenVSEError if the bank holds no sentence."""
-    from openvse.scoring.hubs import BETA
-
     name, beta = read_query_bank(value)
     if name in ("", "none"):
-        return ([] if name else None), BETA
+        return ([] if name else None), beta
     if Path(name).is_file():
         listing = training_module("openvse.encoding.listing")
-        return [str(each.source) for each in listing.list_records(name, kind="texts").records], beta or BETA
+        return [str(each.source) for each in listing.list_records(name, kind="texts").records], beta
     open_corpus = training_module("openvse.datasets").open_corpus
     captions = open_corpus(name, require_images=False, questions=False).split("train").captions
-    return [" ".join(text.split()) for text in captions], beta or BETA
+    return [" ".join(text.split()) for text in captions], beta
 
 
-def bring_hubs(out: Path, model: Embedder, sentences: Sequence[str] | None, beta: float) -> Hubs:
-    """Give an index a query bank, or bring its own up to date, and return its numbers; None where it has none."""
-    from openvse.cli.progress import bar, timed
-    from openvse.search.bank import bring_bank
+def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:
+    """Show how far a step of the update has come."""
+    from openvse.cli.progress import note
 
-    with bar() as progress:
-        shown = timed(progress, "embedding the query bank", "sentences")
-        return bring_bank(out, model, sentences, beta, progress=shown)
-
-
-@dataclass(frozen=True)
-class Searched:
-    """How the engine of an index was updated.
-
-    Attributes:
-        name: of the engine.
-        put: items that were new to it, or had changed.
-        removed: items that were gone.
-        recall: the share of the 10 best items that it finds; None where nobody asked, and for the exact engine.
-    """
-
-    name: str
-    put: int = 0
-    removed: int = 0
-    recall: float | None = None
-
-
-def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> Searched:
-    """Bring the planned engine of an index up to date in place of the one before, and measure its recall if asked."""
-    from openvse.cli.progress import bar, timed
-    from openvse.index import Index
-    from openvse.search import ExactSearch, measured_recall
-    from openvse.search.catalogue import open_searcher
-    from openvse.stores.following import update_engine
-
-    name = change.wanted.name
-    change.apply(out)
-    with bar(shown=name != "exact") as progress:
-        report = update_engine(out, url=change.url, progress=timed(progress, f"engine {name}"))
-    recall = None
-    if check and name != "exact":
-        index = Index.open(out)
-        searcher = open_searcher(index, ExactSearch(index.segments), engine=change.url, model=model)
-        recall = measured_recall(searcher, index)
-        searcher.close()
-    return Searched(name, report.put, report.removed, recall)
-
-
-def bring_towers(out: Path, model: Embedder, wanted: Literal["text", "both", "none"] | None) -> Any:
-    """Write the towers of the model beside the index, which is searchable already; None for an exported model."""
-    from openvse.cli.progress import detail, note, warn
-    from openvse.errors import DiskError, IndexFormatError
-    from openvse.runtime import OnnxModel
-    from openvse.runtime.beside import remove_other_towers
-
-    if isinstance(model, OnnxModel):
-        detail(f"searches of {out} take the exported model itself")
-        remove_other_towers(out, model.fingerprint)
-        return None
-    write_towers = training_module("openvse.exporting.beside").write_towers
-
-    def begun() -> None:
+    if step == "towers":
         note(f"{out} can be searched; writing towers beside it, so that searches start without PyTorch")
+        return
+    rate = f"{state.per_s:,.0f} {state.unit}/s" if state.per_s else ""
+    display.show("indexing" if step == "images" else step, state.done, state.total, note=rate)
 
-    try:
-        beside = write_towers(model, out, wanted, on_write=begun)
-    except (DiskError, IndexFormatError) as error:
-        warn(f"searches load PyTorch until 'openvse index' has written the towers of the model: {error}")
-        return None
-    for side, reason in beside.left_out.items():
+
+def tell_of_towers(out: Path, towers: Towers | None) -> None:
+    """Say why searches load PyTorch: as a note if that was found out just now."""
+    from openvse.cli.progress import detail, note
+
+    for side, reason in towers.left_out.items() if towers else ():
         what = "load PyTorch" if side == "text" else "by images load PyTorch"
-        (note if beside.is_new else detail)(f"searches of {out} {what}: {reason}")
-    return beside
+        (note if towers and towers.is_new else detail)(f"searches of {out} {what}: {reason}")
 
 
-def refuse_clips(model: Embedder, segment_seconds: float | None) -> None:
-    """Raise ModelError where an exported model, which reads no clips, is to cut some into segments."""
-    from openvse.errors import ModelError
-    from openvse.runtime import OnnxModel
-
-    if isinstance(model, OnnxModel) and segment_seconds:
-        raise ModelError(
-            "an exported model reads no clips: leave out --segment-seconds, or name the model folder"
-        )
-
-
-def forget_roots(out: Path, folders: Sequence[Path]) -> None:
-    """Remove folders and their images from an index."""
-    from openvse.index import forget_root
-
-    for folder in folders:
-        forget_root(out, folder)
-
-
-def sharing_of(model: Embedder, source: str, workers: Workers) -> Sharing:
-    """Return the processes that embed; an exported model embeds in one."""
-    from openvse.errors import ModelError
-    from openvse.runtime import OnnxModel
-
-    if isinstance(model, OnnxModel):
-        raise ModelError(
-            "an exported model embeds in one process: leave out --processes, or name the model folder"
-        )
+def sharing_of(model: Embedder, workers: Workers) -> Sharing:
+    """Return the processes that embed."""
     from openvse.index.embedding import Sharing
 
     load_same = training_module("openvse.tasks.load").load_same
-    return Sharing(workers, partial(load_same, source, model.fingerprint, workers.device))
-
-
-def stored_features(model: Embedder, source: str, features: Path | None) -> Any:
-    """Return the stored features that may stand for images; an exported model reads none."""
-    from openvse.errors import ModelError
-    from openvse.runtime import OnnxModel
-
-    if not isinstance(model, OnnxModel):
-        return training_module("openvse.features").find_stored_features(model, source, features)
-    if features is not None:
-        raise ModelError(
-            "an exported model reads no feature store: leave out --features, or name the model folder"
-        )
-    return None
+    return Sharing(workers, partial(load_same, model.source, model.fingerprint, workers.device))
 
 
 def warn_of(report: IndexReport) -> None:
@@ -326,12 +223,12 @@ def warn_of(report: IndexReport) -> None:
         warn(report.left_out.describe())
 
 
-def print_report(
-    out: Path, report: IndexReport, searched: Searched, towers: Any, hubs: Hubs, *, as_json: bool
-) -> None:
-    """Print what indexing did, as a line or as JSON."""
+def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
+    """Print what an update did, as a line or as JSON."""
     from openvse.cli.json_output import print_json
 
+    report, engine, bank = update.items, update.engine, update.bank
+    name = engine.choice.name
     if as_json:
         counts = {
             "images": report.count,
@@ -344,24 +241,28 @@ def print_report(
             "compacted": report.compacted,
             "unreadable": len(report.failed),
         }
-        failed, unchanged = (
+        failed, kept = (
             [{"path": str(path), "reason": reason} for path, reason in paths]
             for paths in (report.failed, report.unreached)
         )
-        left_out = {kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()}
-        print_json(
-            "index",
-            {
-                "index": str(out),
-                **counts,
-                "failed": failed,
-                "kept": unchanged,
-                "left_out": left_out,
-                "engine": asdict(searched),
-                "towers": list(towers.sides) if towers else [],
-                "query_bank": hubs,
+        result = {
+            "index": str(out),
+            **counts,
+            "failed": failed,
+            "kept": kept,
+            "left_out": {
+                kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()
             },
-        )
+            "engine": {
+                "name": name,
+                "put": engine.put,
+                "removed": engine.removed,
+                "recall": engine.recall,
+            },
+            "towers": list(update.towers.sides) if update.towers else [],
+            "query_bank": bank,
+        }
+        print_json("index", result)
         return
     more = {
         "segments of clips": report.segments,
@@ -374,11 +275,9 @@ def print_report(
     typer.echo(f"{out}: {report.count} {report.holds} ({', '.join(parts)}, {len(report.failed)} unreadable)")
     if report.compacted:
         typer.echo(f"{report.compacted} rows that were no longer needed are gone from its files")
-    if hubs is not None:
-        typer.echo(f"query bank: {hubs['sentences']:,} sentences, beta {hubs['beta']:g}")
-    if searched.name != "exact":
-        typer.echo(f"engine {searched.name}: {searched.put} items put, {searched.removed} removed")
-    if searched.recall is not None:
-        typer.echo(
-            f"recall@10 of {searched.name} against the exact engine: {searched.recall:.3f} (100 queries)"
-        )
+    if bank is not None:
+        typer.echo(f"query bank: {bank['sentences']:,} sentences, beta {bank['beta']:g}")
+    if name != "exact":
+        typer.echo(f"engine {name}: {engine.put} items put, {engine.removed} removed")
+    if engine.recall is not None:
+        typer.echo(f"recall@10 of {name} against the exact engine: {engine.recall:.3f} (100 queries)")

@@ -229,9 +229,10 @@ def load_service(
 
 def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Embedder, str]:
     """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
-    from openvse.cli.embedders import load_embedder, load_for_index
+    from openvse.cli.embedders import load_for_index
     from openvse.errors import IndexFormatError
     from openvse.index.manifest import find_model, read_manifest
+    from openvse.runtime import load_embedder
 
     if not isinstance(source.place, Path):  # an engine, whose model has to be named
         return load_embedder(model or "", device=compute.device, threads=compute.threads), model or ""

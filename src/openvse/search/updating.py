@@ -1,0 +1,215 @@
+"""One way to bring an index up to date: its items, its query bank, its engine, and the towers beside it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from openvse.errors import IndexFormatError, ModelError
+from openvse.halves import training_module
+from openvse.index.build import IndexReport, build_index
+from openvse.index.embedding import Sharing, StoredEmbedder
+from openvse.index.index import Index
+from openvse.index.maintenance import forget_root
+from openvse.index.manifest import Place, VectorDtype, place_of
+from openvse.pipeline import WorkProgress
+from openvse.runtime import OnnxModel, load_embedder
+from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
+from openvse.search.bank import update_bank
+from openvse.search.catalogue import open_searcher
+from openvse.search.exact import ExactSearch, measured_recall
+from openvse.stores.following import EngineChange, EngineReport, plan_engine
+
+Progress = Callable[[str, WorkProgress], None]
+"""Called with a step (``images``, ``query bank``, ``engine``, ``towers``) and how far it has come."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IndexUpdate:
+    """What an update of an index did.
+
+    Attributes:
+        items: the images, clips or sentences.
+        bank: the number of ``sentences`` of the query bank, and ``beta``; None without one.
+        engine: what was sent to the engine.
+        towers: the towers beside the index; None where the model has none, such as an exported one.
+    """
+
+    items: IndexReport
+    bank: Mapping[str, int | float] | None
+    engine: EngineReport
+    towers: Towers | None
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What an index remembers: None keeps what it has.
+
+    Attributes:
+        ignore: patterns to skip beside those of ``.openvseignore``.
+        follow_links: whether links to folders are entered.
+        segment_seconds: the length of the items into which clips are cut; 0 keeps clips whole.
+        dtype: the type of a stored number; ``float32`` for a new index.
+        bank: sentences that show which images rank high for every query; an empty list takes the bank away.
+        beta: the strength of the query bank.
+        engine: what finds the nearest embeddings: ``exact``, ``int8``, or the URL of a server.
+        towers: the towers to write beside the index: ``text`` (a new index has these), ``both`` or ``none``.
+    """
+
+    ignore: Sequence[str] | None = None
+    follow_links: bool | None = None
+    segment_seconds: float | None = None
+    dtype: VectorDtype | None = None
+    bank: Sequence[str] | None = None
+    beta: float | None = None
+    engine: str | None = None
+    towers: WantedTowers | None = None
+
+
+def index(
+    model: Any,
+    folder: str | Path | Sequence[str | Path],
+    out: str | Path = "index",
+    settings: IndexSettings | None = None,
+    *,
+    batch_size: int = 64,
+    add: bool = False,
+    forget: Sequence[str | Path] = (),
+    features: str | Path | None = None,
+    overwrite: bool = False,
+    compact: bool = False,
+    check: bool = False,
+    sharing: Sharing | None = None,
+    progress: Progress | None = None,
+) -> IndexUpdate:
+    """Make an index of folders, or bring one up to date; it costs what has changed since.
+
+    Args:
+        model: the model that embeds, exported or not; or its place, as ``openvse.load`` takes it.
+        folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
+        out: the folder of the index.
+        settings: what the index remembers; None keeps what it has.
+        batch_size: the number of images that are embedded at once.
+        add: add the folders to those that the index holds.
+        forget: folders to remove from the index, with their items.
+        features: a feature store, read instead of images that have not changed since; by default that of the run.
+        overwrite: replace an index of another model or of other folders.
+        compact: rewrite the files without what is no longer needed.
+        check: compare the whole index with its checksums, and measure the recall of the engine.
+        sharing: processes that embed what is new; None embeds in this one.
+        progress: see ``Progress``.
+
+    Raises:
+        DataError: no image can be used, or an argument is not allowed.
+        EngineError: the engine cannot be reached, or cannot serve the model.
+        IndexFormatError: the index cannot be written, or is of another model or of other folders.
+        ModelError: no index can serve the model, or an exported model is to do what only the model itself can.
+    """
+    model = load_embedder(str(model)) if isinstance(model, str | Path) else model
+    kept, tell = settings or IndexSettings(), progress or (lambda step, state: None)
+    stored, place = _allowed(model, kept, features, sharing), _place(model, out)
+    change = plan_engine(out, kept.engine, model=model)
+    for root in forget:
+        forget_root(out, root)
+    build = partial(build_index, model, folder, out, batch_size=batch_size, add=add, overwrite=overwrite)
+    build = partial(build, ignore=kept.ignore, follow_links=kept.follow_links, dtype=kept.dtype, check=check)
+    build = partial(build, segment_seconds=kept.segment_seconds, compact=compact, sharing=sharing)
+    items = build(stored=stored, model_place=place, progress=partial(tell, "images"))
+    return _update_beside(model, Path(out), items, kept, change, tell, check=check)
+
+
+def _update_beside(
+    model: Any,
+    out: Path,
+    items: IndexReport,
+    kept: IndexSettings,
+    change: EngineChange,
+    tell: Progress,
+    *,
+    check: bool,
+) -> IndexUpdate:
+    """Update what follows the items of an index: the query bank, the engine and the towers."""
+    if check:
+        Index.open(out, model.fingerprint, check=True)
+    held = update_bank(out, model, kept.bank, kept.beta, progress=_timed(tell, "query bank", "sentences"))
+    sent = change.apply(out, _timed(tell, "engine"))
+    if check and sent.choice.name != "exact":
+        sent = replace(sent, recall=_recall(out, change.url, model))
+    if isinstance(model, OnnxModel):
+        remove_other_towers(out, model.fingerprint)
+        return IndexUpdate(items, held, sent, None)
+    return IndexUpdate(items, held, sent, _write_towers(out, model, kept.towers, tell))
+
+
+def _place(model: Any, out: str | Path) -> Place | None:
+    """Return the place of a model that was loaded; None keeps what the index says of it."""
+    source = getattr(model, "source", "")
+    return place_of(source, Path(out)) if source else None
+
+
+def _allowed(
+    model: Any, kept: IndexSettings, features: str | Path | None, sharing: Sharing | None
+) -> StoredEmbedder | None:
+    """Return the stored features that may stand for images; raise ModelError for what the model cannot do."""
+    if not isinstance(model, OnnxModel):
+        source = getattr(model, "source", "")
+        if not source and features is None:
+            return None
+        store = None if features is None else Path(features)
+        found: StoredEmbedder | None
+        found = training_module("openvse.features").find_stored_features(model, source, store)
+        return found
+    what = {
+        "reads no clips: leave out segment_seconds": kept.segment_seconds,
+        "reads no feature store: leave out features": features,
+        "embeds in one process: leave out the processes": sharing,
+    }
+    for refused, given in what.items():
+        if given:
+            raise ModelError(f"an exported model {refused}, or name the model folder")
+    return None
+
+
+def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Progress) -> Towers | None:
+    """Write the towers of the model beside the index, which is searchable already; some embedders have none."""
+    if not hasattr(model, "source"):
+        return None
+
+    def begun() -> None:
+        tell("towers", WorkProgress(0, 1, 0.0, "towers"))
+
+    try:
+        towers: Towers = training_module("openvse.exporting.beside").write_towers(
+            model, out, wanted, on_write=begun
+        )
+        return towers
+    except (OSError, IndexFormatError) as error:
+        _logger.warning("searches load PyTorch until 'openvse index' has written the towers: %s", error)
+        return None
+
+
+def _recall(out: Path, url: str | None, model: Any) -> float:
+    """Return the recall of the engine of an index."""
+    opened = Index.open(out)
+    searcher = open_searcher(opened, ExactSearch(opened.segments), engine=url, model=model)
+    try:
+        return measured_recall(searcher, opened)
+    finally:
+        searcher.close()
+
+
+def _timed(tell: Progress, step: str, unit: str = "images") -> Callable[[int, int], None]:
+    """Return a function that tells of (items done, items in all), and how many a second since now."""
+    started = time.perf_counter()
+
+    def report(done: int, total: int) -> None:
+        tell(step, WorkProgress(done, total, done / max(1e-9, time.perf_counter() - started), unit))
+
+    return report

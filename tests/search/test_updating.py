@@ -1,0 +1,60 @@
+"""One function makes an index and brings it up to date, for the command, the watcher and Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from colour_model import COLOURS, ColourModel, paint
+from openvse.errors import ModelError
+from openvse.index import Index
+from openvse.index.manifest import find_model, read_manifest
+from openvse.pipeline import WorkProgress
+from openvse.search.updating import IndexSettings, index
+from openvse.stores.choice import EngineChoice
+from tests.runtime.colour_export import write_export
+
+
+@pytest.mark.medium
+def test_what_is_not_said_is_as_before(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    out, steps = tmp_path / "index", []
+
+    def told(step: str, state: WorkProgress) -> None:
+        steps.append((step, state.done, state.total))
+
+    settings = IndexSettings(ignore=["blue.png"], dtype="float16", engine="int8")
+    first = index(model, str(photos), str(out), settings, progress=told)
+    assert (first.items.count, first.engine.put, first.engine.choice.name, first.bank) == (3, 3, "int8", None)
+    assert ("images", 3, 3) in steps and ("engine", 3, 3) in steps
+    paint(photos / "new.png", "red")
+    again = index(model, [photos], out, check=True)
+    assert (again.items.count, again.items.reused, again.engine.put, again.engine.recall) == (4, 3, 1, 1.0)
+    assert read_manifest(out).dtype == "float16"
+    assert EngineChoice.of(read_manifest(out).engine).name == "int8"
+    assert [item.id for item in Index.open(out).items] == [
+        "deeper/white.png",
+        "green.png",
+        "new.png",
+        "red.png",
+    ]
+    last = index(model, photos, out, IndexSettings(ignore=[], engine="exact"))
+    assert (last.items.count, last.engine.choice.name) == (5, "exact")
+
+
+def test_folders_are_added_and_forgotten(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    paint(more / "black.png", "green")
+    index(model, photos, tmp_path / "index")
+    assert index(model, more, tmp_path / "index", add=True).items.count == 5
+    assert index(model, photos, tmp_path / "index", forget=[str(more)]).items.count == 4
+
+
+def test_a_model_may_be_named(tmp_path: Path) -> None:
+    for name in COLOURS:
+        paint(tmp_path / "photos" / f"{name}.png", name)
+    export = write_export(tmp_path / "export")
+    assert index(export, tmp_path / "photos", tmp_path / "index").items.count == len(COLOURS)
+    assert find_model(tmp_path / "index").source == str(export)
+    with pytest.raises(ModelError):
+        index("runs/mine/best", tmp_path / "photos", tmp_path / "index")
