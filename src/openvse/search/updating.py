@@ -113,23 +113,23 @@ def index(
         ModelError: no index can serve the model, or an exported model is to do what only the model itself can.
     """
     model = load_embedder(str(model)) if isinstance(model, str | Path) else model
-    kept, tell = settings or IndexSettings(), progress or (lambda step, state: None)
-    stored, place = _allowed(model, kept, features, sharing), _place(model, out)
-    change = plan_engine(out, kept.engine, model=model)
+    wanted, tell = settings or IndexSettings(), progress or (lambda step, state: None)
+    stored, place = _allowed(model, wanted, features, sharing), _place(model, out)
+    change = plan_engine(out, wanted.engine, model=model)
     for root in forget:
         forget_root(out, root)
     build = partial(build_index, model, folder, out, batch_size=batch_size, add=add, overwrite=overwrite)
-    build = partial(build, ignore=kept.ignore, follow_links=kept.follow_links, dtype=kept.dtype, check=check)
-    build = partial(build, segment_seconds=kept.segment_seconds, compact=compact, sharing=sharing)
+    build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype, check=check)
+    build = partial(build, segment_seconds=wanted.segment_seconds, compact=compact, sharing=sharing)
     items = build(stored=stored, model_place=place, progress=partial(tell, "images"))
-    return _update_beside(model, Path(out), items, kept, change, tell, check=check)
+    return _update_beside(model, Path(out), items, wanted, change, tell, check=check)
 
 
 def _update_beside(
     model: Any,
     out: Path,
     items: IndexReport,
-    kept: IndexSettings,
+    wanted: IndexSettings,
     change: EngineChange,
     tell: Progress,
     *,
@@ -138,14 +138,14 @@ def _update_beside(
     """Update what follows the items of an index: the query bank, the engine and the towers."""
     if check:
         Index.open(out, model.fingerprint, check=True)
-    held = update_bank(out, model, kept.bank, kept.beta, progress=_timed(tell, "query bank", "sentences"))
+    held = update_bank(out, model, wanted.bank, wanted.beta, progress=_timed(tell, "query bank", "sentences"))
     sent = change.apply(out, _timed(tell, "engine"))
     if check and sent.choice.name != "exact":
         sent = replace(sent, recall=_recall(out, change.url, model))
     if isinstance(model, OnnxModel):
         remove_other_towers(out, model.fingerprint)
         return IndexUpdate(items, held, sent, None)
-    return IndexUpdate(items, held, sent, _write_towers(out, model, kept.towers, tell))
+    return IndexUpdate(items, held, sent, _write_towers(out, model, wanted.towers, tell))
 
 
 def _place(model: Any, out: str | Path) -> Place | None:
@@ -155,7 +155,7 @@ def _place(model: Any, out: str | Path) -> Place | None:
 
 
 def _allowed(
-    model: Any, kept: IndexSettings, features: str | Path | None, sharing: Sharing | None
+    model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None
 ) -> StoredEmbedder | None:
     """Return the stored features that may stand for images; raise ModelError for what the model cannot do."""
     if not isinstance(model, OnnxModel):
@@ -163,11 +163,11 @@ def _allowed(
         if not source and features is None:
             return None
         store = None if features is None else Path(features)
-        found: StoredEmbedder | None
-        found = training_module("openvse.features").find_stored_features(model, source, store)
-        return found
+        stored: StoredEmbedder | None
+        stored = training_module("openvse.features").find_stored_features(model, source, store)
+        return stored
     what = {
-        "reads no clips: leave out segment_seconds": kept.segment_seconds,
+        "reads no clips: leave out segment_seconds": wanted.segment_seconds,
         "reads no feature store: leave out features": features,
         "embeds in one process: leave out the processes": sharing,
     }

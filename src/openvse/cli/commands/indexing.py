@@ -241,7 +241,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
             "compacted": report.compacted,
             "unreadable": len(report.failed),
         }
-        failed, kept = (
+        failed, unreached = (
             [{"path": str(path), "reason": reason} for path, reason in paths]
             for paths in (report.failed, report.unreached)
         )
@@ -249,7 +249,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
             "index": str(out),
             **counts,
             "failed": failed,
-            "kept": kept,
+            "kept": unreached,
             "left_out": {
                 kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()
             },
