@@ -119,9 +119,9 @@ def index(
     for root in forget:
         forget_root(out, root)
     build = partial(build_index, model, folder, out, batch_size=batch_size, add=add, overwrite=overwrite)
-    build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype, check=check)
-    build = partial(build, segment_seconds=wanted.segment_seconds, compact=compact, sharing=sharing)
-    items = build(stored=stored, model_place=place, progress=partial(tell, "images"))
+    build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype)
+    build = partial(build, segment_seconds=wanted.segment_seconds, compact=compact, check=check)
+    items = build(stored=stored, model_place=place, sharing=sharing, progress=partial(tell, "images"))
     return _update_beside(model, Path(out), items, wanted, change, tell, check=check)
 
 
