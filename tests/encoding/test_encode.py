@@ -232,3 +232,74 @@ def test_workers_write_the_same_files(
     report = encode(folder, photos, tmp_path / "shared", shard_size=2, batch_size=2, workers=Workers(3))
     assert (report.count, len(report.failed), len(work.taken)) == (11, 1, 6)
     assert content(tmp_path / "shared") == expected
+
+
+def stop_at(folder: Path, number: int, patched: pytest.MonkeyPatch) -> None:
+    """Stop at a change of the files of a folder, counted from 0."""
+    left = [number]
+
+    def before(path: Path) -> None:
+        if path.parent == folder and not path.name.startswith("."):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+
+    rename, remove = Path.replace, Path.unlink
+    patched.setattr(Path, "replace", lambda path, target: (before(Path(target)), rename(path, target))[1])
+    patched.setattr(
+        Path, "unlink", lambda path, missing_ok=False: (before(path), remove(path, missing_ok=missing_ok))[1]
+    )
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["x.npy", "folder"])
+def test_new_ids_are_never_beside_old_embeddings(
+    model: TwoTower, photos: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop an encoding that replaces another one at each change of the output, and go on."""
+    out = tmp_path / "out" / name
+    out.parent.mkdir()
+    folder, other = (out, tmp_path / name) if name == "folder" else (out.parent, tmp_path)
+    pairs = [("x.npy", "x_ids.txt")]
+    if name == "folder":
+        pairs = [(f"embeddings-{number:05d}.npy", f"ids-{number:05d}.txt") for number in range(2)]
+
+    def written(place: Path) -> None:
+        encode(model, photos, place, shard_size=6, batch_size=2, overwrite=True)
+
+    written(out)
+    old = content(folder)
+    (photos / "00 a.png").write_bytes((photos / "01 é.png").read_bytes())
+    written(tmp_path / name)
+    new = content(other)
+    assert {ids for _, ids in pairs} <= {each for each in new if new[each] != old.get(each)}
+    for stops in range(30):
+        for each in content(folder):
+            (folder / each).unlink()
+        for each, value in old.items():
+            (folder / each).write_bytes(value)
+        with monkeypatch.context() as patched:
+            stop_at(folder, stops, patched)
+            try:
+                written(out)
+                break
+            except KeyboardInterrupt:
+                pass
+        here = content(folder)
+        for vectors, ids in pairs:
+            both = here.get(vectors), here.get(ids)
+            assert None in both or both in [(each[vectors], each[ids]) for each in (old, new)]
+        written(out)
+        assert {each: content(folder)[each] for each in new} == new
+    assert 5 <= stops < 29
+
+
+@pytest.mark.medium
+def test_what_a_stopped_run_left_is_removed_by_the_same_command(
+    model: TwoTower, photos: Path, tmp_path: Path
+) -> None:
+    encode(model, photos, tmp_path / "x.npy")
+    (tmp_path / ".x.npy.unfinished").mkdir()
+    (tmp_path / ".x.npy.unfinished" / "embeddings-00000.npy").write_bytes(b"x")
+    assert encode(model, photos, tmp_path / "x.npy").earlier == 12
+    assert not (tmp_path / ".x.npy.unfinished").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -116,9 +117,24 @@ def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
         DataError: the file is damaged, or a column is missing or has another type; it is named, with the row.
         OpenVSEError: pyarrow is not installed.
     """
+    with _reading(path):
+        yield from _records(path, columns, *_columns(path, _opened(path).schema, columns))
+
+
+def read_columns(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield some cells of each row by the names of their columns; see ``read_arrow`` for what is raised."""
+    with _reading(path):
+        table = _opened(path)
+        for part in range(table.num_parts):
+            cells = [_cells(path, name, table.column(part, name)) for name in names]
+            yield from (dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     pa = _pyarrow()
     try:
-        yield from _records(path, columns, *_columns(path, _opened(path).schema, columns))
+        yield
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: it cannot be read ({error}); get the whole file again") from error
     except UnicodeDecodeError as error:

@@ -258,6 +258,11 @@ def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT
     Raises:
         DataError: a line is not JSON, or ``read`` refuses it; file and line are named.
     """
+    return (entry for _, entry in numbered_objects(file, read))
+
+
+def numbered_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[tuple[int, ObjectT]]:
+    """Yield the number of each line, too; see ``read_objects``."""
     for number, line in enumerate(read_lines(file), start=1):
         if not line.strip():
             continue
@@ -265,7 +270,7 @@ def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT
             entry = read(parse_json(line))
         except DataError as error:
             raise DataError(f"{file}, line {number}: {error}") from None
-        yield entry
+        yield number, entry
 
 
 def read_rows(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import named_splits, with_folder_splits
-from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow
+from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow, read_columns
 from openvse.datasets.rows import (
     COMMENTS,
     SPLIT_FIELD,
     USUAL,
     Columns,
     field_names,
+    numbered_objects,
     read_objects,
     read_record,
     read_rows,
@@ -72,6 +74,46 @@ def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
             yield read_record(dict(zip((*wanted, SPLIT_FIELD), cells, strict=True)), path.parent, columns)
         except DataError as error:
             raise DataError(f"{path}, line {line}: {error}") from None
+
+
+def read_entries(
+    file: Path,
+) -> tuple[list[str], Callable[[Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]]:
+    """Return the columns or keys of a table, and what reads some of them.
+
+    Returns:
+        The names, for lines of JSON those of the first; and a function that yields the number of each line or row, from
+        1, with the values of the names that it is given.
+
+    Raises:
+        DataError: the file is none of ``TABLE_SUFFIXES`` or cannot be read.
+    """
+    match file.suffix.lower():
+        case ".csv" | ".tsv":
+
+            def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+                for line, cells in read_rows(file, [[name] for name in wanted], unread=names):
+                    yield line, dict(zip(wanted, cells, strict=True))
+        case ".jsonl":
+
+            def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+                return numbered_objects(file, _object)
+        case suffix if suffix in ARROW_SUFFIXES:
+
+            def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+                return enumerate(read_columns(file, wanted), start=1)
+        case _:
+            raise DataError(f"{file}: it is no list that we read; give one of {', '.join(TABLE_SUFFIXES)}")
+    names = _names_in(file)
+    if not names:
+        next(rows(()), None)  # which names the line that is none
+    return names, rows
+
+
+def _object(entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise DataError("it is no JSON object; give one a line")
+    return entry
 
 
 def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:

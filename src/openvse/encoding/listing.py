@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from openvse.encoding.output import import_parquet
-from openvse.errors import DataError
-from openvse.files import text_lines, whole_characters
+from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, first_field
+from openvse.datasets.table import TABLE_SUFFIXES, read_entries
+from openvse.errors import DataError, TextError
+from openvse.files import read_lines, whole_characters
 from openvse.media.listing import LeftOut, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 
 Kind = Literal["images", "texts"]
 
-COLUMNS: Mapping[Kind, tuple[str, ...]] = {
-    "images": ("path", "image", "file_name", "filepath", "image_path", "video", "filename", "file"),
-    "texts": ("text", "caption", "sentence"),
-}
-"""The names of columns that are recognised, by what they hold."""
-
-_LISTS = ".txt .csv .tsv .jsonl .parquet"
+_FIELDS = {"images": IMAGE_FIELDS, "texts": (*CAPTION_FIELDS, "sentence")}
+_LISTS = " ".join((".txt", *TABLE_SUFFIXES))
 
 
 @dataclass(frozen=True)
@@ -59,14 +53,25 @@ class RecordList:
     failed: list[tuple[str, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
 
+    def add_image(self, item: str, path: Path, written: str = "") -> None:
+        """Add an image, or the reason why it cannot be used; ``written`` is how messages write its path."""
+        try:
+            status = path.stat()
+        except OSError as error:
+            reason = f"{escaped(written or path)}: {error.strerror or 'it cannot be read'}"
+            self.failed.append((item, reason))
+        else:
+            state = f"{status.st_mtime_ns} {status.st_size}"
+            self.records.append(EncodingRecord(item, path.absolute(), state))
+
 
 def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = False) -> RecordList:
     """List the records of an encoding.
 
     Args:
-        data: a folder of images, at any depth; or a file that lists images or sentences: ``.txt`` with one a line, or
-            ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` with a column that ``COLUMNS`` names, and perhaps ``id``.
-            Paths are relative to the folder of the file. Without ids, the path or the number of the line is the id.
+        data: a folder of images, at any depth; or a file that lists images or sentences: ``.txt`` with one a line, or a
+            table as ``openvse data table`` describes, perhaps with a column ``id``. Paths are relative to the folder of
+            the file. Without ids, the path or the number of the line is the id.
         kind: what a file lists; None recognises it by the names of the columns, or by the first line of a ``.txt``.
         videos: whether clips are read, too.
 
@@ -98,123 +103,70 @@ def _of_folder(folder: Path, videos: bool) -> RecordList:
     listing = RecordList("images", [], left_out=media.left_out)
     listing.failed.extend((str(path), "the folder cannot be listed") for path in media.unreadable)
     for path in media.paths:
-        _add_image(listing, path.relative_to(folder).as_posix(), path)
+        listing.add_image(path.relative_to(folder).as_posix(), path)
     listing.records.sort(key=lambda record: os.fsencode(record.id))
     return listing
 
 
-def _add_image(listing: RecordList, item: str, path: Path, written: str = "") -> None:
-    try:
-        status = path.stat()
-    except OSError as error:
-        listing.failed.append((item, f"{escaped(written or path)}: {error.strerror or 'it cannot be read'}"))
-        return
-    listing.records.append(EncodingRecord(item, path.absolute(), f"{status.st_mtime_ns} {status.st_size}"))
-
-
 def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
-    rows = list(_rows(file))
-    if not rows:
-        return RecordList(kind or "texts", [])
-    kind, column = _what(file, rows, kind)
+    kind, rows = _lines(file, kind) if file.suffix.lower() == ".txt" else _rows(file, kind)
     listing = RecordList(kind, [])
-    named = (row.get(column) for _, row in rows if kind == "images")
-    files = find_files(file.parent / name for name in named if isinstance(name, str) and name.strip())
-    for number, row in rows:
-        cell = row.get(column)
-        value = str(cell) if isinstance(cell, str | int | float) else ""
-        item = whole_characters(str(row["id"])) if row.get("id") not in (None, "") else ""
-        if kind == "texts":
-            sentence = whole_characters(" ".join(value.split()))
-            if sentence:
+    if kind == "texts":
+        for number, item, value in rows:
+            if sentence := whole_characters(" ".join(value.split())):
                 listing.records.append(EncodingRecord(item or str(number), sentence))
             else:
                 listing.failed.append((item or str(number), f"line {number} has no sentence"))
-        elif not value.strip():
+        return listing
+    files = find_files(file.parent / name for _, _, name in rows if name.strip())
+    for number, item, value in rows:
+        path = file.parent / value
+        if not value.strip():
             listing.failed.append((item or str(number), f"line {number} names no image"))
         elif left := kind_left_out(value, videos=videos):
             listing.left_out.files.setdefault(left, []).append(Path(value))
         else:
-            path = file.parent / value
-            _add_image(listing, item or value, files.files.get(path, path), files.without_file(path))
+            listing.add_image(item or value, files.files.get(path, path), files.without_file(path))
     return listing
 
 
-def _what(file: Path, rows: list[tuple[int, dict[str, Any]]], kind: Kind | None) -> tuple[Kind, str]:
-    """Return what a file lists, and the column that holds it."""
-    first = next((row for _, row in rows if any(row.values())), {})
-    if "" in first:  # lines without columns
-        line = str(first[""]).strip()
-        named = is_image(Path(line).name) or is_video_name(Path(line).name)
-        return kind or ("images" if named else "texts"), ""
-    columns = {each: next((name for name in names if name in first), None) for each, names in COLUMNS.items()}
-    if kind is None:
-        kinds = [each for each, column in columns.items() if column is not None]
-        if len(kinds) == 2:
-            raise DataError(
-                f"{escaped(file)} has columns of images and of sentences ({columns['images']}, {columns['texts']}): "
-                f"choose with --kind images or --kind texts"
-            )
-        kind = kinds[0] if kinds else "texts"
-    column = columns[kind]
-    if column is None:
-        known = ", ".join(COLUMNS[kind])
-        has = ", ".join(first) or "none"
-        raise DataError(f"{escaped(file)} has no column of {kind} (it has {has}): call it one of {known}")
-    return kind, column
+_Rows = list[tuple[int, str, str]]  # the number of the line, the id or "", and the path or sentence
 
 
-def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the columns of each row; the only column of a text file is called ""."""
-    suffix = file.suffix.lower()
+def _lines(file: Path, kind: Kind | None) -> tuple[Kind, _Rows]:
+    """Return what a text file lists, which its first line shows, and its lines that are not empty."""
     try:
-        if suffix == ".parquet":
-            yield from enumerate(_parquet_rows(file), start=1)
-            return
-        with file.open("rb") as opened:
-            lines = text_lines(opened, escaped(file))
-            if suffix == ".txt":
-                yield from ((number, {"": line}) for number, line in enumerate(lines, start=1) if line)
-            elif suffix in (".csv", ".tsv"):
-                reader = csv.DictReader(
-                    (f"{line}\n" for line in lines), delimiter="\t" if suffix == ".tsv" else ","
-                )
-                for row in reader:
-                    yield reader.line_num, {str(key).strip().lower(): value for key, value in row.items()}
-            elif suffix in (".jsonl", ".ndjson"):
-                yield from _json_rows(file, lines)
-            else:
-                raise DataError(f"{escaped(file)} is no list that we read: give a folder, or {_LISTS}")
-    except (OSError, csv.Error) as error:
+        lines = read_lines(file)
+    except (OSError, TextError) as error:
         raise DataError(f"{escaped(file)} cannot be read ({error})") from error
+    rows = [(number, "", line) for number, line in enumerate(lines, start=1) if line]
+    first = Path(rows[0][2].strip()).name if rows else ""
+    return kind or ("images" if is_image(first) or is_video_name(first) else "texts"), rows
 
 
-def _json_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise DataError(f"{escaped(file)}, line {number}: it is no JSON object; give one a line")
-        yield number, row
-
-
-def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
-    pa, parquet = import_parquet()
-    try:
-        table = parquet.ParquetFile(file)
-        wanted = [name for name in table.schema_arrow.names if name in ("id", *sum(COLUMNS.values(), ()))]
-        for batch in table.iter_batches(columns=wanted):
-            yield from batch.to_pylist()
-    except pa.ArrowException as error:
-        raise DataError(f"{escaped(file)} cannot be read as Parquet ({error})") from error
-    except UnicodeDecodeError as error:
+def _rows(file: Path, kind: Kind | None) -> tuple[Kind, _Rows]:
+    """Return what a table lists, which the names of its columns show, and its rows."""
+    names, entries = read_entries(file)
+    known = {each: first_field(names, fields) for each, fields in _FIELDS.items()}
+    if kind is None and all(known.values()):
         raise DataError(
-            f"{escaped(file)}: the text {error.object[:40]!r} is not UTF-8; write it in UTF-8"
-        ) from error
+            f"{escaped(file)} has columns of images and of sentences ({known['images']}, {known['texts']}): "
+            f"choose with --kind images or --kind texts"
+        )
+    chosen: Kind = kind or ("images" if known["images"] else "texts")
+    column = known[chosen]
+    if column is None:
+        allowed, has = ", ".join(_FIELDS[chosen]), ", ".join(map(escaped, names)) or "none"
+        raise DataError(f"{escaped(file)} has no column of {chosen} (it has {has}): call it one of {allowed}")
+    wanted = [column, *(["id"] if "id" in names else [])]
+    return chosen, [
+        (number, whole_characters(_cell(entry.get("id"))), _cell(entry.get(column)))
+        for number, entry in entries(wanted)
+    ]
+
+
+def _cell(value: Any) -> str:
+    return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _check_unique(data: Path, records: Iterable[EncodingRecord]) -> None:

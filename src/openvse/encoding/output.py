@@ -1,6 +1,8 @@
 """The output of an encoding: NumPy arrays beside lists of ids, or Parquet; one file, or a folder of files by shard.
 
-The same content makes the same bytes. One file is joined from the shards in the end.
+The same content makes the same bytes. Everything is written into a folder of unfinished work. In the end the files take
+their places together: what an earlier output had there is removed first, so that new ids never stand beside old
+embeddings.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, OpenVSEError, install
-from openvse.files import LOCK, read_text, replacing
+from openvse.files import LOCK, parse_json, read_text, replacing, write_whole, writing
 
 Form = Literal["npy", "parquet"]
 
+FORMAT = "openvse-encoding"
 MANIFEST = "encoding.json"
-WORK = ".unfinished"
+_OURS = ("embeddings-*", "ids-*.txt")  # of a folder; the embeddings first
 
 _Rows = tuple[Sequence[str], np.ndarray, Sequence[str] | None]  # ids, embeddings, perhaps sentences
 
@@ -37,18 +40,13 @@ class ShardFiles:
         rows: the number of its records; without any there are no files.
         num_embeddings: K; 0 without rows.
         dim: D; 0 without rows.
-        sizes: the bytes of each file, by its name.
+        sizes: the bytes of each file, by its name; the embeddings come first.
     """
 
     rows: int
     num_embeddings: int
     dim: int
     sizes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def vectors(self) -> str:
-        """The name of the file of embeddings."""
-        return next(iter(self.sizes))
 
 
 @dataclass(frozen=True)
@@ -78,12 +76,8 @@ class Target:
     @property
     def work(self) -> Path:
         """The folder of unfinished work, which is removed at the end."""
-        return self.out.with_name(f".{self.out.name}.unfinished") if self.single else self.out / WORK
-
-    @property
-    def shards(self) -> Path:
-        """The folder of the shards."""
-        return self.work if self.single else self.out
+        name = f".{self.out.name}.unfinished"
+        return self.out.with_name(name) if self.single else self.out / ".unfinished"
 
     @property
     def manifest(self) -> Path:
@@ -97,86 +91,94 @@ class Target:
 
     def read_manifest(self) -> dict[str, Any] | None:
         """Return the content of the manifest; None if there is none."""
-        try:
-            manifest = json.loads(read_text(self.manifest))
-        except (OSError, ValueError):
-            return None
-        return (
-            manifest if isinstance(manifest, dict) and manifest.get("format") == "openvse-encoding" else None
-        )
+        with suppress(OSError, DataError, ValueError):
+            manifest = parse_json(read_text(self.manifest))
+            if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
+                return manifest
+        return None
 
     def taken(self) -> Path | None:
         """Return a file of somebody else that the output would replace."""
+        if any(self.work.glob("*.json")):
+            return None
         if self.single:
             names = [self.out, self.manifest, *([self.ids] if self.form == "npy" else [])]
-            began = self.work.exists() and any(self.work.glob("*.json"))
-            return None if began else next(filter(Path.exists, names), None)
-        if self.work.exists():
-            return None
-        mine = [path for path in self.out.iterdir() if path.name != LOCK] if self.out.is_dir() else []
-        return mine[0] if mine else None
+            return next(filter(Path.exists, names), None)
+        mine = (path for path in sorted(self.out.glob("*")) if path not in (self.out / LOCK, self.work))
+        return next(mine, None)
 
-    def is_whole(self, manifest: dict[str, Any]) -> bool:
-        """Return whether the files of a finished output are all there."""
-        try:
-            return all(
-                (self.manifest.parent / name).stat().st_size == size
-                for part in manifest["parts"]
-                for name, size in part["sizes"].items()
-            )
-        except OSError:
-            return False
+    def holds(self, sizes: dict[str, int]) -> bool:
+        """Return whether files of the output are whole, at their places or among the unfinished work."""
+        return all(
+            any(_size(folder / name) == size for folder in (self.work, self.manifest.parent))
+            for name, size in sizes.items()
+        )
 
-    def join(
+    def write(
         self,
         shards: Sequence[ShardFiles],
-        dtype: str,
-        good: Iterable[tuple[list[str], list[str]]],
-        kind: str,
-    ) -> list[ShardFiles]:
-        """Join the shards if one file is wanted, and return the files of the output.
+        good: Sequence[tuple[list[str], list[str]]],
+        about: dict[str, Any],
+    ) -> None:
+        """Put the files of the shards, or one file joined from them, at their places, and then describe them.
 
         Args:
             shards: the shards with rows.
-            dtype: the type of their numbers.
             good: ids and sources of the records of each.
-            kind: images or texts.
+            about: the content of the manifest, but for the files.
         """
-        if not self.single:
-            return list(shards)
-        names, rows, first = [self.out], sum(shard.rows for shard in shards), shards[0]
-        if self.form == "npy":
-            names.append(self.ids)
-            with replacing(self.ids) as partial:
-                partial.write_bytes(_id_lines([item for ids, _ in good for item in ids]))
-            shape = (
-                (rows, first.dim) if first.num_embeddings == 1 else (rows, first.num_embeddings, first.dim)
-            )
-            with replacing(self.out) as partial, partial.open("wb") as file:
-                _write_header(file, shape, np.dtype(dtype))
-                for shard in shards:
-                    file.write(np.load(self.shards / shard.vectors, mmap_mode="r", allow_pickle=False).data)
-        else:
-            blocks = (
-                (ids, np.load(self.shards / shard.vectors, mmap_mode="r"), texts if kind == "texts" else None)
-                for shard, (ids, texts) in zip(shards, good, strict=True)
-            )
-            with replacing(self.out) as partial:
-                _write_parquet(partial, blocks)
-        sizes = {path.name: path.stat().st_size for path in names}
-        return [ShardFiles(rows, first.num_embeddings, first.dim, sizes)]
+        parts = [self._joined(shards, good, about)] if self.single else list(shards)
+        with writing(self.out):
+            self.manifest.unlink(missing_ok=True)
+            for path in self._earlier({name for part in parts for name in part.sizes}):
+                path.unlink(missing_ok=True)
+            for part in parts:
+                for name in reversed(part.sizes):
+                    with suppress(FileNotFoundError):  # it was moved before an interruption
+                        (self.work / name).replace(self.manifest.parent / name)
+        content = {"format": FORMAT, "version": 1, **about, "parts": [vars(part) for part in parts]}
+        write_whole(self.manifest, json.dumps(content, indent=1) + "\n")
+        self.tidy()
 
-    def tidy(self, written: Sequence[ShardFiles]) -> None:
-        """Remove files that the output does not need: notes, joined shards, and files of an earlier output."""
+    def tidy(self) -> None:
+        """Remove the unfinished work."""
         shutil.rmtree(self.work, ignore_errors=True)
+
+    def _earlier(self, names: set[str]) -> list[Path]:
+        """Return the files of an earlier output, embeddings first, without those that have been moved there."""
         if self.single:
-            return
-        named = {name for each in written for name in each.sizes}
-        for pattern in ("embeddings-*", "ids-*.txt"):
-            for path in self.out.glob(pattern):
-                if path.name not in named:
-                    with suppress(OSError):
-                        path.unlink()
+            return [self.out, *([self.ids] if self.form == "npy" else [])]
+        there = (path for pattern in _OURS for path in sorted(self.out.glob(pattern)))
+        return [path for path in there if path.name not in names or (self.work / path.name).exists()]
+
+    def _joined(
+        self,
+        shards: Sequence[ShardFiles],
+        good: Sequence[tuple[list[str], list[str]]],
+        about: dict[str, Any],
+    ) -> ShardFiles:
+        """Join the shards to one output among the unfinished work."""
+        rows, first, made = sum(shard.rows for shard in shards), shards[0], self.work / self.out.name
+        names = [self.out.name]
+        arrays = (np.load(self.work / next(iter(shard.sizes)), mmap_mode="r") for shard in shards)
+        if self.form == "npy":
+            names.append(self.ids.name)
+            with replacing(self.work / self.ids.name) as partial:
+                partial.write_bytes(_id_lines([item for ids, _ in good for item in ids]))
+            shape = (rows, first.num_embeddings, first.dim)
+            _write_array(made, shape, np.dtype(about["dtype"]), (array.data for array in arrays))
+        else:
+            has_texts = about["kind"] == "texts"
+            with replacing(made) as partial:
+                _write_parquet(
+                    partial,
+                    (
+                        (ids, array, texts if has_texts else None)
+                        for array, (ids, texts) in zip(arrays, good, strict=True)
+                    ),
+                )
+        sizes = {name: (self.work / name).stat().st_size for name in names}
+        return ShardFiles(rows, first.num_embeddings, first.dim, sizes)
 
 
 def target_of(out: Path, form: Form | None) -> Target:
@@ -195,7 +197,7 @@ def target_of(out: Path, form: Form | None) -> Target:
         raise DataError(f"{out} is a file: give a folder, or a file that ends with .npy or .parquet")
     chosen = by_name if is_single else form
     if chosen == "parquet":
-        import_parquet()
+        _import_parquet()
     return Target(out, chosen or "npy", single=is_single)
 
 
@@ -228,12 +230,17 @@ def write_shard(
         names.append(f"ids-{number:05d}.txt")
         with replacing(folder / names[1]) as partial:
             partial.write_bytes(_id_lines(ids))
-        with replacing(folder / names[0]) as partial, partial.open("wb") as file:
-            array = np.ascontiguousarray(vectors[:, 0] if vectors.shape[1] == 1 else vectors)
-            _write_header(file, array.shape, array.dtype)
-            file.write(array.data)
+        array = np.ascontiguousarray(vectors)
+        _write_array(folder / names[0], array.shape, array.dtype, [array.data])
     sizes = {name: (folder / name).stat().st_size for name in names}
     return ShardFiles(len(ids), vectors.shape[1], vectors.shape[2], sizes)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 def _id_lines(ids: Sequence[str]) -> bytes:
@@ -241,10 +248,18 @@ def _id_lines(ids: Sequence[str]) -> bytes:
     return b"".join(os.fsencode(item) + b"\n" for item in ids)
 
 
-def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Write the header of an array; ``np.save`` would not notice a full disk."""
+def _write_array(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[memoryview]
+) -> None:
+    """Write an array, ``[B, D]`` where K is 1; ``np.save`` would not notice a full disk."""
+    rows, num_embeddings, dim = shape
+    whole = (rows, dim) if num_embeddings == 1 else shape
     descr = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    with replacing(path) as partial, partial.open("wb") as opened:
+        file: BinaryIO = opened
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": whole})
+        for part in parts:
+            file.write(part)
 
 
 def _write_parquet(target: Path, blocks: Iterable[_Rows]) -> None:
@@ -253,7 +268,7 @@ def _write_parquet(target: Path, blocks: Iterable[_Rows]) -> None:
     A row is an embedding: ``id``, ``part`` (0 to K - 1, only for models of K > 1 embeddings), ``text`` (of sentences)
     and ``vector``, a list of D numbers. Bytes of a file's name that are not UTF-8 are written as escapes.
     """
-    pa, parquet = import_parquet()
+    pa, parquet = _import_parquet()
     writer: Any = None
     try:
         for ids, vectors, texts in blocks:
@@ -269,19 +284,22 @@ def _arrow(
     pa: ModuleType, ids: Sequence[str], vectors: Float[np.ndarray, "B K D"], texts: Sequence[str] | None
 ) -> Any:
     count, num_embeddings, dim = vectors.shape
-    names = [item.encode("utf-8", "backslashreplace").decode() for item in ids]
-    columns: dict[str, Any] = {"id": pa.array(np.repeat(names, num_embeddings).tolist(), pa.string())}
+    columns: dict[str, Any] = {"id": pa.array(_repeated(ids, num_embeddings), pa.string())}
     if num_embeddings > 1:
         columns["part"] = pa.array(np.tile(np.arange(num_embeddings, dtype=np.int16), count))
     if texts is not None:
-        clean = [text.encode("utf-8", "backslashreplace").decode() for text in texts]
-        columns["text"] = pa.array([text for text in clean for _ in range(num_embeddings)], pa.string())
+        columns["text"] = pa.array(_repeated(texts, num_embeddings), pa.string())
     values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     columns["vector"] = pa.FixedSizeListArray.from_arrays(values, dim)
     return pa.table(columns)
 
 
-def import_parquet() -> tuple[ModuleType, ModuleType]:
+def _repeated(texts: Sequence[str], times: int) -> list[str]:
+    clean = (text.encode("utf-8", "backslashreplace").decode() for text in texts)
+    return [text for text in clean for _ in range(times)]
+
+
+def _import_parquet() -> tuple[ModuleType, ModuleType]:
     """Return pyarrow and its Parquet module; raise OpenVSEError if pyarrow is not installed."""
     try:
         import pyarrow

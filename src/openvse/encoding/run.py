@@ -22,15 +22,13 @@ from torch import Tensor
 from openvse.encoding.listing import EncodingRecord, Kind, RecordList, list_records
 from openvse.encoding.output import Form, ShardFiles, Target, target_of, write_shard
 from openvse.errors import DataError, ModelError
-from openvse.files import locked, made, read_text, write_whole
+from openvse.files import locked, made, parse_json, read_text, write_whole
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower
 from openvse.pipeline import Make, Pace, Shard, Workers, WorkProgress, cut, decoded, in_batches, results_of
 from openvse.tasks.load import load_as, load_same
 from openvse.types import EmbeddingSet
-
-FORMAT = "openvse-encoding"
 
 VectorDtype = Literal["float16", "float32"]
 Vectors = Float[np.ndarray, "B K D"]
@@ -141,19 +139,16 @@ def encode(
     loaded = model if isinstance(model, TwoTower) else load_as(TwoTower, model, device=device)
     records = list_records(data, kind=kind, videos=loaded.reads_videos)
     of_each = torch.get_num_threads() if workers is None else workers.threads
-    about = (
-        loaded.fingerprint,
-        records.kind,
-        dtype,
-        target.shard_form,
-        batch_size,
-        of_each,
-        loaded.device.type,
-    )
-    run = _Run(target, records, EncodingSettings(*about), shard_size)
-    if (report := run.finished(overwrite)) is not None:
+    numbers = batch_size, of_each, loaded.device.type
+    settings = EncodingSettings(loaded.fingerprint, records.kind, dtype, target.shard_form, *numbers)
+    run = _Run(target, records, settings, shard_size)
+    report = run.finished(overwrite)
+    if report is not None and not target.work.exists():
         return report
     with made(target.folder), locked(target.folder, "output", DataError):
+        if report is not None:  # an earlier run was stopped while it tidied
+            target.tidy()
+            return report
         return run(loaded, model, workers, progress)
 
 
@@ -204,7 +199,7 @@ class _ShardEncoder:
                 self.after_batch(len(ids) + len(failed))
         texts = [str(record.source) for record in shard.items] if self.settings.kind == "texts" else None
         joined = np.concatenate(vectors) if vectors else np.empty((0, 0, 0), np.dtype(self.settings.dtype))
-        files = write_shard(self.target.shards, self.settings.form, shard.number, ids, joined, texts)
+        files = write_shard(self.target.work, self.settings.form, shard.number, ids, joined, texts)
         done = EncodedShard(shard.digest, files, failed)
         write_whole(_note(self.target, shard), json.dumps(asdict(done)))
         return done
@@ -270,23 +265,23 @@ class _Run:
     def finished(self, overwrite: bool) -> EncodingReport | None:
         """Return the report of an existing output, or None; raise DataError if an output of other data is there."""
         target, manifest = self._target, self._target.read_manifest()
-        if manifest is None:
-            if not overwrite and (taken := target.taken()):
-                raise DataError(
-                    f"{escaped(taken)} is there already and is no output of openvse: choose another --out, or replace "
-                    f"it with --overwrite"
-                )
-            return None
-        if manifest.get("digest") == self._digest:
-            if not target.is_whole(manifest):
+        if manifest is not None and manifest.get("digest") == self._digest:
+            parts = [ShardFiles(**files) for files in manifest["parts"]]
+            if not all(target.holds(part.sizes) for part in parts):
                 return None
-            whole = _all([ShardFiles(**files) for files in manifest["parts"]])
             failed = [(each["id"], each["reason"]) for each in manifest["left_out"]]
-            return self._report(whole, self._failures(failed), len(self._records.records))
-        if not overwrite:
+            return self._report(parts, failed, len(self._records.records))
+        if overwrite:
+            return None
+        if manifest is not None:
             raise DataError(
                 f"{escaped(target.out)} holds embeddings of other records, of another model or of other settings: "
                 f"choose another --out, or replace them with --overwrite"
+            )
+        if taken := target.taken():
+            raise DataError(
+                f"{escaped(taken)} is there already and is no output of openvse: choose another --out, or replace "
+                f"it with --overwrite"
             )
         return None
 
@@ -315,8 +310,6 @@ class _Run:
         else:
             prepare = partial(_load_encoder, _source(named), workers.device, *about)
         pace.tell()
-        if len(earlier) < len(self._shards):
-            self._target.manifest.unlink(missing_ok=True)  # the output is no longer complete
         done = []
         for shard, result in results_of(self._shards, prepare, workers, earlier=earlier):
             done.append(result)
@@ -329,67 +322,48 @@ class _Run:
         earlier = {}
         for shard in self._shards:
             try:
-                note = json.loads(read_text(_note(self._target, shard)))
+                note = parse_json(read_text(_note(self._target, shard)))
                 failed = [(item, reason) for item, reason in note["failed"]]
                 done = EncodedShard(note["digest"], ShardFiles(**note["files"]), failed)
-                sizes = done.files.sizes.items()
-                whole = all((self._target.shards / name).stat().st_size == size for name, size in sizes)
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, DataError, ValueError, KeyError, TypeError):
                 continue
-            if whole and done.digest == shard.digest:
+            if done.digest == shard.digest and self._target.holds(done.files.sizes):
                 earlier[shard.number] = done
         return earlier
 
     def _write(self, done: Sequence[EncodedShard], earlier: int) -> EncodingReport:
-        """Join the shards if one file is wanted, and say that the output is complete."""
-        whole = _all([shard.files for shard in done])
-        failed = self._failures([each for shard in done for each in shard.failed])
-        kind = self._records.kind
-        if not whole.rows:
+        """Put the output at its place, and say that it is complete."""
+        failed = [each for shard in done for each in shard.failed]
+        report = self._report([shard.files for shard in done], failed, earlier)
+        if not report.count:
             raise DataError(
-                f"none of the {len(self._records.records)} {kind} can be used; the first is {failed[0][0]}: "
-                f"{failed[0][1]}"
+                f"none of the {len(self._records.records)} {report.kind} can be used; the first is "
+                f"{report.failed[0][0]}: {report.failed[0][1]}"
             )
-        used = [shard.files for shard in done if shard.files.rows]
-        written = self._target.join(used, self._settings.dtype, self._good(done), kind)
-        manifest = {
-            "format": FORMAT,
-            "version": 1,
-            "digest": self._digest,
-            "model": self._settings.model,
-            "kind": kind,
-            "count": whole.rows,
-            "num_embeddings": whole.num_embeddings,
-            "dim": whole.dim,
-            "dtype": self._settings.dtype,
-            "parts": [vars(files) for files in written],
-            "left_out": [{"id": item, "reason": reason} for item, reason in failed],
-        }
-        write_whole(self._target.manifest, json.dumps(manifest, indent=1) + "\n")
-        self._target.tidy(written)
-        return self._report(whole, failed, earlier)
+        shape = {"count": report.count, "num_embeddings": report.num_embeddings, "dim": report.dim}
+        left_out = [{"id": item, "reason": reason} for item, reason in report.failed]
+        about = {"digest": self._digest, "model": self._settings.model, "kind": report.kind, **shape}
+        about |= {"dtype": self._settings.dtype, "left_out": left_out}
+        self._target.write([shard.files for shard in done if shard.files.rows], self._good(done), about)
+        return report
 
-    def _good(self, done: Sequence[EncodedShard]) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield ids and sources of the records that were encoded, shard by shard."""
+    def _good(self, done: Sequence[EncodedShard]) -> list[tuple[list[str], list[str]]]:
+        """Return ids and sources of the records that were encoded, shard by shard."""
+        parts = []
         for shard, result in zip(self._shards, done, strict=True):
             bad = {item for item, _ in result.failed}
-            good = [record for record in shard.items if record.id not in bad]
-            if good:
-                yield [record.id for record in good], [str(record.source) for record in good]
+            if good := [record for record in shard.items if record.id not in bad]:
+                parts.append(([record.id for record in good], [str(record.source) for record in good]))
+        return parts
 
-    def _failures(self, failures: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        return list(dict.fromkeys([*self._records.failed, *failures]))
-
-    def _report(self, whole: ShardFiles, failed: list[tuple[str, str]], earlier: int) -> EncodingReport:
-        shape = whole.rows, whole.num_embeddings, whole.dim
-        about = self._target.out, self._records.kind
-        return EncodingReport(*about, *shape, earlier, failed, self._records.left_out)
-
-
-def _all(shards: Sequence[ShardFiles]) -> ShardFiles:
-    """Return the counts of all shards together; raise ModelError if their embeddings differ in shape."""
-    shapes = {(shard.num_embeddings, shard.dim) for shard in shards if shard.rows}
-    if len(shapes) > 1:
-        raise ModelError(f"the embeddings have different shapes, {sorted(shapes)}: take another model")
-    shape = next(iter(shapes), (0, 0))
-    return ShardFiles(sum(shard.rows for shard in shards), *shape)
+    def _report(
+        self, files: Sequence[ShardFiles], failed: Sequence[tuple[str, str]], earlier: int
+    ) -> EncodingReport:
+        """Return the report; raise ModelError if the embeddings of the shards differ in shape."""
+        shapes = {(each.num_embeddings, each.dim) for each in files if each.rows}
+        if len(shapes) > 1:
+            raise ModelError(f"the embeddings have different shapes, {sorted(shapes)}: take another model")
+        rows, shape = sum(each.rows for each in files), next(iter(shapes), (0, 0))
+        failures = list(dict.fromkeys([*self._records.failed, *failed]))
+        about = self._target.out, self._records.kind, rows, *shape
+        return EncodingReport(*about, earlier, failures, self._records.left_out)
