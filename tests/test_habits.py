@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires
@@ -14,8 +13,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-RIDDLES = {"another", "chances", "doubt", "doubted", "doubts", "found", "kept", "said", "told"}
-"""Participles and riddles, in place of which a name says what it holds or what it does."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):(?! export)", MAKEFILE, flags=re.MULTILINE))
@@ -90,36 +87,3 @@ def needed_by(wanted: Requirement) -> list[Requirement]:
     return [
         line for line in lines if line.marker is None or any(line.marker.evaluate(place) for place in places)
     ]
-
-
-def names_of(tree: ast.AST) -> set[str]:
-    """Return the names that a module gives: functions, classes, arguments, variables, fields."""
-    nodes = [*ast.walk(tree)]
-    names = {
-        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
-    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return names | {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
-
-
-def test_a_riddle_is_seen() -> None:
-    tree = ast.parse("def _told(kept, *, doubts=1):\n    self._said = found = another.chances")
-    assert {name.strip("_") for name in names_of(tree)} & RIDDLES == {
-        "told",
-        "kept",
-        "doubts",
-        "said",
-        "found",
-    }
-
-
-@pytest.mark.medium
-def test_names_are_no_riddles() -> None:
-    riddles = {
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in (ROOT / "src").rglob("*.py")
-        for name in names_of(ast.parse(path.read_text()))
-        if name.strip("_").lower() in RIDDLES
-    }
-    assert riddles == {"src/openvse/evaluation/reliability.py: found"}  # a key of report.json

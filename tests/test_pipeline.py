@@ -123,8 +123,7 @@ def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
         (5, 10, "texts"),
         (7, 10, "texts"),
     ]
-    assert (told[0].per_s, told[0].eta_s) == (0, 0)
-    assert told[2].per_s > 0 and told[2].eta_s == pytest.approx(3 / told[2].per_s)
+    assert told[0].per_s == 0 and told[2].per_s > 0
     kept: list[int] = []
     pace.keep(lambda: kept.append(1))
     monkeypatch.setattr(pipeline, "KEEP_SECONDS", 0.0)

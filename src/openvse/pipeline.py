@@ -62,11 +62,6 @@ class WorkProgress:
     per_s: float
     unit: str = "images"
 
-    @property
-    def eta_s(self) -> float:
-        """The seconds left at this rate; 0 if the rate is not known yet."""
-        return (self.total - self.done) / self.per_s if self.per_s else 0.0
-
 
 class Pace:
     """Counts the items of a run, tells its progress, and says when to keep what was made.

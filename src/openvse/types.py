@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -293,5 +292,3 @@ class FeatureSource(Protocol):
 
 OnProgress: TypeAlias = Callable[[str, int, int], None]
 """A function that is called with the name of the work, how much of it is done, and the total."""
-
-ImageSource = str | Path | bytes

@@ -55,10 +55,10 @@ def test_it_trains_at_all_scales() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"scales": (64, 64)}, r"scales is \(64, 64\) .* each size in scales once"),
+        ({"scales": (64, 64)}, "scales.*64.*64"),
         ({"scales": ()}, "give one of them"),
-        ({"scales": (64,), "image_size": 64}, "image_size 64: give one of them"),
-        ({"scales": (64, 16)}, "one of scales is 16 pixels: give 32 or more"),
+        ({"scales": (64,), "image_size": 64}, "image_size.*64"),
+        ({"scales": (64, 16)}, "scales.*16.*32"),
     ],
 )
 def test_scales_that_make_no_sense_are_refused(options, said: str) -> None:

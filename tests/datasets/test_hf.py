@@ -237,5 +237,5 @@ def test_columns_of_a_data_set_of_the_hub_are_named(tmp_path):
     assert (corpus.image_ids, corpus.captions) == (("1",), ("colour 1",))
     corpus = open_corpus(f"{root / 'de'}#image=photo,caption=alt")
     assert (corpus.image_ids, corpus.captions) == (("0.png",), ("colour 0",))
-    with pytest.raises(DataError, match=r"'image'.*found: photo, alt, key"):
+    with pytest.raises(DataError, match="'image'.*photo, alt, key"):
         open_corpus(f"hf:{root}#en,image=image,caption=alt")

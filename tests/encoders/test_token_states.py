@@ -105,9 +105,9 @@ def test_only_what_follows_the_text_model_gets_a_gradient(bert_checkpoint: str) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fine_tune": True}, "fine_tune needs token ids, not stored states: set fine_tune=false"),
-        ({"size_augmentation": "bert_style"}, "replaces tokens before .*: set size_augmentation=drop"),
-        ({"augment": "words"}, "which tokens make up a word.*: set augment=pieces"),
+        ({"fine_tune": True}, "fine_tune.*fine_tune=false"),
+        ({"size_augmentation": "bert_style"}, "size_augmentation=drop"),
+        ({"augment": "words"}, "augment=pieces"),
     ],
 )
 def test_what_stored_states_cannot_do_is_refused_in_training(

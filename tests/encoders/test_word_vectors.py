@@ -67,9 +67,9 @@ def test_a_broken_line_of_another_word_does_not_matter(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GLOVE, "line 1 has 3 numbers, word_dim is 50: set word_dim=3"),
-        ("the " + "1 " * 50 + "\ndog 1 2\n", "line 2 has 2 numbers, word_dim is 50"),
-        ("the " + "1 " * 50 + "\ndog 1 two\n", "line 2 is not 'word v1 v2 ..'"),
+        (GLOVE, "1.*3.*word_dim.*50.*word_dim=3"),
+        ("the " + "1 " * 50 + "\ndog 1 2\n", "line 2.*2.*word_dim.*50"),
+        ("the " + "1 " * 50 + "\ndog 1 two\n", "line 2"),
         ("<html>\n", "line 1 has 0 numbers"),
     ],
 )

@@ -160,10 +160,10 @@ def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "path,caption\nx.png,y\n", "--kind images or --kind texts"),
+        ("a.csv", "path,caption\nx.png,y\n", "--kind images.*--kind texts"),
         ("a.csv", "name,other\nx,y\n", "it has name, other"),
         ("a.txt", "\n\n", "there is no sentence"),
-        ("a.jsonl", "[1]\n", "line 1: it is no JSON object"),
+        ("a.jsonl", "[1]\n", "1.*JSON"),
         ("a.csv", "id,text\n1,a\n1,b\n", "gives the id 1 twice"),
         ("a.doc", "x", "is no list that we read"),
     ],

@@ -203,7 +203,7 @@ def test_the_line_is_the_most_likely_one() -> None:
 @pytest.mark.parametrize(
     ("relevant", "reason"),
     [
-        (np.eye(19, dtype=bool), "19 images have a relevant sentence, and a curve needs 20"),
+        (np.eye(19, dtype=bool), "19.*20"),
         (np.ones((25, 2), dtype=bool), "every image is relevant to every sentence"),
     ],
 )

@@ -167,8 +167,8 @@ def test_scores_that_are_no_numbers_are_refused(value: float, cell: tuple[int, i
     ("images", "texts", "message"),
     [
         ([], [], "no image is relevant"),
-        ([0, 4], [0, 0], "names image 4, but images are 0 to 3"),
-        ([0, 1], [0, -1], "names text -1, but texts are 0 to 4"),
+        ([0, 4], [0, 0], "4.*0.*3"),
+        ([0, 1], [0, -1], "-1.*0.*4"),
     ],
 )
 def test_impossible_relevance_is_refused(images: list[int], texts: list[int], message: str) -> None:

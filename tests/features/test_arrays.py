@@ -81,7 +81,7 @@ def test_uneven_groups():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.arange(6).reshape(1, 2, 3), r"int64 \[1, 2, 3\] where floating-point numbers"),
+        (np.arange(6).reshape(1, 2, 3), "int64.*1.*2.*3"),
         (np.ones((2, 3, 4, 5)), "where floating-point numbers"),
         (np.asfortranarray(random_features(3)), "in C order are expected"),
         (np.array([{"a": 1}], dtype=object), "not a complete .npy file"),

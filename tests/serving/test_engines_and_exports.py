@@ -111,7 +111,7 @@ def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: 
         assert client.get("/api/info").json()["shows"] is False
         hit = client.get("/api/search", params={"q": "grass"}).json()["hits"][0]
         gone = client.get(hit["thumbnail"])
-        assert gone.status_code == 404 and "say where the first one is with --images" in gone.json()["error"]
+        assert gone.status_code == 404 and "--images" in gone.json()["error"]
     source = Source(address, images=moved)
     with client_of(Service(source, model, Settings())) as client:
         assert client.get("/api/info").json()["shows"] is True

@@ -57,15 +57,15 @@ def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.bach_size=3", "unknown key training.bach_size; did you mean 'batch_size'"),
-        ("seeed=3", "unknown key seeed; did you mean 'seed'"),
-        ("training.phases.0.epoch=3", "unknown key training.phases.0.epoch; did you mean 'epochs'"),
-        ("training.phases.9.epochs=3", r"'9' is not a position in a list of 2 \(0 to 1\)"),
-        ("training.batch_size=one", "training.batch_size: .*valid integer.*got 'one'"),
+        ("training.bach_size=3", "training.bach_size.*'batch_size'"),
+        ("seeed=3", "seeed.*'seed'"),
+        ("training.phases.0.epoch=3", "training.phases.0.epoch.*'epochs'"),
+        ("training.phases.9.epochs=3", "'9'.*2.*0.*1"),
+        ("training.batch_size=one", "training.batch_size.*'one'"),
         ("training.batch_size=1", "greater than or equal to 2"),
         ("seed.x=1", "seed is 0 and has no keys|seed: "),
-        ("nonsense", "not of the form key.path=value"),
-        ("data.source=[", "value is not YAML"),
+        ("nonsense", "key.path=value"),
+        ("data.source=[", "YAML"),
         ("objective.loss=contrast", "'loss'"),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_file_beside_a_recipe_is_its_base_before_a_shipped_one(tmp_path: Path,
         ("a: [", "is not YAML"),
         ("rows: [1]", r"rows .*\[1\]"),
         ("rows: {a: 3}", "rows .*3"),
-        ("rows: {a: {}, b: {}}", "only what its rows share .*bad_a, .*bad_b"),
+        ("rows: {a: {}, b: {}}", "bad_a.*bad_b"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -165,7 +165,7 @@ def test_a_base_of_a_row_comes_below_the_keys_of_its_file(tmp_path: Path) -> Non
 
 def test_an_unknown_row_names_the_rows_there_are(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(ROWS)
-    with pytest.raises(RecipeError, match="did you mean .*mine_mean'.*allowed: .*mine_mean_small"):
+    with pytest.raises(RecipeError, match="mine_mean.*mine_mean_small"):
         read_recipe(tmp_path / "mine_men")
     with pytest.raises(
         RecipeError, match="coco_regions_bigru_gcn'.*'openvse list recipes vse_infinity/coco' lists"

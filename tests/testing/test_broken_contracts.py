@@ -88,17 +88,17 @@ class Narrow(Aggregator):
 def test_a_broken_aggregator_is_found() -> None:
     failures = Failures()
     for part, message in [
-        (Unmasked, "Unmasked breaks the promise 'padding': more padding changes"),
-        (Unmasked, "'batch-mates': an item of 5 element"),
-        (Multiplied, "'NaN in padding': NaN in the padding changes the embeddings: use masked_fill"),
+        (Unmasked, "Unmasked.*'padding'"),
+        (Unmasked, "'batch-mates'.*5"),
+        (Multiplied, "'NaN in padding'.*NaN.*masked_fill"),
         (Standardised, "'batch-mates'"),
-        (FirstOnes, "'order': the order of the elements matters, but order_aware is False"),
-        (DeclaredInOrder, "'order': order_aware is True, but"),
-        (Idle, "'gradient': no gradient reaches the parameter unused"),
-        (Unsaved, "'state': loaded weights give other embeddings"),
-        (DeclaredFixed, "'count': fixed_k is True, but items get 1, 3, 5, 9 embedding"),
-        (DeclaredResidual, "'residual': yields_residual is True, but it is False"),
-        (Narrow, r"'embeddings': the vectors are \[4, 1, 4\] and not \[4, 1, 8\]"),
+        (FirstOnes, "'order'.*order_aware.*False"),
+        (DeclaredInOrder, "'order'.*order_aware.*True"),
+        (Idle, "'gradient'.*unused"),
+        (Unsaved, "'state'"),
+        (DeclaredFixed, "'count'.*fixed_k.*1.*3.*5.*9"),
+        (DeclaredResidual, "'residual'.*yields_residual.*True"),
+        (Narrow, "'embeddings'.*4.*1.*4.*4.*1.*8"),
     ]:
         with failures.of(part, message):
             with pytest.raises(BrokenContractError, match=message) as caught:
@@ -139,11 +139,11 @@ class Averaged(SetMax):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Scaled, "Scaled breaks the promise 'cosine': is_cosine is True"),
+        (Scaled, "Scaled.*'cosine'.*is_cosine"),
         (Scaled, "'pairs': pairs.. differs"),
-        (Centred, "'blocks': blocks of 1 differ"),
-        (Averaged, "'what is masked': an embedding that does not exist changes the score of an image"),
-        (Averaged, "'indexable': indexable is True, but the largest inner product orders otherwise"),
+        (Centred, "'blocks'.*1"),
+        (Averaged, "'what is masked'"),
+        (Averaged, "'indexable'"),
     ],
 )
 def test_a_broken_similarity_is_found(part: type[Similarity], message: str) -> None:
@@ -205,24 +205,24 @@ def opens_anything(root: Path, *, require_images: bool = True) -> Corpus:
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        (shuffled(), "'the same each time': opening the copy again gives other image_ids"),
+        (shuffled(), "'the same each time'.*image_ids"),
         (
             changed(lambda c: replace(c, image_ids=("a", "b", "a"))),
-            "'identifiers': image a is listed twice",
+            "'identifiers'",
         ),
-        (changed(lambda c: replace(c, image_ids=c.image_ids[:2])), "'identifiers': .* differ in number"),
+        (changed(lambda c: replace(c, image_ids=c.image_ids[:2])), "'identifiers'"),
         (
             changed(lambda c: replace(c, relevance=Relevance(np.array([0, 0, 1]), np.arange(3), 3, 3))),
-            "'partners': image 2 belongs to nothing",
+            "'partners'.*2",
         ),
-        (changed(lambda c: replace(c, captions=("a", " ", "b"))), "'partners': caption 1 is empty"),
+        (changed(lambda c: replace(c, captions=("a", " ", "b"))), "'partners'.*1"),
         (changed(lambda c: replace(c, splits=("learn",) * 3)), "'splits': unknown split.* .'learn'"),
         (
             changed(lambda c: replace(c, image_paths=(c.image_paths[0].parents[1] / "captions.txt",) * 3)),
             "'images': .*captions.txt",
         ),
         (forgets_without_images, "'without images': require_images=False loses 2 image"),
-        (opens_anything, "'an empty folder': an empty folder raises KeyError"),
+        (opens_anything, "'an empty folder'.*KeyError"),
     ],
 )
 def test_a_broken_data_set_is_found(copy: Path, loader: Callable[..., Corpus], message: str) -> None:

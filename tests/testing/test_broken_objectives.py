@@ -38,11 +38,11 @@ class Unexplained(Hardest):
     [
         (
             MaskedWithZero,
-            "MaskedWithZero breaks the promise 'choice': an anchor that has a negative gets none",
+            "MaskedWithZero.*'choice'",
         ),
-        (Overwriting, "'scores': the miner changes the scores that it reads"),
-        (OneForAll, r"'choice': the choice is torch.bool \[1, 1\] for scores \[1, 4\]"),
-        (Unexplained, "'diagnostics': the diagnostic 'mean' is nan, not a finite float"),
+        (Overwriting, "'scores'"),
+        (OneForAll, "'choice'.*torch.bool.*1.*1.*1.*4"),
+        (Unexplained, "'diagnostics'.*'mean'"),
     ],
 )
 def test_a_broken_miner_is_found(part: type[Miner], message: str) -> None:
@@ -78,12 +78,12 @@ class Harmless(Hinge):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Reversed, "'direction': a step down the gradient does not raise a positive score"),
-        (Reversed, "'perfect scores': random scores in .* have a lower loss"),
-        (Summed, r"'pairs': 1 positive pair\(s\) have losses \[\]"),
-        (OfAllCandidates, "'what is left out': candidates that are not negatives change the loss"),
-        (Averaged, "'pairs': a loss or its gradient is not finite"),
-        (Harmless, "'violated': violated.. leaves out a candidate that adds to the loss"),
+        (Reversed, "'direction'"),
+        (Reversed, "'perfect scores'"),
+        (Summed, "'pairs'.*1"),
+        (OfAllCandidates, "'what is left out'"),
+        (Averaged, "'pairs'"),
+        (Harmless, "'violated'"),
     ],
 )
 def test_a_broken_criterion_is_found(part: type[Criterion], message: str) -> None:
@@ -121,12 +121,12 @@ class OnePerImage(Term):
     [
         (
             FirstImage,
-            "FirstImage breaks the promise 'order': the order of images and texts changes the value",
+            "FirstImage.*'order'",
         ),
-        (AllEmbeddings, "'what is masked': an embedding that does not exist changes the value"),
-        (Constant, "'gradient': the gradient of all embeddings is 0"),
-        (Spread, "'one pair': the value or its gradient is not finite"),
-        (OnePerImage, r"'gradient': the value has the shape \[4\]"),
+        (AllEmbeddings, "'what is masked'"),
+        (Constant, "'gradient'.*0"),
+        (Spread, "'one pair'"),
+        (OnePerImage, "'gradient'.*4"),
     ],
 )
 def test_a_broken_term_is_found(part: type[Term], message: str) -> None:

@@ -41,9 +41,9 @@ def test_without_peft_the_command_that_installs_it_is_named(
     ("options", "message"),
     [
         ({"fine_tune": False, "lora": {}}, "lora needs fine_tune=true"),
-        ({"train_blocks": 1, "lora": {}}, "cannot be combined with train_blocks"),
+        ({"train_blocks": 1, "lora": {}}, "train_blocks"),
         ({"lora": {"rank": 0}}, "lora.rank"),
-        ({"lora": {"ranks": 4}}, "unknown key lora.ranks; did you mean 'rank'"),
+        ({"lora": {"ranks": 4}}, "lora.ranks.*'rank'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(bert: str, options: dict[str, Any], message: str) -> None:  # noqa: F811

@@ -429,7 +429,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
-            ({"data": {"source": ""}}, RecipeError, "data.source is not set"),
+            ({"data": {"source": ""}}, RecipeError, "data.source"),
             ({"data": {"source": "gone.csv"}}, DataError, "gone.csv"),
             ({"data": {"features": "gone"}}, StoreError, "gone"),
             ({"optimizer": {"multipliers": {"image.encodr": 0.1}}}, RecipeError, "image.encodr"),

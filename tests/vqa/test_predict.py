@@ -122,7 +122,7 @@ def test_the_published_format(tmp_path, asked):
             '[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]',
             "question 1 is answered twice",
         ),
-        ("[]", r"no answer to 3 of the 3 questions of quiz .first: 262148000.; answer all of them"),
+        ("[]", "3.*3.*262148000"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, asked, content, message):
