@@ -285,12 +285,12 @@ def broken(folder: Path) -> dict[str, Path]:
         container.start_encoding()
     return {
         "it is truncated: get the whole file again": half["front.mp4"],
-        "it is truncated, damaged or nothing that we read": half["back.mp4"],
+        "it is truncated or damaged": half["back.mp4"],
         "it is truncated: get": half["a.webm"],
         "it is truncated": half["a.gif"],
         "the file is empty": folder / "empty.mp4",
-        "damaged or nothing that we read": folder / "words.mp4",
-        "it is a folder, not a clip": folder / "folder.mp4",
+        "or of another kind": folder / "words.mp4",
+        "it is a folder, not a file": folder / "folder.mp4",
         "there is no such file": folder / "gone.mp4",
         "it has no video stream": folder / "sound.mp4",
         "it ends before its first frame": folder / "nothing.mkv",

@@ -138,7 +138,7 @@ def read_image(
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
-        raise BadImageError(f"{label}: {_reason(error)}") from error
+        raise BadImageError(f"{label}: {reason_of(error)}") from error
 
 
 def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
@@ -226,7 +226,7 @@ def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
     """Raise BadImageError unless an image of more pixels than the limit can be decoded at half its width and height."""
     pixels = image.width * image.height
     if not isinstance(image, JpegImageFile) or pixels > _SCALED * limit or min(image.size) < 2:
-        raise _too_large(image.size, limit, chosen=chosen)
+        raise too_large(image.size, limit, chosen=chosen)
     across, down = ([each[place] for each in image.layer] for place in (1, 2))
     samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
     if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
@@ -235,7 +235,8 @@ def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
         )
 
 
-def _too_large(size: tuple[int, int], limit: int, *, chosen: bool) -> BadImageError:
+def too_large(size: tuple[int, int], limit: int, *, chosen: bool = False) -> BadImageError:
+    """Return the error of an image of more pixels than a limit, which the user can change unless a caller chose it."""
     more = "" if chosen else f", or allow more (--max-pixels {size[0] * size[1]})"
     return BadImageError(f"{_size_message(size, limit)}: make it smaller{more}")
 
@@ -345,7 +346,7 @@ def _opened_jxl(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.I
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
     width, height = size_of(content)
     if width * height > limit:
-        raise _too_large((width, height), limit, chosen=chosen)
+        raise too_large((width, height), limit, chosen=chosen)
     image = Image.open(io.BytesIO(content), formats=("JXL",))
     if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
         image.getexif().pop(ExifTags.Base.Orientation, None)
@@ -495,23 +496,25 @@ def _upright(image: Image.Image) -> Image.Image:
 
 _REASONS = {
     FileNotFoundError: "there is no such file",
-    IsADirectoryError: "it is a folder, not an image",
+    IsADirectoryError: "it is a folder, not a file",
     PermissionError: "the file may not be read",
     MemoryError: "there is not enough memory to decode it",
     Image.DecompressionBombError: "it claims more pixels than Pillow's limit of 178,956,970: make it smaller, or allow "
     "more (--max-pixels)",
     UnidentifiedImageError: "it is not an image we read",
+    EOFError: "it ends before its first frame",
 }
 
 
-def _reason(error: Exception) -> str:
-    """Return in one line why Pillow, the memory or the file system failed."""
+def reason_of(error: Exception) -> str:
+    """Return in one line why a decoder, the memory or the file system failed."""
     known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
-    return known or f"it is truncated or damaged ({_plain(error)})"
+    return known or f"it is truncated or damaged, or of another kind ({_plain(error)})"
 
 
 def _plain(error: Exception) -> str:
     """Return what an error says, in one line; LibRaw's say it in bytes."""
-    message = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error)
+    held = error.args[0] if error.args else ""
+    message = held if isinstance(held, bytes) else getattr(error, "strerror", None) or str(error)
     text = message.decode("utf-8", "replace") if isinstance(message, bytes) else message
     return " ".join(text.split()) or type(error).__name__

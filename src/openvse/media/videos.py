@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError, install
-from openvse.media.images import ImageLike, pixel_limit, read_image
+from openvse.media.images import ImageLike, pixel_limit, read_image, reason_of, too_large
 from openvse.media.names import escaped, is_video_name, reads, suffix_kind
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
@@ -167,7 +167,7 @@ def frames_of(
             raise
         raise BadVideoError(f"{label}: it is not an image we read; {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
-        raise BadVideoError(f"{label}: {_reason(error)}") from error
+        raise BadVideoError(f"{label}: {reason_of(error)}") from error
 
 
 def clip_seconds(path: Path) -> float:
@@ -189,7 +189,7 @@ def clip_seconds(path: Path) -> float:
     except OpenVSEError:
         raise
     except Exception as error:  # damaged files make decoders raise almost any error
-        raise BadVideoError(f"{escaped(path)}: {_reason(error)}") from error
+        raise BadVideoError(f"{escaped(path)}: {reason_of(error)}") from error
     return float(end - starts[0])
 
 
@@ -277,10 +277,7 @@ def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> Iterator
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise BadVideoError(
-            f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded: make it smaller, or allow more "
-            f"(--max-pixels {width * height})"
-        )
+        raise too_large((width, height), max_pixels)
 
 
 def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> Iterator[Image.Image]:
@@ -539,20 +536,3 @@ def _import_av() -> Any:
     except ImportError as error:
         raise OpenVSEError(f"videos need PyAV: {install('video')}") from error
     return av
-
-
-def _reason(error: Exception) -> str:
-    """Return in one line why a decoder or the file system failed."""
-    match error:
-        case FileNotFoundError():
-            return "there is no such file"
-        case IsADirectoryError():
-            return "it is a folder, not a clip"
-        case PermissionError():
-            return "the file may not be read"
-        case EOFError():
-            return "it ends before its first frame"
-        case _:
-            reason = str(getattr(error, "strerror", "") or error)
-            detail = " ".join(reason.split()) or type(error).__name__
-            return f"it is truncated, damaged or nothing that we read ({detail})"
