@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,12 @@ from openvse.errors import DataError
 from openvse.index.database import Entry, Root
 from openvse.index.manifest import Item
 from openvse.index.writer import IndexWriter
+from openvse.media import near_duplicates
+from openvse.media.listing import SPECIAL, list_media
+from openvse.media.names import HEIC, RAW
+from openvse.media.near_duplicates import SeenImage, duplicate_pairs, look_of
 from openvse.search import find_duplicates
+from openvse.search.duplicates import _groups
 
 
 @pytest.fixture
@@ -92,3 +99,80 @@ def test_an_index(tmp_path: Path, invoke) -> None:
     assert names == [["5.jpg", "4.jpg"]]
     with pytest.raises(DataError, match="is 2"):
         find_duplicates(tmp_path / "index", 2.0)
+
+
+@pytest.mark.medium
+def test_names_of_one_file_are_no_copies(folder: Path, invoke) -> None:
+    """What removes the others must leave every picture."""
+    for name in ("small.jpg", "broken.png", "deeper/copy of 1.png"):
+        (folder / name).unlink()
+    (folder / "a.png").symlink_to(folder / "deeper" / "a long name of the picture.png")
+    shutil.move(folder / "1.png", folder / "deeper" / "a long name of the picture.png")
+    os.link(folder / "2.png", folder / "hard.png")
+    result = invoke("duplicates", folder, "-0")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "2" in result.stderr and "listed under another name" in result.stderr
+    shutil.copy(folder / "2.png", folder / "deeper" / "copied.png")
+    assert invoke("duplicates", folder, "-0").stdout == f"{folder / 'deeper' / 'copied.png'}\0"
+
+
+@pytest.mark.medium
+def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "zero.png").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.txt")
+    listing = list_media(folder)
+    assert listing.left_out.files == {SPECIAL: [folder / "pipe.jpg", folder / "zero.png"]}
+    assert "pipe.jpg" not in listing.names and "zero.png" not in listing.names
+    result = invoke("duplicates", folder)
+    assert result.exit_code == 0 and "pipe.jpg" in result.stderr
+    lines = [{"file_name": name, "text": "words"} for name in ("1.png", "2.png", "pipe.jpg")]
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    checked = invoke("data", "check", folder, "-q")
+    assert "pipe.jpg" in checked.output and "no ordinary file" in checked.output
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("original", "beside"), [("IMG_1.dng", "IMG_1.jpg"), ("IMG_1.heic", "img_1.JPG")])
+def test_files_of_one_shot_are_no_copies(
+    tmp_path: Path, original: str, beside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).resize((320, 240), Image.Resampling.BICUBIC)
+    monkeypatch.setattr("openvse.media.names.reads", lambda kind: kind in (RAW, HEIC))
+    small = image.resize((160, 120))
+    monkeypatch.setattr(
+        "openvse.media.near_duplicates.read_image",
+        lambda content, shorter_side: small if content == b"its original" else Image.open(BytesIO(content)),
+    )
+    (tmp_path / original).write_bytes(b"its original")
+    image.save(tmp_path / beside, "JPEG")
+    assert find_duplicates(tmp_path) == ([], [])
+    image.save(tmp_path / "another.png")
+    groups, _ = find_duplicates(tmp_path)
+    listed = {path.name for group in groups for path in group[1:]}
+    assert original not in listed or original.endswith("heic")
+    assert len(listed) >= 1  # the copy, or what it is a copy of
+    shutil.copy(tmp_path / original, tmp_path / f"other{Path(original).suffix}")
+    listed = {path.name for group in find_duplicates(tmp_path)[0] for path in group[1:]}
+    assert not any(name.endswith(".dng") for name in listed)
+
+
+@pytest.mark.medium
+def test_a_burst_hides_no_other_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All frames of a burst are in one group, and few of their pairs are compared by pixels."""
+    compared: list[int] = []
+    agree = near_duplicates._agree
+    monkeypatch.setattr(near_duplicates, "_agree", lambda *pair: (compared.append(1), agree(*pair))[1])
+    looks = [look_of(drawn(0))] * 500 + [look_of(drawn(1))] * 2
+    seen = [SeenImage(look, str(number).encode()) for number, look in enumerate(looks)]
+    gone: set[int] = set()
+    _, alike = duplicate_pairs(seen, lambda one, other: not gone & {one, other})
+    groups = _groups(alike, gone)
+    assert {first: len(others) for first, others in groups.items()} == {0: 499, 500: 1}
+    assert len(compared) <= 1000
+
+
+def drawn(seed: int) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((64, 48), Image.Resampling.BICUBIC)

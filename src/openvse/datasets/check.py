@@ -283,12 +283,17 @@ def _short_captions(corpus: Corpus) -> Finding:
 def _images(corpus: Corpus, progress: OnProgress | None) -> list[Finding]:
     """Decode all images, or the middle frames of clips, and report broken ones, duplicates and leakage."""
     seen = see_images(corpus.image_paths, partial(progress, "decoding images") if progress else None)
-    same, alike = duplicate_pairs(seen)
+    head: dict[int, int] = {}  # the image that stands for a group of images that look alike
+    same, alike = duplicate_pairs(seen, lambda one, other: head.get(one, one) != head.get(other, other))
+    pairs = []
+    for one, other in alike:
+        pairs.append((one, other))
+        head.setdefault(other, head.get(one, one))
     return [
         _broken(corpus, seen),
         _leakage(corpus, None),
         *_twice(corpus, same, "the same", exact=True),
-        *_twice(corpus, alike, "alike", exact=False),
+        *_twice(corpus, pairs, "alike", exact=False),
     ]
 
 

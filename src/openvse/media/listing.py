@@ -22,12 +22,14 @@ LINK = "linked folder"
 SYSTEM = "system folder"
 AGAIN = "listed under another name"
 UNNAMED = "without the suffix of an image or video"
+SPECIAL = "no ordinary file"
 _REMEDIES = {
     LINE_BREAK: "rename files whose names have line breaks",
     VIDEO: "videos need a model of clips",
     SYSTEM: "system folders are not entered, name one in .openvseignore to enter it, such as !@eaDir/",
     LINK: "links to folders are not followed, give the folder itself, or index with --follow-links",
     AGAIN: "each folder and file is listed once",
+    SPECIAL: "pipes, sockets and devices are not read",
     UNNAMED: "rename files to the suffix of what they hold, such as .jpg or .mpg",
 }
 _SYSTEM = re.compile(  # thumbnails, bins and snapshots of NAS boxes, desktops and file systems
@@ -96,6 +98,25 @@ class Listing:
         """The paths of the images and clips; each begins with the folder."""
         return [self.root / name for name in self.names]
 
+    def once(self) -> Listing:
+        """Return each file under one name, by the file itself and not by a link to it; the others are left out."""
+        chosen: dict[tuple[int, int], str] = {}
+        again: list[Path] = []
+        for name in sorted(self.names, key=lambda name: (self.root / name).is_symlink()):
+            try:
+                status = (self.root / name).stat()
+            except OSError:
+                chosen[-1, len(chosen)] = name  # it is broken, and whoever reads it says so
+                continue
+            if chosen.setdefault((status.st_dev, status.st_ino), name) != name:
+                again.append(self.root / name)
+        if not again:
+            return self
+        listed = set(chosen.values())
+        files = {**self.left_out.files, AGAIN: [*self.left_out.files.get(AGAIN, []), *sorted(again)]}
+        names = [name for name in self.names if name in listed]
+        return Listing(self.root, names, LeftOut(files), self.unreadable)
+
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
         """Return a line for what is left out, and one for each folder that cannot be listed.
 
@@ -145,7 +166,8 @@ def list_folders(
 
 def walk_files(root: Path) -> Iterator[Path]:
     """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
-    return (root / name for name in _Walk(root).names_below(""))
+    walk = _Walk(root)
+    return (root / name for name in walk.names_below("") if name not in walk.special)
 
 
 @dataclass
@@ -160,6 +182,7 @@ class _Walk:
     names: list[str] = field(default_factory=list)
     left_out: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
     unreadable: list[Path] = field(default_factory=list)
+    special: set[str] = field(default_factory=set)
 
     def list_below(self, start: str) -> None:
         """Add the files below a folder, or a file, by its name below the root."""
@@ -176,6 +199,8 @@ class _Walk:
             kind = of_suffix[suffix]
             if kind is None and name == start and not (self.root / name).exists():
                 self.unreadable.append(self.root / name)
+            elif kind == "" and name in self.special:
+                self.left_out[SPECIAL].append(self.root / name)
             elif kind == "" and not self._is_again(name, start):
                 self.names.append(name)
             elif kind:
@@ -194,7 +219,7 @@ class _Walk:
             elif not self._is_again(name, start):
                 is_read = False
                 with suppress(OSError), os.scandir(path) as entries:
-                    inside, system = _inside(entries, f"{name}/" if name else "", self.ignored)
+                    inside, system = _inside(entries, f"{name}/" if name else "", self.ignored, self.special)
                     waiting += sorted(inside, reverse=True)
                     for each in sorted(system):
                         self.left_out[SYSTEM].append(self.root / each)
@@ -216,9 +241,9 @@ class _Walk:
 
 
 def _inside(
-    entries: Iterable[os.DirEntry[str]], prefix: str, ignored: IgnoreRules | None
+    entries: Iterable[os.DirEntry[str]], prefix: str, ignored: IgnoreRules | None, special: set[str]
 ) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return the files and folders of a folder that are not skipped, and its system folders that are."""
+    """Return the files and folders of a folder that are not skipped, and its system folders; note special files."""
     inside, system = [], []
     for entry in entries:
         name, is_folder = prefix + entry.name, _is_folder(entry)
@@ -229,12 +254,22 @@ def _inside(
             continue
         if not (ignored and ignored(name, is_folder)):
             inside.append((name, is_folder))
+            if not is_folder and _is_special(entry):
+                special.add(name)
     return inside, system
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry leads to a pipe, a socket or a device; a link that leads to nothing does not."""
+    try:
+        return not entry.is_file() and bool(entry.stat().st_mode)
     except OSError:
         return False
 

@@ -30,14 +30,15 @@ _VIDEO = re.compile(
     re.IGNORECASE,
 )
 # Other files that people take for images or clips: the kind, the suffixes, and what to do.
+HEIC, RAW = "HEIC", "camera raw"
 _FOREIGN = {
-    "HEIC": ("heic heif hif", HEIF_NEEDED),
+    HEIC: ("heic heif hif", HEIF_NEEDED),
     "JPEG XL": ("jxl", JXL_NEEDED),
     "SVG": ("svg svgz", VECTOR),
     "EPS": ("eps ps ai", VECTOR),
     "of a vector format": ("cdr emf odg wmf", VECTOR),
     "PDF": ("pdf", PDF),
-    "camera raw": (
+    RAW: (
         "3fr arw cr2 cr3 crw dcr dcs dng erf fff gpr iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf "
         "srw x3f",
         RAW_NEEDED,
@@ -53,7 +54,7 @@ _FOREIGN = {
     ),
     "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
 }
-_DECODERS = {"HEIC": "pillow_heif", "JPEG XL": "pillow_jxl", "camera raw": "rawpy"}
+_DECODERS = {HEIC: "pillow_heif", "JPEG XL": "pillow_jxl", RAW: "rawpy"}
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 

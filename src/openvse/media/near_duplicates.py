@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -35,6 +36,8 @@ _STEP = 3  # grey levels by which neighbours must differ to count: flat areas st
 _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
 _AT_ONCE = 256
 _COPIES_OPEN = 4096
+
+Wanted: TypeAlias = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,28 @@ def look_of(image: Image.Image) -> Look:
 
 def see(image: ImageFile) -> SeenImage:
     """Decode one image, or the middle frame of a video; see ``see_images``."""
+    if isinstance(image, Path) and image.exists() and not image.is_file():
+        return SeenImage(None, reason="it is no ordinary file")
     try:
-        content = image.read_bytes()
-        shown = read_poster(image) if is_video(image.name) else read_image(content, shorter_side=_SIDE)
+        if is_video(image.name):
+            digest, shown = _streamed(image), read_poster(image)
+        else:
+            content = image.read_bytes()
+            digest = hashlib.blake2b(content, digest_size=16).digest()
+            shown = read_image(content, shorter_side=_SIDE)
     except OSError as error:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
         return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
-    digest = hashlib.blake2b(content, digest_size=16).digest()
     return SeenImage(look_of(shown), digest, math.prod(full_size(shown)))
+
+
+def _streamed(video: ImageFile) -> bytes:
+    """Return the hash of the bytes of a video, which may be larger than the memory."""
+    if not isinstance(video, Path):
+        return hashlib.blake2b(video.read_bytes(), digest_size=16).digest()
+    with video.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()  # type: ignore[arg-type]
 
 
 def see_images(
@@ -115,12 +131,15 @@ def see_images(
 
 
 def duplicate_pairs(
-    seen: Sequence[SeenImage],
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    seen: Sequence[SeenImage], wanted: Wanted = lambda one, other: True
+) -> tuple[list[tuple[int, int]], Iterator[tuple[int, int]]]:
     """Return pairs of positions of images with equal bytes, and of other images that look alike.
 
     Of images with equal bytes, the first is in a pair with each of the others, and only the first is compared with
     other images. Broken images are in no pair.
+
+    Args:
+        wanted: see ``near_pairs``.
     """
     first: dict[bytes, int] = {}
     same, looks = [], {}
@@ -133,12 +152,12 @@ def duplicate_pairs(
         else:
             same.append((one, number))
     numbers = list(looks)
-    alike = near_pairs(list(looks.values()))
-    return same, [(numbers[one], numbers[other]) for one, other in alike]
+    alike = near_pairs(list(looks.values()), lambda one, other: wanted(numbers[one], numbers[other]))
+    return same, ((numbers[one], numbers[other]) for one, other in alike)
 
 
-def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, int]]:
-    """Return the pairs of images that look alike.
+def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of images that look alike: positions, sorted, with the earlier position first.
 
     All pairs are compared by hash and colours, as blocks of a matrix product, so memory is bounded. Those that have
     nearly the same are compared by their pixels, inside the uniform ground that may surround both: most of a drawing
@@ -147,24 +166,20 @@ def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, i
 
     Args:
         looks: the appearance of each image.
-        limit: the number of pairs after which to stop.
-
-    Returns:
-        Pairs of positions, sorted, with the earlier position first.
+        wanted: says of two positions, when their turn comes, whether they are still to be compared. A caller that
+            groups what it gets leaves out most pairs of a burst by it.
     """
     if not looks:
-        return []
+        return
     signs = np.stack([look.bits for look in looks]).astype(np.float32) * 2 - 1
     colours = np.stack([look.colours.ravel() for look in looks]).astype(np.int16)
-    pairs: list[tuple[int, int]] = []
     for rows, columns in _candidates(signs):
         difference = colours[rows].astype(np.float32) - colours[columns]
         near = np.sqrt((difference**2).mean(axis=1)) <= _MAX_COLOUR
         each = zip(rows[near].tolist(), columns[near].tolist(), strict=True)
-        pairs += (pair for pair in each if _agree(*(_opened(looks[number].copy) for number in pair)))
-        if len(pairs) >= limit:
-            break
-    return sorted(pairs)[:limit]
+        for pair in each:
+            if wanted(*pair) and _agree(*(_opened(looks[number].copy) for number in pair)):
+                yield pair
 
 
 _Box: TypeAlias = tuple[int, int, int, int]

@@ -15,6 +15,7 @@ from openvse.index.database import encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import MANIFEST
 from openvse.media.listing import list_media
+from openvse.media.names import HEIC, RAW, suffix_kind
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.runtime.arrays import directions
 
@@ -41,7 +42,8 @@ def find_duplicates(
     size, compression and small changes of brightness hardly matter. The images of an index are compared by their
     embeddings, and nothing is decoded; segments of clips are left out, as two files may share a scene without being the
     same. All pairs are compared, as blocks of a matrix product: the time grows with the square of the number of images.
-    What a folder holds beside images is logged.
+    What a folder holds beside images is logged. A file of several names, by links, is one image. Files of one shot (raw
+    and JPEG or HEIC of the same name) are no copies of each other, and a raw file is never one.
 
     Args:
         source: a folder of images, at any depth, or the folder of an index.
@@ -50,8 +52,9 @@ def find_duplicates(
         progress: called with how many images of a folder are done, and how many there are.
 
     Returns:
-        The groups, the largest first. The first image of a group is the one to keep: the one with the most pixels, then
-        the largest file, the oldest, and the shortest path. Each of the others is nearly the same as this one itself.
+        The groups, the largest first. The first image of a group is the one to keep: a raw file, the one with the most
+        pixels, then the largest file, the oldest, and the shortest path. Each of the others is nearly the same as this
+        one itself.
         Also path and reason of the images that cannot be read.
 
     Raises:
@@ -64,7 +67,7 @@ def find_duplicates(
         raise DataError(
             f"{source} is a folder of images, which are compared by their pixels: a threshold is for an index"
         )
-    listing = list_media(source)
+    listing = list_media(source).once()
     paths, problems = listing.paths, listing.problems()
     if not paths:
         lacks = f"there is no image in {source}: give a folder that holds images, at any depth"
@@ -84,12 +87,29 @@ def find_duplicates(
             continue
         seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels), image))
     seen.sort(key=lambda each: _worth(each[0]))
-    same, alike = duplicate_pairs([image for _, image in seen])
-    groups = _groups(sorted(alike))
-    kept_of = {other: first_one for first_one, others in groups.items() for other in others}
+    files = [file for file, _ in seen]
+    gone: set[int] = set()
+    same, alike = duplicate_pairs(
+        [image for _, image in seen],
+        lambda better, other: not gone & {better, other} and _may_go(files[better].path, files[other].path),
+    )
+    groups = _groups(alike, gone)
+    head_of = {other: first_one for first_one, others in groups.items() for other in others}
     for first, copy in same:  # it goes where the first of its content goes
-        groups.setdefault(kept_of.get(first, first), []).append(copy)
-    return _paths([file for file, _ in seen], groups), failed
+        if _may_go(files[first].path, files[copy].path):
+            groups.setdefault(head_of.get(first, first), []).append(copy)
+    return _paths(files, groups), failed
+
+
+def _may_go(better: Path, other: Path) -> bool:
+    """Return whether an image is no more than a copy of another one.
+
+    A raw file never is: it is the negative. Neither is the JPEG or the HEIC that a camera wrote beside it, or the JPEG
+    beside a HEIC, which are files of the same name.
+    """
+    kinds = {suffix_kind(path.name) for path in (better, other)}
+    is_shot = better.parent == other.parent and better.stem.casefold() == other.stem.casefold()
+    return suffix_kind(other.name) != RAW and not (is_shot and kinds & {RAW, HEIC} and len(kinds) > 1)
 
 
 def _in_index(index: Index, threshold: float) -> list[list[Path]]:
@@ -105,8 +125,10 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
         if index.span(position) is None
     }
     order = sorted(images, key=lambda position: _worth(images[position]))
+    files = [images[position] for position in order]
     near = _near(index, np.array(order, np.int64), threshold)
-    return _paths([images[position] for position in order], _groups(near))
+    pairs = (pair for pair in near if _may_go(*(files[place].path for place in pair)))
+    return _paths(files, _groups(pairs, set()))
 
 
 def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterator[tuple[int, int]]:
@@ -131,7 +153,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterat
                     yield first + row, second + column
 
 
-def _groups(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+def _groups(pairs: Iterable[tuple[int, int]], gone: set[int]) -> dict[int, list[int]]:
     """Return the images to keep, each with those that it stands for, which are all in a pair with it.
 
     So no chain joins images that do not resemble each other.
@@ -139,9 +161,9 @@ def _groups(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     Args:
         pairs: of images in the order of their worth, the better one first. The pairs in which an image comes second are
             before those in which it comes first.
+        gone: filled with the others while the pairs come.
     """
     groups: dict[int, list[int]] = {}
-    gone: set[int] = set()
     for better, other in pairs:
         if better not in gone and other not in gone:
             groups.setdefault(better, []).append(other)
@@ -155,6 +177,7 @@ def _paths(images: Sequence[_ImageFile], groups: Mapping[int, Sequence[int]]) ->
     return sorted(paths, key=lambda group: (-len(group), encode_id(str(group[0]))))
 
 
-def _worth(image: _ImageFile) -> tuple[int, int, int, int, bytes]:
+def _worth(image: _ImageFile) -> tuple[bool, int, int, int, int, bytes]:
     path = str(image.path)
-    return -image.pixels, -image.size, image.modified_ns, len(path), encode_id(path)
+    is_raw = suffix_kind(image.path.name) == RAW  # of which only the preview was decoded
+    return not is_raw, -image.pixels, -image.size, image.modified_ns, len(path), encode_id(path)
