@@ -18,7 +18,7 @@ from openvse.index import Index
 from openvse.index.manifest import read_manifest
 from openvse.search import Page, Query, SearchEngine
 from openvse.similarities import SetMax
-from openvse.stores import StoreAddress, choose_engine
+from openvse.stores import StoreAddress, choose_engine, update_engine
 from openvse.stores.choice import read_address
 from openvse.stores.pgvector import PgvectorStore
 from openvse.types import EmbeddingSet
