@@ -13,7 +13,7 @@ Invoke = Callable[..., object]
 Refused = Callable[..., str]
 
 KINDS = (
-    "coefficients", "training", "attention", "hits", "answers", "views", "captions", "embeddings",
+    "coefficients", "attention", "hits", "answers", "views", "captions", "embeddings",
 )  # fmt: skip
 
 
@@ -49,8 +49,6 @@ def test_figures_and_tables(invoke: Invoke, trained: Path, tmp_path: Path) -> No
     result = invoke("analyze", "embeddings", run, *words, "--query-bank", "train", "--overwrite", "--json")
     summary = json.loads(result.stdout)["result"]["summary"]
     assert [row["model"] for row in summary] == ["run", "run, query bank"]
-    result = invoke("analyze", "training", run, "--out", out, "-q")
-    assert result.exit_code == 0 and result.stdout.split()[:4] == ["run", "epochs", "best", "rsum"]
     result = invoke("analyze", "captions", run, *words)
     assert result.exit_code == 0, result.output
     assert {path.suffix for path in out.iterdir()} == {".csv", ".png", ".svg"}

@@ -211,23 +211,22 @@ def test_answerers_are_compared_question_by_question(
         "--resamples",
         "100",
     ]
-    result = invoke(*words, "--out", tmp_path / "out")
+    result = invoke(*words, "--html", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     assert re.search(r"^queries +B better +A better +equal +p$", result.stdout, re.MULTILINE)
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())["contrasts"][0]
+    found = json.loads(invoke(*words, "--json", "-q").stdout)["result"]["contrasts"][0]
     assert sum(found["signs"]["questions"][key] for key in ("better", "worse", "equal")) == 18
-    assert "s answer, accuracy " in (tmp_path / "out" / "comparison.html").read_text()
+    assert "s answer, accuracy " in (tmp_path / "page.html").read_text()
     assert "--folds is for retrieval" in refused(*words, "--folds", "2")
 
 
 def test_the_report_shows_figures_and_answers(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    result = invoke("report", answered / "run", "--out", out, "--examples", 2)
+    result = invoke("compare", answered / "run", "--html", out, "--examples", 2)
     assert result.exit_code == 0, result.output
     page = out.read_text()
     for text in (
         "most frequent answer",
-        "untrained",
         "accuracy (validation)",
         "what colour is it",
         "probability",

@@ -22,7 +22,7 @@ TRAINING_COMMANDS = (
         "export",
         "extract",
     ),
-    *("list", "report", "sweep", "train"),
+    *("list", "sweep", "train"),
 )
 """The commands of the training half, which are named where it is not installed."""
 

@@ -266,19 +266,6 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n\n".join(blocks)
 
 
-def comparison_markdown(comparison: Comparison) -> str:
-    """Return the comparison as a page in Markdown."""
-    sections = [f"# Comparison on {comparison.name}: {comparison.about()}"]
-    sections.append("\n".join(f"- {letter}: {name}" for name, letter in letters(comparison).items()))
-    sections.append(row_table(comparison).to_markdown())
-    for contrast in comparison.contrasts:
-        sections.append(f"## {contrast.second} against {contrast.first}")
-        sections.append(difference_table(comparison, contrast).to_markdown())
-        sections.append(sign_table(comparison, contrast).to_markdown())
-    sections.append("\n".join(f"- {line}" for line in (*remarks(comparison), *comparison.warnings())))
-    return "\n\n".join(sections) + "\n"
-
-
 def comparison_values(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain values; docs/json.md describes them."""
     return {

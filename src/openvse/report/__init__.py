@@ -1,9 +1,9 @@
-"""Reports on runs: one web page, or rows of a table, about what was trained, how it went and what it reaches."""
+"""Runs on a page or in a table: what was trained, how it went and what it reaches."""
 
 from __future__ import annotations
 
-from openvse.report.page import report_page
-from openvse.report.run import MeasuredReport, ReportedRun, measure_run, read_run
+from openvse.report.page import runs_page
+from openvse.report.run import MeasuredReport, ReportedRun, measure_run, read_run, weighed
 from openvse.report.tables import (
     RowFacts,
     compared_notes,
@@ -24,7 +24,8 @@ __all__ = [
     "measure_run",
     "read_run",
     "remarks",
-    "report_page",
     "row_facts",
+    "runs_page",
     "table_with_notes",
+    "weighed",
 ]

@@ -1,4 +1,4 @@
-"""A report on runs as one web page that holds its images and figures itself, section by section."""
+"""Runs on one web page that holds its images and figures itself: figures or a comparison, training, and queries."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
-from openvse.corpus.splits import SPLITS
+from openvse.corpus.splits import LEAKAGE, SPLITS
 from openvse.corpus.trained_on import remembers_training
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
+from openvse.evaluation.comparison import (
+    Comparison,
+    compared_metrics,
+    difference_table,
+    letters,
+    row_table,
+    sign_table,
+)
+from openvse.evaluation.comparison import remarks as row_remarks
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import metric_title
 from openvse.files import read_text
@@ -36,26 +45,77 @@ _SIDES = {"image": "images", "text": "texts"}
 _TITLES = {"images_per_s": "items per second", "learning_rate": "learning rate"}
 
 
-def report_page(reports: Sequence[MeasuredReport]) -> str:
+SIDE_PX = 176
+"""The longer side of an image on the page; small, because a page holds many."""
+
+_TICK = "\N{CHECK MARK}"
+_Small = Callable[[ImageFile], str | None]
+
+
+def runs_page(
+    reports: Sequence[MeasuredReport],
+    comparison: Comparison | None = None,
+    examples: Mapping[str, Sequence[AnsweredQueries]] | None = None,
+) -> str:
     """Return an HTML page about runs, whose figures on a test set stand first.
 
     Args:
-        reports: at least one run.
+        reports: the runs; the figures are those of a single one.
+        comparison: the figures of several runs.
+        examples: the gains and losses of each row of the comparison against the first, by the name of the row.
     """
-    names = ", ".join(each.run.name for each in reports)
+    small: _Small = cache(lambda image: thumbnail(image, side=SIDE_PX))
     style = files("openvse.report").joinpath("report.css").read_text(encoding="utf-8")
+    lines = comparison.warnings() if comparison else [line for each in reports for line in each.leaks]
+    names = [each.run.name for each in reports]
     sections = [
-        *(f'<p class="leak">{escape(line)}</p>' for each in reports for line in each.leaks),
-        *([_legend([each.run.name for each in reports])] if len(reports) > 1 else []),
+        *(f'<p class="leak">{escape(line)}</p>' for line in lines if line.startswith(LEAKAGE)),
         *_figures(reports),
+        *(comparison_sections(comparison, examples or {}, small) if comparison else ()),
+        *([_legend(names)] if len(names) > 1 else []),
         *start_sections(reports),
-        *run_sections(reports),
+        *(run_sections(reports) if reports else ()),
         *curve_sections(reports),
-        *query_sections(reports),
+        *(query_sections(reports[0].findings, small) if len(reports) == 1 else ()),
     ]
     data = dict.fromkeys(each.findings.data for each in reports if each.findings is not None)
     note = f"on {', '.join(data)}" if data else "without figures on a test set"
-    return html_page(f"openvse report: {names}", "\n".join(sections), note=note, style=CHART_STYLE + style)
+    title = ", ".join(names)
+    if comparison is not None:
+        title, note = comparison.name, comparison.about()
+    return html_page(f"openvse compare: {title}", "\n".join(sections), note=note, style=CHART_STYLE + style)
+
+
+def comparison_sections(
+    comparison: Comparison, examples: Mapping[str, Sequence[AnsweredQueries]], small: _Small
+) -> Iterator[str]:
+    """Yield the table of the rows, and each row against the first with the queries on which they differ most."""
+    name = letters(comparison)
+    named = "".join(f"<dt>{letter}</dt><dd>{escape(row)}</dd>" for row, letter in name.items())
+    problems = (line for line in comparison.warnings() if not line.startswith(LEAKAGE))
+    notes = "".join(f"<li>{escape(line)}</li>" for line in (*row_remarks(comparison), *problems))
+    yield (
+        f'<section>\n<h2>Runs</h2>\n<dl class="facts">{named}</dl>\n{row_table(comparison).to_html()}\n'
+        f'<ul class="notes">{notes}</ul>\n</section>'
+    )
+    for contrast in comparison.contrasts:
+        first, second = name[contrast.first], name[contrast.second]
+        verdicts = [contrast.differences[metric].verdict for metric in compared_metrics(comparison)]
+        table = difference_table(comparison, contrast)
+        html = table.to_html(partial(_verdict, verdicts, len(table.header) - 1))
+        ends = f"{second} gains most", f"{second} loses most"
+        lists = "\n".join(
+            _direction(some, small, ends, (first, second)) for some in examples.get(contrast.second, ())
+        )
+        against = f"{escape(contrast.second)} against {escape(contrast.first)}"
+        yield (
+            f"<section>\n<h2>{second} against {first}: {against}</h2>\n{html}\n"
+            f"{sign_table(comparison, contrast).to_html()}\n{lists}\n</section>"
+        )
+
+
+def _verdict(verdicts: Sequence[int], last: int, row: int, column: int) -> str:
+    return {1: "better", -1: "worse", 0: ""}[verdicts[row]] if row >= 0 and column == last else ""
 
 
 def _legend(labels: Iterable[str]) -> str:
@@ -67,18 +127,17 @@ def _legend(labels: Iterable[str]) -> str:
 
 
 def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return the table of figures, with the notes below it; nothing if nothing was evaluated."""
-    names = shown_metrics(reports)
-    if not names:
+    """Return the table of figures of a single run, with the notes below it; nothing if it was not evaluated."""
+    if len(reports) != 1 or (findings := reports[0].findings) is None:
         return []
-    leaks = {line for each in reports for line in each.leaks}
-    rows = figure_rows(reports, names)
-    intervals = any(row.kind == "interval" for row in rows)
-    lines = [*([f"below a figure: its {CONFIDENCE:.0%} interval"] if intervals else []), *remarks(reports)]
-    notes = "".join(f"<li>{escape(line)}</li>" for line in lines if line not in leaks)
+    rows, leaks = figure_rows(reports[0].run.name, findings), reports[0].leaks
+    about = [f"below a figure: its {CONFIDENCE:.0%} interval"] if findings.intervals else []
+    lines = [*about, *(line for line in remarks(reports[0]) if line not in leaks)]
+    notes = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    names = shown_metrics(findings)
     return [
         f"<section>\n<h2>Figures</h2>\n{_table(rows, names)}\n"
-        f'<ul class="notes">{notes}</ul>\n{_published(reports, names)}</section>'
+        f'<ul class="notes">{notes}</ul>\n{_published(findings, names)}</section>'
     ]
 
 
@@ -99,9 +158,9 @@ def _table(rows: Sequence[Figures], names: Sequence[str]) -> str:
     return table.to_html(lambda row, column: kinds[column], named=True)
 
 
-def _published(reports: Sequence[MeasuredReport], names: Sequence[str]) -> str:
+def _published(findings: Findings, names: Sequence[str]) -> str:
     """Return a table of what papers publish for other methods on the same data, a line for each source."""
-    elsewhere = published_elsewhere(reports)
+    elsewhere = published_elsewhere(findings)
     known = [name for name in names if any(name in metrics for metrics in elsewhere.values())]
     if not known:
         return ""
@@ -249,55 +308,47 @@ def _plain(name: str) -> str:
     return f"{term}: {shown}" if term else shown
 
 
-SIDE_PX = 176
-"""The longer side of an image on the page; small, because a page holds many."""
-
-_TICK = "\N{CHECK MARK}"
-_Small = Callable[[ImageFile], str | None]
-
-
-def query_sections(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return a section for each run that has queries to show; only the first one is open."""
-    small: _Small = cache(lambda image: thumbnail(image, side=SIDE_PX))
-    sections: list[str] = []
-    for each in reports:
-        if each.findings is None or not any(some.best or some.worst for some in each.findings.queries):
-            continue
-        inside = "\n".join(_direction(some, small) for some in each.findings.queries)
-        owner = f" of {escape(each.run.name)}" if len(reports) > 1 else ""
-        sections.append(
-            f"<section>\n<details{'' if sections else ' open'}>"
-            f"<summary><h2>Best and worst queries{owner}</h2></summary>\n{inside}\n</details>\n</section>"
-        )
-    return sections
+def query_sections(findings: Findings | None, small: _Small) -> Iterator[str]:
+    """Yield the section of the best and the worst queries, if there are some to show."""
+    if findings is not None and any(some.best or some.worst for some in findings.queries):
+        inside = "\n".join(_direction(some, small) for some in findings.queries)
+        yield f"<section>\n<h2>Best and worst queries</h2>\n{inside}\n</section>"
 
 
-def _direction(some: AnsweredQueries, small: _Small) -> str:
+def _direction(
+    some: AnsweredQueries,
+    small: _Small,
+    ends: tuple[str, str] = ("Best", "Worst"),
+    rows: Sequence[str] = (),
+) -> str:
     parts = [f"<h3>{escape(some.title)}</h3>"]
-    for title, queries in (("Best", some.best), ("Worst", some.worst)):
-        cards = "\n".join(f"<li>{_query_card(query, small)}</li>" for query in queries)
+    for title, queries in zip(ends, (some.best, some.worst), strict=True):
+        cards = "\n".join(f"<li>{_query_card(query, small, rows)}</li>" for query in queries)
         listed = f'<ol class="queries">\n{cards}\n</ol>' if queries else "<p>None.</p>"
         parts.append(f"<h4>{title}</h4>\n{listed}")
     return "\n".join(parts)
 
 
-def _query_card(query: AnsweredQuery, small: _Small) -> str:
-    answers = [*zip(query.answers, query.hits, strict=True)]
-    result = f'<span class="result">{escape(query.results[0])}</span>'
-    if any(shown.image is not None for shown, _ in answers):
-        frames = [_frame(shown, small, hit=hit) for shown, hit in answers]
+def _query_card(query: AnsweredQuery, small: _Small, rows: Sequence[str] = ()) -> str:
+    """Return a query with what was found for it: the first results of one model, or the first one of each row."""
+    labels = [f"{row}'s {result}" for row, result in zip(rows, query.results, strict=True)] if rows else []
+    answers = [*zip(query.answers, query.hits, labels or [""] * len(query.answers), strict=True)]
+    result = "" if rows else f'<span class="result">{escape(query.results[0])}</span>'
+    asked = f'<p class="asked">{escape(query.query.text)} {result}</p>'
+    if any(shown.image is not None for shown, *_ in answers):
+        frames = [_frame(shown, small, hit=hit, label=label) for shown, hit, label in answers]
         if query.right is not None:
             frames.append(_frame(query.right, small, label="right"))
-        return f'<p class="asked">{escape(query.query.text)} {result}</p><div class="frames">{"".join(frames)}</div>'
-    listed = "ol" if len(answers) > 1 else "ul"
+        return f'{asked}<div class="frames">{"".join(frames)}</div>'
+    listed = "ol" if len(answers) > 1 and not rows else "ul"
     texts = "".join(
-        f"<li{' class=hit' if hit else ''}>{escape(shown.text)}{' ' + _TICK if hit else ''}</li>"
-        for shown, hit in answers
+        f"<li{' class=hit' if hit else ''}>{f'<b>{escape(label)}:</b> ' if label else ''}"
+        f"{escape(shown.text)}{' ' + _TICK if hit else ''}</li>"
+        for shown, hit, label in answers
     )
     right = (
         f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
     )
-    asked = f'<p class="asked">{escape(query.query.text)} {result}</p>'
     return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
 
 
@@ -305,7 +356,7 @@ def _frame(shown: Shown, small: _Small, *, hit: bool = False, label: str = "") -
     uri = None if shown.image is None else small(shown.image)
     about = escape(shown.text, quote=True)
     inside = f'<img src="{uri}" alt="{about}">' if uri else f"<span>{about}: no image</span>"
-    mark = _TICK if hit else escape(label)
+    mark = " ".join(filter(None, (escape(label), _TICK if hit else "")))
     caption = f"<figcaption>{mark}</figcaption>" if mark else ""
     return f'<figure class="frame{" hit" if hit else ""}" title="{about}">{inside}{caption}</figure>'
 
@@ -506,21 +557,15 @@ def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "Commit of openvse", ", ".join(commits)
 
 
-def published_elsewhere(reports: Sequence[MeasuredReport]) -> dict[str, Metrics]:
-    """Return the figures that papers publish for the data set of the reports, by their source.
+def published_elsewhere(findings: Findings) -> dict[str, Metrics]:
+    """Return the figures that papers publish for the data set of an evaluation, by their source.
 
-    The figures of the recipe of a run are in its own findings and not here. A shipped recipe is about the data set
+    The figures of the recipe of the run are in its own findings and not here. A shipped recipe is about the data set
     whose name its own begins with: ``vse_infinity/flickr30k_regions_bert`` is about ``flickr30k``.
-
-    Args:
-        reports: the runs; those that were not evaluated have nothing to compare with.
     """
     published: dict[str, Metrics] = {}
-    for findings in {each.findings.data: each.findings for each in reports if each.findings}.values():
-        data, _, split = findings.data.partition("/")
-        of_data = list_recipes() if data and split == "test" else ()
-        for name in of_data:
-            if name.partition("/")[2].startswith(f"{data}_"):
-                published |= published_for(read_recipe(name), findings.size, findings.protocols)
-    own = {label for each in reports if each.findings for label in each.findings.beside}
-    return {source: metrics for source, metrics in published.items() if source not in own}
+    data, _, split = findings.data.partition("/")
+    for name in list_recipes() if data and split == "test" else ():
+        if name.partition("/")[2].startswith(f"{data}_"):
+            published |= published_for(read_recipe(name), findings.size, findings.protocols)
+    return {source: metrics for source, metrics in published.items() if source not in findings.beside}

@@ -6,21 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
-import torch
 import yaml
 
 from openvse.corpus.splits import LEAKAGE
 from openvse.errors import OpenVSEError, message_of
 from openvse.evaluation.findings import Findings
-from openvse.evaluation.metrics import Metrics
 from openvse.files import read_text
 from openvse.model import Model, read_config
 from openvse.model.folder import ModelConfig
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
-from openvse.tasks.recipes import START
 from openvse.tasks.run import RECIPE
 from openvse.tasks.runs import NamedRun, find_run
 from openvse.training.inputs import AUTO
@@ -151,7 +148,6 @@ class MeasuredReport:
         trained: the number of those that the run may have changed.
         fingerprint: the fingerprint of its model.
         findings: what its best model reaches on the test set; None if nothing was evaluated.
-        before: the label and the metrics of the model before training; None if it was not measured.
     """
 
     run: ReportedRun
@@ -159,7 +155,6 @@ class MeasuredReport:
     trained: int
     fingerprint: str
     findings: Findings | None = None
-    before: tuple[str, Metrics] | None = None
 
     @property
     def leaks(self) -> tuple[str, ...]:
@@ -170,58 +165,29 @@ class MeasuredReport:
         return tuple(line.replace("the model", self.run.name, 1) for line in lines)
 
 
+def weighed(model: Model) -> tuple[int, int, str]:
+    """Return the number of weights of a model, of those that may have been trained, and its fingerprint."""
+    weights = [*model.parameters()]
+    learned = sum(weight.numel() for weight in weights if weight.requires_grad)
+    return sum(weight.numel() for weight in weights), learned, model.fingerprint
+
+
 def measure_run(
-    run: ReportedRun, request: Request | None, *, examples: int, device: str = "cpu", untrained: bool = True
+    run: ReportedRun, request: Request | None, *, examples: int, device: str = "cpu"
 ) -> MeasuredReport:
     """Load the best model of a run and evaluate it.
 
     Args:
         request: what to evaluate on; None leaves out the figures on a test set.
         examples: the number of best and of worst queries of each kind.
-        untrained: whether the model before training is measured, too.
 
     Raises:
         OpenVSEError: the model, the data or a store cannot be used.
     """
     model = load(run.model, device=device)
-    weights = [*model.parameters()]
-    measured = MeasuredReport(
-        run,
-        sum(weight.numel() for weight in weights),
-        sum(weight.numel() for weight in weights if weight.requires_grad),
-        model.fingerprint,
-    )
+    measured = MeasuredReport(run, *weighed(model))
     if request is None:
         return measured
     kind = kind_of(model.task)
     evaluation = kind.evaluate([model], replace(request, keep=FIRST_HITS if examples else 0))
-    measured = replace(measured, findings=kind.findings(evaluation, examples))
-    if not untrained:
-        return measured
-    label, twin = before_training(run, model, device)
-    plain = replace(request, resamples=0, keep=0)
-    return replace(measured, before=(label, kind.findings(kind.evaluate([twin], plain), 0).metrics))
-
-
-def before_training(run: ReportedRun, trained: Model, device: str) -> tuple[str, Model]:
-    """Return the model that a run began from, with a label: its start, or new weights beside the frozen ones.
-
-    Weights that training does not change are those of the trained model. A backbone that is fine-tuned begins at
-    random here, although the run began from pretrained weights, which its folder does not keep.
-    """
-    start = None if run.named.folder is None else run.named.folder / START
-    if start is not None and start.is_dir():
-        return "before training (its start)", load(start, device=device)
-    twin = kind_of(trained.task).build(run.config.spec, run.model)
-    frozen = {name for name, weight in twin.named_parameters() if not weight.requires_grad}
-    learned = {name for name, _ in twin.named_parameters()} - frozen
-    state = cast("dict[str, torch.Tensor]", trained.state_dict())
-    try:
-        twin.load_state_dict(
-            {name: value for name, value in state.items() if name not in learned}, strict=False
-        )
-    except RuntimeError as error:
-        raise OpenVSEError(
-            f"the model of {run.named.source} cannot be built without its training: give --no-untrained"
-        ) from error
-    return "untrained", twin.to(device).eval()
+    return replace(measured, findings=kind.findings(evaluation, examples))

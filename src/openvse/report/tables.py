@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from openvse.errors import OpenVSEError
 from openvse.evaluation.comparison import Comparison, compared_metrics
+from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.report import INTERVAL, interval_cells, metric_cells, metric_title
 from openvse.output.documents import CONFIDENCE
 from openvse.output.table import Table
 from openvse.report.run import MeasuredReport, read_run
-from openvse.tasks.runs import NamedRun, differing_data
+from openvse.tasks.runs import NamedRun
 
 _PLACES = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL)
 
@@ -33,52 +34,34 @@ class Figures:
     kind: str
 
 
-def shown_metrics(reports: Sequence[MeasuredReport]) -> list[str]:
+def shown_metrics(findings: Findings) -> list[str]:
     """Return the metrics that tables show: RSUM, recalls and the ranks for retrieval, all scores for answers."""
-    there = list(dict.fromkeys(name for each in reports if each.findings for name in each.findings.metrics))
+    there = [*findings.metrics]
     if "rsum" not in there:
         return there
     ranks = [f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr")]
     return [name for name in ("rsum", *RECALLS, *ranks, *_PLACES) if name in there]
 
 
-def figure_rows(reports: Sequence[MeasuredReport], names: Sequence[str]) -> list[Figures]:
-    """Return the rows of all runs with their intervals, and then what they compare with, each only once.
-
-    Args:
-        reports: the runs; those that were not evaluated have no row.
-        names: the metrics of the columns.
-    """
-    rows: list[Figures] = []
-    before: list[Figures] = []
-    beside: dict[tuple[str, tuple[str, ...]], Figures] = {}
-    several = len(reports) > 1
-    for each in reports:
-        if each.findings is None:
-            continue
-        rows.append(Figures(each.run.name, metric_cells(each.findings.metrics, names), "run"))
-        if each.findings.intervals:
-            rows.append(Figures(INTERVAL, interval_cells(each.findings.intervals, names), "interval"))
-        if each.before is not None:
-            label, metrics = each.before
-            label = f"{each.run.name}, {label}" if several else label
-            before.append(Figures(label, metric_cells(metrics, names), "beside"))
-        for label, metrics in each.findings.beside.items():
-            cells = metric_cells(metrics, names)
-            beside.setdefault((label, cells), Figures(label, cells, "beside"))
-    return [*rows, *before, *beside.values()]
+def figure_rows(name: str, findings: Findings) -> list[Figures]:
+    """Return the figures of a run, their intervals, and what they compare with."""
+    names = shown_metrics(findings)
+    rows = [Figures(name, metric_cells(findings.metrics, names), "run")]
+    if findings.intervals:
+        rows.append(Figures(INTERVAL, interval_cells(findings.intervals, names), "interval"))
+    beside = findings.beside.items()
+    return [*rows, *(Figures(label, metric_cells(metrics, names), "beside") for label, metrics in beside)]
 
 
-def figures_table(reports: Sequence[MeasuredReport]) -> Table:
-    """Return the table of all runs, what they compare with below a line."""
-    names = shown_metrics(reports)
-    rows = figure_rows(reports, names)
+def figures_table(name: str, findings: Findings) -> Table:
+    """Return the table of a run, what it compares with below a line."""
+    rows = figure_rows(name, findings)
     kinds = [row.kind for row in rows]
     return Table(
-        ["", *map(metric_title, names)],
+        ["", *map(metric_title, shown_metrics(findings))],
         [[row.label, *row.cells] for row in rows],
-        strong=_places_of("run", kinds),
-        small=_places_of("interval", kinds),
+        strong=frozenset({0}),
+        small=frozenset({kinds.index("interval")} if "interval" in kinds else ()),
         ruled=frozenset({kinds.index("beside")} if "beside" in kinds else ()),
     )
 
@@ -88,53 +71,30 @@ def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
 
     Args:
         notes: how its figures were measured, one line each.
-        form: "markdown", with the notes as a list below the table; or "latex", with the notes as comments above it.
+        form: "markdown" or "text", with the notes as a list below the table; or "latex", with the notes as comments
+            above it.
     """
     if form == "latex":
         return table.to_latex(notes)
-    return "\n\n".join([table.to_markdown(), "\n".join(f"- {line}" for line in notes)]) + "\n"
+    shown = table.to_text() if form == "text" else table.to_markdown()
+    return "\n\n".join([shown, "\n".join(f"- {line}" for line in notes)]) + "\n"
 
 
-def _places_of(kind: str, kinds: Sequence[str]) -> frozenset[int]:
-    return frozenset(number for number, each in enumerate(kinds) if each == kind)
-
-
-def remarks(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return what a reader needs to know about the table, a line at a time: leakage first, and who is meant."""
-    there = [each for each in reports if each.findings is not None]
-    leaks = [line for each in there for line in each.leaks]
-    notes = {each.run.name: _notes(each) for each in there}
-    shared = [
-        line for line in next(iter(notes.values()), []) if all(line in lines for lines in notes.values())
-    ]
-    own = [
-        f"{name}: {line}" if len(there) > 1 else line
-        for name, lines in notes.items()
-        for line in lines
-        if line not in shared
-    ]
-    tests = {each.findings.digest for each in there if each.findings is not None} - {""}
-    differ = (
-        ["the test sets are not the same, so that the figures cannot be compared"] if len(tests) > 1 else []
-    )
-    sides = any(name.startswith(("i2t_", "t2i_")) for name in shown_metrics(reports))
+def remarks(measured: MeasuredReport) -> list[str]:
+    """Return what a reader needs to know about the table, a line at a time: leakage first."""
+    if measured.findings is None:
+        return []
+    size, *others = measured.findings.notes or ("",)
+    leaks = {line.replace(measured.run.name, "the model", 1) for line in measured.leaks}
+    problems = [line for line in measured.findings.problems if line not in leaks]
+    sides = any(name.startswith(("i2t_", "t2i_")) for name in measured.findings.metrics)
     return [
-        *leaks,
-        *differ,
-        *differing_data({each.run.name: [each.run.named] for each in reports}),
-        *shared,
-        *own,
+        *measured.leaks,
+        f"on {measured.findings.data}: {size}",
+        *others,
+        *problems,
         *(["i2t: images ask for texts; t2i: texts ask for images"] if sides else []),
     ]
-
-
-def _notes(each: MeasuredReport) -> list[str]:
-    """Return how a run was measured and what was left out, without leakage."""
-    assert each.findings is not None
-    size, *others = each.findings.notes or ("",)
-    leaks = {line.replace(each.run.name, "the model", 1) for line in each.leaks}
-    problems = [line for line in each.findings.problems if line not in leaks]
-    return [f"on {each.findings.data}: {size}", *others, *problems]
 
 
 @dataclass(frozen=True)

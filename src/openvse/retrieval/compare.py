@@ -86,8 +86,10 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
         OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
     whole = open_captioned(request)
+    shares_texts, reads_images = _check(loaded, request.part(whole), request)
+    if reads_images:  # they have to be there
+        whole = open_captioned(request, require_images=True)
     corpus, shared = request.part(whole), leakage_between_splits(whole, request.split)
-    shares_texts = _check(loaded, corpus, request)
     runs: list[MeasuredRun] = []
     done = 0
     with TemporaryDirectory() as states:
@@ -96,7 +98,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
             asked = replace(request, places=run.places, rerank=run.rerank, keep=_FIRST_HITS)
             if shares_texts:
                 asked = _with_states(models, corpus, asked, Path(states))
-            stores = stores_for(models, corpus, asked, first=done)
+            stores = stores_for(models, corpus, asked, first=done, several=True)
             done += len(models)
             for store in stores:
                 corpus = _same_images(corpus, store, run.source, is_first=not runs)
@@ -119,20 +121,20 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     return Compared(tuple(runs), frame, partial(_examples, corpus))
 
 
-def _check(loaded: Iterable[LoadedRun], corpus: Corpus, request: Request) -> bool:
-    """Open all that the runs need, and return whether some of their frozen text models are the same."""
+def _check(loaded: Iterable[LoadedRun], corpus: Corpus, request: Request) -> tuple[bool, bool]:
+    """Open all that the runs need; return whether frozen text models are the same, and whether images are read."""
     makers: list[str] = []
-    done = 0
+    done, reads_images = 0, False
     for run in loaded:
         models = cast("tuple[TwoTower, ...]", run.models)
-        stores_for(models, corpus, request, first=done)
+        reads_images |= None in stores_for(models, corpus, request, first=done, several=True)
         done += len(models)
         for model in models:
             encoder = model.text.encoder
             open_token_states(request.text_features, encoder)
             if states_can_be_stored(encoder):
                 makers.append(encoder.fingerprint)
-    return request.text_features is None and len(set(makers)) < len(makers)
+    return request.text_features is None and len(set(makers)) < len(makers), reads_images
 
 
 def _with_states(models: Sequence[TwoTower], corpus: Corpus, request: Request, folder: Path) -> Request:

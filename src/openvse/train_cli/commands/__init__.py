@@ -16,7 +16,6 @@ from openvse.train_cli.commands import (
     export,
     extract,
     lists,
-    report,
     sweep,
     train,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "export",
     "extract",
     "lists",
-    "report",
     "sweep",
     "train",
 ]

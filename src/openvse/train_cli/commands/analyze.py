@@ -287,23 +287,6 @@ def embeddings(
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
-@analyze_app.command()
-def training(
-    runs: Annotated[list[str], typer.Argument(help="Folders of runs. NAME=RUN names one in the figures.")],
-    out: Out,
-    metric: Annotated[
-        str, typer.Option(help="Metric of the validation. Default: rsum, or accuracy for answers.")
-    ] = "",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Validation and loss of several runs, and AdOpt's number of negatives."""
-    from openvse.analysis.curves import NAME, analyze_training
-
-    begin(out, NAME, overwrite=overwrite)
-    finish(analyze_training(runs, metric), out, overwrite=overwrite, as_json=as_json)
-
-
 def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
     """Embed the images and texts of a request with each model, with progress on the terminal."""
     from openvse.analysis.opening import embed_all, open_towers

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -15,7 +16,7 @@ from openvse.cli.options import (
     Device,
     Folds,
     Json,
-    On,
+    ProtocolName,
     Reranking,
     Split,
     Stores,
@@ -23,23 +24,35 @@ from openvse.cli.options import (
     Threads,
 )
 from openvse.errors import OpenVSEError
-from openvse.files import refuse_there
 
 if TYPE_CHECKING:
     from openvse.evaluation import AnsweredQueries, Comparison
+    from openvse.report import MeasuredReport, ReportedRun
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request
 
-PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
-
-Out: TypeAlias = Annotated[
-    Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
+Rows: TypeAlias = "Mapping[str, Sequence[NamedRun]]"
+On: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        help="The test data, as for 'openvse evaluate'. Default: the data and the store of the recipes.",
+    ),
+]
+Page: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Also write one page that needs no network: figures or wins and losses, the runs, their training.",
+    ),
 ]
 Format: TypeAlias = Annotated[
     Literal["text", "markdown", "latex"],
-    typer.Option(
-        "--format", help="What is printed: all tables, or one table of the rows in Markdown or LaTeX."
-    ),
+    typer.Option("--format", help="What is printed: all tables, or one table in Markdown or LaTeX."),
+]
+NoTest: TypeAlias = Annotated[
+    bool,
+    typer.Option("--no-test", help="Only write the page on the training: evaluate nothing, read no data."),
 ]
 
 
@@ -52,17 +65,20 @@ def compare(
             "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL lets a model re-rank."
         ),
     ],
-    on: On,
+    on: On = None,
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
-    out: Out = None,
+    html: Page = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
     form: Format = "text",
-    examples: Annotated[int, typer.Option(min=0, help="Wins and losses of each kind on the page.")] = 8,
+    examples: Annotated[int, typer.Option(min=0, help="Queries of each kind on the page.")] = 6,
     apart: Annotated[
         bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
     ] = False,
+    no_test: NoTest = False,
     folds: Folds = 1,
+    protocol: ProtocolName = "",
     rerank: Annotated[
         str,
         typer.Option(
@@ -71,25 +87,33 @@ def compare(
             "first one.",
         ),
     ] = "top=20,weight=1",
-    resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
+    resamples: Annotated[
+        int | None,
+        typer.Option(min=100, help="Resamples of the bootstrap. Default: 2000, or 1000 for one run."),
+    ] = None,
     allow_outside: AllowOutside = False,
     batch_size: BatchSize = 128,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether runs differ on a test set: paired intervals, exact sign tests, seeds, wins and losses."""
+    """Say what one run reaches, or whether several differ: paired intervals, sign tests, seeds, wins and losses."""
     from openvse.cli.progress import bar
     from openvse.tasks.runs import parse_rows
     from openvse.training.kind import Request
 
     rows, again = parse_rows(runs, apart=apart), Reranking.read(f"MODEL,{rerank}")
-    check_place(rows, features or (), out)
+    check(rows, features or (), html, overwrite=overwrite, no_test=no_test, protocol=protocol)
     if as_json and form != "text":
         raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
+    strict = on is None or single(rows)
+    opened = read_runs(rows, strict=strict) if strict or html is not None else []
+    if no_test:
+        write_page(html, training_of(opened, device))
+        return
     with bar() as progress:
         request = Request(
-            on,
+            on or "",
             split,
             tuple(features or ()),
             folds,
@@ -97,25 +121,189 @@ def compare(
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
+            protocol=protocol,
             rerank_top=again.top,
             rerank_weight=again.weight,
-            resamples=resamples,
+            resamples=resamples or (1000 if single(rows) else 2000),
         )
-        compared = measure(rows, request, device)
-    say(rows, compared, out, examples, form="json" if as_json else form)
+        request = request if on else on_own_data(opened, request)
+        if single(rows):
+            from openvse.report import measure_run
+
+            report = measure_run(opened[0], request, examples=examples if html else 0, device=device)
+        else:
+            loading = Loading(rows, device)
+            compared = loading.kind().compare(loading, request)
+    if single(rows):
+        say_run(report, request, html, form="json" if as_json else form)
+    else:
+        reports = [loading.report(run) for run in opened] if html else []
+        say_rows(rows, compared, reports, html, examples, form="json" if as_json else form)
 
 
-def say(
-    rows: Mapping[str, Sequence[NamedRun]],
+def single(rows: Rows) -> bool:
+    """Return whether there is a single run of one model."""
+    named = [run for group in rows.values() for run in group]
+    return len(named) == len(named[0].models) == 1
+
+
+def check(
+    rows: Rows, features: Sequence[Path], html: Path | None, *, overwrite: bool, no_test: bool, protocol: str
+) -> None:
+    """Refuse what would fail only after hours: runs that make no rows, a number of stores, a page that is there."""
+    from openvse.files import refuse_there
+
+    runs = sum(map(len, rows.values()))
+    models = sum(len(run.models) for group in rows.values() for run in group)
+    if no_test and html is None:
+        raise OpenVSEError("--no-test only writes a page: give --html FILE")
+    if len(rows) < 2 and not (no_test or single(rows)):
+        raise OpenVSEError(
+            f"there is one row, {next(iter(rows))}, of {runs} run(s): name runs of another recipe, or give --apart; "
+            f"'openvse evaluate' averages scores"
+        )
+    if protocol and not single(rows):
+        raise OpenVSEError("--protocol is for a single run: name one, or give --folds")
+    if len(features) not in (0, 1, models):
+        raise OpenVSEError(
+            f"--features is given {len(features)} times for {models} models: give it once for all, or once per model, "
+            f"in their order"
+        )
+    if html is not None and html.is_dir():
+        raise OpenVSEError(f"{html} is a folder: give --html a file, such as {html / 'runs.html'}")
+    if html is not None and not overwrite:
+        refuse_there([html], "choose another --html, or replace it with --overwrite")
+
+
+def read_runs(rows: Rows, *, strict: bool) -> list[ReportedRun]:
+    """Read what each run of one model says about itself; unless ``strict``, warn of those that cannot be read."""
+    from openvse.cli.progress import warn
+    from openvse.report import read_run
+
+    runs = []
+    for run in (run for group in rows.values() for run in group if len(run.models) == 1):
+        try:
+            runs.append(read_run(run.source))
+        except OpenVSEError as error:
+            if strict:
+                raise
+            warn(f"the page leaves out the training of {run.source}: {error}")
+    return runs
+
+
+def on_own_data(runs: Sequence[ReportedRun], request: Request) -> Request:
+    """Return the request with the data of the recipes, and with their store, if it is one and none is named."""
+    data = list(dict.fromkeys(run.data() for run in runs))
+    if len(data) != 1:
+        raise OpenVSEError(
+            f"the runs name no common data ({', '.join(data) or 'none'}): give --on DATA to evaluate all on the same"
+        )
+    stores = set() if request.features else {run.store() for run in runs} - {None}
+    return replace(request, data=data[0], features=request.features or tuple(filter(None, stores))[:1])
+
+
+def training_of(runs: Sequence[ReportedRun], device: str) -> list[MeasuredReport]:
+    """Return reports of the training alone."""
+    from openvse.report import measure_run
+
+    return [measure_run(run, None, examples=0, device=device) for run in runs]
+
+
+class Loading:
+    """The runs of all rows, of one task; each is loaded whenever they are iterated."""
+
+    def __init__(self, rows: Rows, device: str) -> None:
+        from openvse.tasks.load import load
+
+        self._named = [run for group in rows.values() for run in group]
+        self._device, self._first = device, load(self._named[0].models[0], device=device)
+        self._weights: dict[str, tuple[int, int, str]] = {}
+
+    def kind(self) -> Any:
+        """Return the task of the runs."""
+        from openvse.tasks import kind_of
+
+        return kind_of(self._first.task)
+
+    def __iter__(self) -> Iterator[LoadedRun]:
+        from openvse.report import weighed
+        from openvse.tasks.load import load
+        from openvse.training.kind import LoadedRun
+
+        first = self._named[0]
+        for run in self._named:
+            models = [
+                self._first if name == first.models[0] else load(name, device=self._device)
+                for name in run.models
+            ]
+            for model in models:
+                if model.task != self._first.task:
+                    raise OpenVSEError(
+                        f"{run.source} is for another task ({model.task}) than {first.source} ({self._first.task}): "
+                        f"compare models of one task"
+                    )
+            self._weights[run.source] = weighed(models[0])
+            yield LoadedRun(run.source, tuple(models), run.reranker is not None, run.models)
+
+    def report(self, run: ReportedRun) -> MeasuredReport:
+        """Return a run for the page; its figures are those of the comparison."""
+        from openvse.report import MeasuredReport
+
+        return MeasuredReport(run, *self._weights[run.named.source])
+
+
+def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form: str) -> None:
+    """Print the figures of a single run in a form, warn of leakage, write the page."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import warn
+    from openvse.report import figures_table, remarks, table_with_notes
+
+    assert report.findings is not None
+    for line in (*report.leaks, *filter(None, [report.run.named.unfinished()])):
+        warn(line)
+    table = figures_table(report.run.name, report.findings)
+    if form == "json":
+        print_json("compare", values(report, request))
+    else:
+        typer.echo(table_with_notes(table, remarks(report), form).rstrip("\n"))
+    write_page(html, [report])
+
+
+def values(report: MeasuredReport, request: Request) -> dict[str, Any]:
+    """Return the figures of a single run as plain values, in the form of a comparison; docs/json.md describes them."""
+    findings = report.findings
+    assert findings is not None
+    run = {
+        "source": report.run.named.source,
+        "model": report.fingerprint,
+        "metrics": findings.metrics,
+        "warnings": [*report.leaks],
+        "intervals": {name: [*pair] for name, pair in findings.intervals.items()},
+        "beside": {**findings.beside},
+    }
+    row = {"name": report.run.name, "runs": [run], "mean": findings.metrics, "spread": {}}
+    return {
+        "data": findings.data,
+        "size": {**findings.size},
+        "folds": findings.size.get("folds", 1),
+        "seed": request.seed,
+        "resamples": request.resamples,
+        "rows": [row],
+        "contrasts": [],
+        "problems": [*findings.problems],
+    }
+
+
+def say_rows(
+    rows: Rows,
     compared: Compared,
-    out: Path | None,
+    reports: Sequence[MeasuredReport],
+    html: Path | None,
     examples: int,
     *,
     form: str,
 ) -> None:
-    """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write files."""
-    from dataclasses import replace
-
+    """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write the page."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.evaluation import Row, contrast_rows
@@ -135,11 +323,12 @@ def say(
         typer.echo(comparison_text(comparison))
     else:
         typer.echo(table(rows, comparison, form).rstrip("\n"))
-    if out is not None:
-        write(out, comparison, compared, examples)
+    first, *others = comparison.rows
+    shown = {row.name: compared.examples(first, row, examples) for row in others} if html and examples else {}
+    write_page(html, reports, comparison, shown)
 
 
-def table(rows: Mapping[str, Sequence[NamedRun]], comparison: Comparison, form: str) -> str:
+def table(rows: Rows, comparison: Comparison, form: str) -> str:
     """Return one table of the rows, with what their runs say about their training."""
     from openvse.report import compared_notes, compared_table, row_facts, table_with_notes
 
@@ -147,72 +336,18 @@ def table(rows: Mapping[str, Sequence[NamedRun]], comparison: Comparison, form: 
     return table_with_notes(compared_table(comparison, facts), compared_notes(comparison, facts), form)
 
 
-def check_place(rows: Mapping[str, Sequence[NamedRun]], features: Sequence[Path], out: Path | None) -> None:
-    """Refuse what would fail only after hours: one row, a wrong number of stores, a comparison that is there."""
-    count = sum(map(len, rows.values()))
-    models = sum(len(run.models) for group in rows.values() for run in group)
-    if len(rows) < 2:
-        raise OpenVSEError(
-            f"there is one row, {next(iter(rows))}, of {count} run(s): name runs of another recipe, or give --apart"
-        )
-    if len(features) not in (0, 1, models):
-        raise OpenVSEError(
-            f"--features is given {len(features)} times for {models} models: give it once for all, or once per model, "
-            f"in their order"
-        )
-    if out is not None:
-        refuse_there(
-            [out / name for name in (PAGE, VALUES, TABLES)], "choose another --out, or delete it first"
-        )
-
-
-def measure(rows: Mapping[str, Sequence[NamedRun]], request: Request, device: str) -> Compared:
-    """Measure the runs of all rows, one model in memory at a time."""
-    from openvse.tasks import kind_of
-    from openvse.tasks.load import load
-    from openvse.training.kind import LoadedRun
-
-    named = [run for group in rows.values() for run in group]
-    first = load(named[0].models[0], device=device)
-
-    class Loading:
-        """The runs; each is loaded whenever they are iterated."""
-
-        def __iter__(self) -> Iterator[LoadedRun]:
-            for run in named:
-                models = [
-                    first if name == named[0].models[0] else load(name, device=device) for name in run.models
-                ]
-                for model in models:
-                    if model.task != first.task:
-                        raise OpenVSEError(
-                            f"{run.source} is for another task ({model.task}) than {named[0].source} "
-                            f"({first.task}): compare models of one task"
-                        )
-                yield LoadedRun(run.source, tuple(models), run.reranker is not None, run.models)
-
-    return kind_of(first.task).compare(Loading(), request)
-
-
-def write(out: Path, comparison: Comparison, compared: Compared, count: int) -> None:
-    """Write the page, the values and the tables."""
-    import json
-
+def write_page(
+    html: Path | None,
+    reports: Sequence[MeasuredReport],
+    comparison: Comparison | None = None,
+    examples: Mapping[str, Sequence[AnsweredQueries]] | None = None,
+) -> None:
+    """Write the page, if it was asked for."""
+    if html is None:
+        return
     from openvse.cli.progress import note
-    from openvse.evaluation.comparison import comparison_markdown, comparison_values
-    from openvse.evaluation.comparison_page import comparison_page
     from openvse.files import write_page
+    from openvse.report import runs_page
 
-    first, *others = comparison.rows
-    shown: dict[str, Sequence[AnsweredQueries]] = {
-        row.name: compared.examples(first, row, count) if count else () for row in others
-    }
-    values = json.dumps(comparison_values(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    contents = {
-        PAGE: comparison_page(comparison, shown),
-        VALUES: values,
-        TABLES: comparison_markdown(comparison),
-    }
-    for name, content in contents.items():
-        write_page(out / name, content)
-    note(f"written: {', '.join(str(out / name) for name in contents)}")
+    write_page(html, runs_page(reports, comparison, examples))
+    note(f"written: {html}")

@@ -1,4 +1,4 @@
-"""``openvse report`` on the shared run: the page, the tables, and what goes wrong."""
+"""``openvse compare`` of the shared run alone: the page, the table, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -41,25 +41,23 @@ class Page(HTMLParser):
 def page(trained: Path, invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of the shared run."""
     path = tmp_path_factory.mktemp("report") / "report.html"
-    result = invoke("report", trained / "run", "--out", path, "--examples", 3)
+    result = invoke("compare", trained / "run", "--html", path, "--examples", 3)
     assert result.exit_code == 0, result.output
-    assert f"written: {path}" in result.stderr.replace("\n", "") and not result.stdout
+    assert f"written: {path}" in result.stderr.replace("\n", "") and "RSUM" in result.stdout
     return path
 
 
-@pytest.mark.parametrize("form", ["latex", "markdown"])
-def test_a_table_of_figures_needs_figures(form: str, trained: Path, refused: Callable[..., str]) -> None:
-    assert "--no-test" in refused("report", trained / "run", "--no-test", "--format", form)
+def test_without_figures_only_a_page_is_written(trained: Path, refused: Callable[..., str]) -> None:
+    assert "--html" in refused("compare", trained / "run", "--no-test")
 
 
 def test_the_page_tells_of_data_training_figures_and_queries(page: Path, trained: Path) -> None:
     found = Page(page)
     for text in (
-        "openvse report: run",
+        "openvse compare: run",
         "album: 12 train, 4 validation, 4 test images",
         "none found among those that could be checked",
         "below a figure: its 95% interval",
-        "untrained",
         "chance",
         f"openvse train {trained / 'run' / 'recipe.yaml'} --out AGAIN",
         "loss",
@@ -117,56 +115,42 @@ def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: st
 
 
 def test_figures_are_those_of_evaluate(trained: Path, invoke: Invoke) -> None:
-    said = json.loads(invoke("report", trained / "run", "--format", "markdown", "--json", "-q").stdout)
-    (run,) = said["result"]["runs"]
+    result = json.loads(invoke("compare", trained / "run", "--json", "-q").stdout)["result"]
+    ((run,),) = [row["runs"] for row in result["rows"]]
     words = trained / "run" / "best", "--on", trained / "album", "--features", trained / "run" / "features"
     report = json.loads(invoke("evaluate", *words, "--json", "-q").stdout)["result"]["report"]
     assert (run["metrics"], run["model"]) == (report["metrics"], report["model"])
     assert run["intervals"] == report["intervals"]
     assert run["beside"] == {"chance": report["chance"]}
-    assert run["before"]["label"] == "untrained" and run["before"]["metrics"] != run["metrics"]
-    assert said["result"]["written"] is None
+    assert result["contrasts"] == [] and result["rows"][0]["mean"] == report["metrics"]
 
 
-def test_rows_in_markdown_and_latex(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
-    words = ("report", trained / "run", "--no-untrained")
-    table = invoke(*words, "--format", "markdown").stdout
+def test_rows_in_markdown_and_latex(trained: Path, invoke: Invoke) -> None:
+    table = invoke("compare", trained / "run", "--format", "markdown").stdout
     assert table.startswith("|  | RSUM | i2t R@1 |") and "| **run** | **" in table
-    assert "- on album/test: 4 images, 5 texts" in table or "- on album/test: 4 images, " in table
-    out = tmp_path / "rows.tex"
-    assert invoke(*words, "--format", "latex", "--out", out).exit_code == 0
-    rows = out.read_text()
+    assert "- on album/test: 4 images, " in table
+    rows = invoke("compare", trained / "run", "--format", "latex").stdout
     assert r"\toprule" in rows and r"{\scriptsize " in rows and r"95\% interval" in rows
     header, first = (line for line in rows.splitlines() if line.startswith((" & RSUM", "run &")))
     assert header.count("&") == first.count("&")
 
 
-def test_several_runs_share_charts_and_the_table(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
+def test_several_runs_share_charts(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
     shutil.copytree(trained / "run", tmp_path / "other", ignore=shutil.ignore_patterns("last.pt"))
     out = tmp_path / "both.html"
-    words = (trained / "run", tmp_path / "other", "--out", out, "--examples", 0, "--no-untrained")
-    result = invoke("report", *words)
-    assert result.exit_code == 0, result.output
-    found = Page(out)
-    columns = [attributes.get("class") for tag, attributes in found.tags if tag == "th"]
-    assert columns[:4] == [None, "run", "run", "beside"]  # chance stands once
-    loss = found.source.partition("<figcaption>loss</figcaption>")[2].partition("</svg>")[0]
-    assert len(re.findall("<polyline", loss)) == 2
-
-
-def test_a_run_that_began_from_a_model_stands_beside_it(
-    trained: Path, invoke: Invoke, tmp_path: Path
-) -> None:
-    run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
-    shutil.copytree(run / "best", run / "start")
-    said = json.loads(invoke("report", run, "--format", "markdown", "--json", "-q").stdout)
-    (values,) = said["result"]["runs"]
-    assert values["before"] == {"label": "before training (its start)", "metrics": values["metrics"]}
+    words = (trained / "run", tmp_path / "other", "--html", out, "--examples", 0, "--apart")
+    for more in ((), ("--no-test", "--overwrite")):
+        result = invoke("compare", *words, *more)
+        assert result.exit_code == 0, result.output
+        found = Page(out)
+        assert ("B against A" in found.text) is not bool(more)
+        loss = found.source.partition("<figcaption>loss</figcaption>")[2].partition("</svg>")[0]
+        assert len(re.findall("<polyline", loss)) == 2
 
 
 def test_the_page_says_what_a_run_changed_of_its_start(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
     run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
-    words = ("report", run, "--no-test", "--overwrite")
+    words = ("compare", run, "--no-test", "--overwrite", "--html", run / "report.html")
 
     def told() -> str:
         assert invoke(*words).exit_code == 0
@@ -196,12 +180,12 @@ def test_a_moved_store_gets_one_line(trained: Path, refused: Callable[..., str],
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("features: auto", "features: gone/features"))
     assert "was trained with the feature store gone/features, which is not there: give --features" in refused(
-        "report", run
+        "compare", run
     )
 
 
 def test_training_images_in_the_test_are_red(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke("report", trained / "run", "--split", "train", "--out", tmp_path / "page.html")
+    result = invoke("compare", trained / "run", "--split", "train", "--html", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     assert "leakage: run was trained on 12 of the 12 images" in result.stderr.replace("\n", " ")
     found = Page(tmp_path / "page.html")
@@ -223,7 +207,7 @@ def test_equal_files_of_two_splits_are_told_as_data_check_tells_them(
     problems = json.loads(evaluated.stdout)["result"]["report"]["problems"]
     assert sum(problem.startswith(line) for problem in problems) == 1
     assert line in evaluated.stderr.replace("\n", " ")
-    result = invoke("report", trained / "run", "--on", album, "--out", tmp_path / "page.html")
+    result = invoke("compare", trained / "run", "--on", album, "--html", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     assert line in Page(tmp_path / "page.html").text and "none found" not in Page(tmp_path / "page.html").text
     recipe = write_recipe(tmp_path / "tiny.yaml", album)
@@ -231,7 +215,7 @@ def test_equal_files_of_two_splits_are_told_as_data_check_tells_them(
 
 
 def test_without_a_test_set_the_training_is_told(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke("report", trained / "run", "--no-test", "--out", tmp_path / "page.html")
+    result = invoke("compare", trained / "run", "--no-test", "--html", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     found = Page(tmp_path / "page.html")
     assert "RSUM (validation)" in found.text and "Figures" not in found.text
@@ -241,10 +225,12 @@ def test_nothing_is_overwritten(
     trained: Path, refused: Callable[..., str], page: Path, invoke: Invoke
 ) -> None:
     before = digest(page.parent)
-    words = ("report", trained / "run", "--no-test", "--out", page)
-    assert refused(*words) == f"{page} is already there: choose another --out, or replace it with --overwrite"
+    words = ("compare", trained / "run", "--no-test", "--html", page)
+    assert str(page) in refused(*words)
     assert digest(page.parent) == before
-    assert invoke("report", trained / "run", "--no-test", "--out", page.parent / "other.html").exit_code == 0
+    assert (
+        invoke("compare", trained / "run", "--no-test", "--html", page.parent / "other.html").exit_code == 0
+    )
     assert invoke(*words[:-1], page.parent / "other.html", "--overwrite").exit_code == 0
 
 
@@ -257,22 +243,21 @@ def test_bad_runs_get_one_line(trained: Path, refused: Callable[..., str], tmp_p
     run = trained / "run"
     silent = copy("silent")
     (silent / "metrics.jsonl").unlink()
-    assert "silent has no metrics.jsonl that can be read" in refused("report", silent)
+    assert "silent has no metrics.jsonl that can be read" in refused("compare", silent)
     begun = copy("begun")
     shutil.rmtree(begun / "best")
-    assert "is a run without best/config.json: it saves a model" in refused("report", begun)
+    assert "is a run without best/config.json: it saves a model" in refused("compare", begun)
     half = copy("half")
     (half / "best" / "model.safetensors").unlink()
-    assert "model.safetensors" in refused("report", half)
+    assert "model.safetensors" in refused("compare", half)
     broken = copy("broken")
     (broken / "recipe.yaml").write_text("a: [")
-    assert "recipe.yaml cannot be read" in refused("report", broken)
-    assert "a run is named twice" in refused("report", run, run)
-    assert "needs a place: give --out FILE.html" in refused("report", run, broken)
-    assert "there is no folder gone here, and a page about gone needs a place" in refused("report", "gone")
+    assert "recipe.yaml cannot be read" in refused("compare", broken)
+    assert "named twice" in refused("compare", run, run)
     alone = shutil.copytree(run / "best", tmp_path / "alone")
-    assert "alone does not say where its data are: give --on DATA" in refused("report", alone)
-    assert "is a folder: give --out a file" in refused("report", run, "--out", tmp_path)
+    assert "alone does not say where its data are: give --on DATA" in refused("compare", alone)
+    assert str(tmp_path) in refused("compare", run, "--html", tmp_path)
+    assert "--protocol" in refused("compare", run, copy("third"), "--apart", "--protocol", "coco_1k")
     assert not list(tmp_path.rglob("*.html"))
 
 
@@ -286,6 +271,6 @@ def test_another_data_sets_images_get_one_line(
     entries = [{**json.loads(line), "file_name": f"other_{n}.png"} for n, line in enumerate(lines)]
     (tmp_path / "album" / "metadata.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n")
     words = ("--on", tmp_path / "album", "--features", trained / "run" / "features")
-    line = refused("report", trained / "run", *words, "--out", tmp_path / "page.html")
+    line = refused("compare", trained / "run", *words, "--html", tmp_path / "page.html")
     assert "the feature store has none of the 4 images of album/test" in line
     assert not (tmp_path / "page.html").exists()
