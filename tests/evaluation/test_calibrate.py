@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from score_matrices import counted, drawn, member, relevance_of
 
 from openvse.errors import DataError
-from openvse.evaluation import ScoreCounts, evaluate, fit_calibration
-from openvse.evaluation.calibrate import Counts, isotonic, logistic
+from openvse.evaluation import evaluate, fit_calibration
+from openvse.evaluation.calibrate import Counts, ScoreCounts, isotonic, logistic
 from openvse.scoring import Calibration
 
 DISTANCE = 3.0

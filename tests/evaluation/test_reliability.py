@@ -10,8 +10,9 @@ import torch
 from score_matrices import drawn, member, relevance_of
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation import Reliability, evaluate, fit_calibration, measure_reliability, shown_images
+from openvse.evaluation import evaluate, fit_calibration, measure_reliability
 from openvse.evaluation.calibrate import ScoreCounts
+from openvse.evaluation.reliability import Reliability, shown_images
 from openvse.scoring import Calibration, CalibrationData
 
 LINE = Calibration(

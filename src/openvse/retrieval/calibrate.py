@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from openvse.corpus import Corpus, digest_of_pairs
-from openvse.evaluation import Member, ScoreCounts, fit_calibration, too_small_to_calibrate
+from openvse.evaluation import Member, fit_calibration
+from openvse.evaluation.calibrate import ScoreCounts
+from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.scoring import Calibration
 
 

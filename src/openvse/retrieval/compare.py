@@ -18,8 +18,8 @@ from openvse.corpus import Corpus
 from openvse.datasets import leakage_between_splits
 from openvse.encoders import states_can_be_stored
 from openvse.errors import DataError
-from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row
-from openvse.evaluation.findings import largest_changes
+from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, largest_changes
 from openvse.evaluation.report import QueryOutcomes
 from openvse.features import extract_text_features, open_token_states
 from openvse.model import TwoTower

@@ -17,7 +17,6 @@ from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
 from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation import (
-    EmbeddedEnsemble,
     QueryBank,
     Report,
     Reranker,
@@ -25,12 +24,13 @@ from openvse.evaluation import (
     embed_ensemble,
     evaluate,
     measure_reliability,
-    shown_images,
-    too_small_to_calibrate,
 )
+from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
+from openvse.evaluation.embed import EmbeddedEnsemble
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
+from openvse.evaluation.reliability import shown_images
 from openvse.evaluation.report import QueryOutcomes
 from openvse.features import find_stored_features, has_store_of, open_store, open_token_states
 from openvse.files import replacing

@@ -17,7 +17,8 @@ from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_trainin
 from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError, TrainingError
-from openvse.evaluation import ALONE, Member, Processes, chance_metrics, embed_corpus, evaluate
+from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.features import FeatureStore
 from openvse.model import Model, Start, TwoTower, tower_curves
 from openvse.objectives import Objective

@@ -15,8 +15,8 @@ from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.corpus import Corpus, QuestionSet
-    from openvse.evaluation import AnsweredQueries, Comparison, MeasuredRun, Row
-    from openvse.evaluation.findings import Findings
+    from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
+    from openvse.evaluation.findings import AnsweredQueries, Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.output.documents import Document

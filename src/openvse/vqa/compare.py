@@ -9,8 +9,8 @@ from typing import cast
 from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import leakage_between_splits, open_questions
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row, Shown
-from openvse.evaluation.findings import largest_changes
+from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown, largest_changes
 from openvse.features import FeatureStore, open_store
 from openvse.training.kind import Compared, LoadedRun, Request
 from openvse.vqa.answerer import Answerer

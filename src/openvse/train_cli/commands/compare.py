@@ -26,7 +26,8 @@ from openvse.cli.options import (
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.evaluation import AnsweredQueries, Comparison
+    from openvse.evaluation.comparison import Comparison
+    from openvse.evaluation.findings import AnsweredQueries
     from openvse.report import MeasuredReport, ReportedRun
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request
@@ -306,8 +307,7 @@ def say_rows(
     """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write the page."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
-    from openvse.evaluation import Row, contrast_rows
-    from openvse.evaluation.comparison import comparison_text, comparison_values
+    from openvse.evaluation.comparison import Row, comparison_text, comparison_values, contrast_rows
     from openvse.tasks.runs import differing_data
 
     left = iter(compared.runs)  # the runs are measured in the order of the rows
