@@ -217,7 +217,6 @@ class NestedBackbone(Backbone):
         return masked_mean(seen.local, seen.mask)
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files that the inner backbone needs."""
         self.inner.save_assets(folder)
 
 

@@ -170,7 +170,6 @@ class Bars(Display):
             self.progress.start()
 
     def end(self) -> None:
-        """Draw the bars for the last time."""
         if self._tasks:
             self.progress.stop()
 
@@ -211,7 +210,6 @@ class Lines(Display):
         self._works: dict[str, _Work] = {}
 
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
-        """Print a line, if it is time for one or the work is done."""
         now, finished = self._clock(), total is not None and done >= total
         state = self._works.get(work)
         if state is None or (state.ended and not finished):  # the same work may begin again

@@ -48,7 +48,6 @@ class NoAugmentation(Augmentation):
     """Hides nothing."""
 
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return the mask unchanged."""
         return mask
 
 
@@ -84,7 +83,6 @@ class GridAugmentation(RegionAugmentation):
     """Hides cells of 80 % of the images with probability ``rate * u``, where u is uniform in [0.2, 1] per image."""
 
     def rates(self, mask: Bool[Tensor, "B N"]) -> Tensor:
-        """Draw the rate of each image."""
         rate = super().rates(mask)
         rate *= torch.empty_like(rate).uniform_(SMALLEST_GRID_RATE, 1.0)
         rate *= torch.rand_like(rate) < AUGMENTED_GRIDS

@@ -66,6 +66,5 @@ class BagOfWords(WordsEncoder):
         self.augmentation = self.make_augmentation(size_augmentation, augmentation_rate)
 
     def forward(self, inputs: Inputs) -> Features:
-        """Look up the embedding of each word."""
         ids, mask = self.augmentation(*self.checked(inputs))
         return Features(self.words(ids), mask)

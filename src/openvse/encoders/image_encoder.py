@@ -117,7 +117,6 @@ class ImageEncoder(Encoder):
         return Features(self.projection(raw, mask), mask, pooled)
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files that the backbone needs besides its weights."""
         self.backbone.save_assets(folder)
 
 

@@ -182,7 +182,6 @@ class TransformersText(TokenStatesEncoder):
         return f"{model}:{layer}:{self.max_length} tokens{also}"
 
     def why_not_stored(self) -> str | None:
-        """Return why stored states cannot replace the text model in training; None if they can."""
         if self.fine_tune and self.blocks is None:
             return (
                 "fine_tune needs token ids, not stored states: set fine_tune=false, train only the last blocks "
@@ -218,7 +217,6 @@ class TransformersText(TokenStatesEncoder):
         return [torch.tensor(ids or nothing) for ids in encoded]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the pieces of a caption, each decoded separately."""
         (ids,) = self.tokenize([caption])
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 
@@ -285,7 +283,6 @@ class TransformersText(TokenStatesEncoder):
         return Features(states, mask)
 
     def save_assets(self, folder: Path) -> None:
-        """Write the tokenizer and the text model's configuration."""
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save_pretrained(folder)
         self.backbone.config.save_pretrained(folder)

@@ -154,7 +154,6 @@ class WordsEncoder(TextEncoder):
         return inputs.values, inputs.mask
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
-        """Return the ids of the words of each caption."""
         return [
             torch.tensor(self.vocabulary.ids(caption, boundaries=self.boundaries, max_words=self.max_words))
             for caption in captions
@@ -180,7 +179,6 @@ class WordsEncoder(TextEncoder):
         ]
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
-        """Count the words of captions, and those in the vocabulary."""
         counts, num_cut = Counter[str](), 0
         for caption in captions:
             words = self.vocabulary.split(caption)
@@ -200,7 +198,6 @@ class WordsEncoder(TextEncoder):
         )
 
     def save_assets(self, folder: Path) -> None:
-        """Write the vocabulary."""
         self.vocabulary.save(folder / VOCABULARY_FILE)
 
     def _start_from(self, source: str) -> None:

@@ -87,7 +87,6 @@ class PgvectorStore(CatalogueStore):
 
     @classmethod
     def places(cls, url: str) -> list[str]:
-        """Return the tables of a database that openvse has made."""
         with (
             _errors_of(url),
             closing(psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)) as connection,
@@ -119,7 +118,6 @@ class PgvectorStore(CatalogueStore):
                         copy.write_row((*row, wrapped(one)))
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
-        """Remove items."""
         with self._errors():
             self._connection.execute(
                 sql.SQL("DELETE FROM {} WHERE item = ANY(%s)").format(self._table), [keys.tolist()]
@@ -128,7 +126,6 @@ class PgvectorStore(CatalogueStore):
     def nearest(
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
     ) -> list[Int[np.ndarray, "_"]]:
-        """Return the keys of the best points for each query."""
         where, values = _where(within)
         asked = sql.SQL("SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s").format(
             self._table, where
@@ -145,7 +142,6 @@ class PgvectorStore(CatalogueStore):
         return keys
 
     def num_points(self) -> int:
-        """Return how many points the table holds."""
         return int(str(self._one(sql.SQL("SELECT count(*) FROM {}").format(self._table), [])))
 
     def finish(self) -> None:
@@ -165,7 +161,6 @@ class PgvectorStore(CatalogueStore):
             self._connection.execute(sql.SQL("ANALYZE {}").format(self._table))
 
     def drop(self) -> None:
-        """Remove the table."""
         with self._errors():
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table))
 
@@ -185,11 +180,9 @@ class PgvectorStore(CatalogueStore):
         return note if isinstance(note, dict) else None
 
     def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
-        """Return the columns of items beside the embedding."""
         return dict(self._facts("WHERE item = ANY(%s)", [keys.tolist()]))
 
     def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
-        """Return the embeddings of items."""
         # Several embeddings of an item have no order but that in which they were put, which no score depends on.
         text = sql.SQL("SELECT item, embedding FROM {} WHERE item = ANY(%s) ORDER BY item").format(
             self._table
@@ -203,12 +196,10 @@ class PgvectorStore(CatalogueStore):
         return {key: np.stack(each) for key, each in vectors.items() if len(each) == self._num_embeddings}
 
     def some(self, count: int) -> list[ItemFacts]:
-        """Return the columns of some items."""
         facts = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
         return list(facts.values())
 
     def count(self, within: Within) -> int:
-        """Return how many points pass the conditions."""
         where, values = _where(within)
         return int(str(self._one(sql.SQL("SELECT count(*) FROM {} {}").format(self._table, where), values)))
 
@@ -225,7 +216,6 @@ class PgvectorStore(CatalogueStore):
         return [(int(key), ItemFacts(*facts)) for key, *facts in rows]
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._connection.close()
 
     def _create(self, table: str) -> None:

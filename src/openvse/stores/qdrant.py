@@ -80,7 +80,6 @@ class QdrantStore(CatalogueStore):
 
     @classmethod
     def places(cls, url: str) -> list[str]:
-        """Return the collections of a server that openvse has made."""
         with _errors_of(url):
             client = _connected(url)
             names = [each.name for each in client.get_collections().collections]
@@ -90,7 +89,6 @@ class QdrantStore(CatalogueStore):
     def put(
         self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
     ) -> None:
-        """Add items; known keys are replaced."""
         payloads = [each.payload() for each in facts for _ in range(self._num_embeddings)]
         flat = vectors.reshape(-1, vectors.shape[2]).astype(np.float32)
         ids = cast("list[models.ExtendedPointId]", self._numbers(keys))
@@ -101,7 +99,6 @@ class QdrantStore(CatalogueStore):
                 self._client.upsert(self._collection, batch, wait=True)
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
-        """Remove items. Unknown keys are ignored."""
         numbers = cast("list[models.ExtendedPointId]", self._numbers(keys))
         with self._errors():
             for start in range(0, len(numbers), 10_000):
@@ -111,7 +108,6 @@ class QdrantStore(CatalogueStore):
     def nearest(
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
     ) -> list[Int[np.ndarray, "_"]]:
-        """Return the keys of the best points for each query."""
         asked = _filter(filter_of(within))
         # The breadth of the search; a few more than the default find what a filter would hide.
         params = models.SearchParams(hnsw_ef=max(128, count))
@@ -127,11 +123,9 @@ class QdrantStore(CatalogueStore):
         ]
 
     def num_points(self) -> int:
-        """Return how many points it holds."""
         return self._count(None, exact=True)
 
     def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
-        """Return the payloads of the first points of items."""
         records = self._retrieve((keys * self._num_embeddings).tolist(), vectors=False)
         return {number // self._num_embeddings: ItemFacts.of_payload(payload) for number, payload in records}
 
@@ -147,7 +141,6 @@ class QdrantStore(CatalogueStore):
         }
 
     def some(self, count: int) -> list[ItemFacts]:
-        """Return the payloads of some items."""
         records = self._scroll(count * self._num_embeddings, None)
         return [
             ItemFacts.of_payload(payload) for number, payload in records if number % self._num_embeddings == 0
@@ -166,7 +159,6 @@ class QdrantStore(CatalogueStore):
         """Do nothing: the server makes its graph by itself, and answers meanwhile."""
 
     def drop(self) -> None:
-        """Remove the collection."""
         with self._errors():
             self._client.delete_collection(self._collection)
             if self._client.collection_exists(_NOTES):
@@ -183,7 +175,6 @@ class QdrantStore(CatalogueStore):
             self._client.upsert(_NOTES, [point], wait=True)
 
     def note(self) -> dict[str, Any] | None:
-        """Return the note; None where there is none."""
         with self._errors():
             if not self._client.collection_exists(_NOTES):
                 return None
@@ -192,7 +183,6 @@ class QdrantStore(CatalogueStore):
         return {name: value for name, value in held.items() if name != "place"} or None
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._client.close()
 
     def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:

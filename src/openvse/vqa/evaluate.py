@@ -42,7 +42,6 @@ class AnswersEvaluation(Evaluation):
     probabilities: tuple[float, ...]
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the predictions, and the report as Markdown and JSON."""
         write_results(folder / PREDICTIONS, self.questions, self.answers)
         return [*super().write(folder), folder / PREDICTIONS]
 
