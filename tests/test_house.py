@@ -20,11 +20,12 @@ MOST_LINES, MOST_FILES, MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800,
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Return every module of the package by its name, without the front doors of the rooms."""
+    """Return every module of the package by its name, the front doors of the rooms by those of the rooms."""
     return {
-        ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text())
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            path.read_text()
+        )
         for path in sorted(SOURCE.rglob("*.py"))
-        if path.name != "__init__.py"
     }
 
 
@@ -49,6 +50,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
             continue
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
         yield from imports(node)
 
 
@@ -65,6 +68,7 @@ def test_a_circle_is_seen() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
     assert list(imports(ast.parse("def late():\n    from openvse.x import y"))) == [("openvse.x", "y")]
+    assert list(imports(ast.parse("import openvse.x"))) == [("openvse.x", "")]
     assert list(imports(ast.parse("if TYPE_CHECKING:\n    from openvse.x import y"))) == []
 
 

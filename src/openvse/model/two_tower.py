@@ -149,6 +149,23 @@ class TwoTower(Model):
         scores = self.similarity.indexable or self.similarity.near_maximum
         return scores and self.image.aggregator.indexable and self.text.aggregator.indexable
 
+    has_whole: ClassVar[bool] = True  # an exported model lacks some of what this one does
+
+    @property
+    def whole(self) -> TwoTower:
+        """The model itself; see ``OnnxModel.whole``."""
+        return self
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it reads images, and not only stored features."""
+        return self.image.encoder.backbone.reads_images
+
+    @property
+    def makes_index(self) -> bool:
+        """Whether it can embed the images of an index."""
+        return self.reads_images
+
     @property
     def reads_videos(self) -> bool:
         """Whether ``encode_image`` also takes clips."""

@@ -80,6 +80,21 @@ class OnnxModel:
         return self.description.image.inputs in (("pixels",), CLIPS)
 
     @property
+    def makes_index(self) -> bool:
+        """Whether it can embed the images of an index."""
+        return self.reads_images
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether ``whole`` is there: a model of PyTorch, which reads segments of clips and feature stores, too."""
+        return False
+
+    @property
+    def whole(self) -> Any:
+        """The model of PyTorch behind this one; None for an export, which stands alone."""
+        return None
+
+    @property
     def reads_videos(self) -> bool:
         """Whether the model behind towers embeds clips; an exported tower reads none."""
         return self.description.image.inputs == CLIPS

@@ -12,6 +12,7 @@ from typing import Any
 
 from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
+from openvse.halves import missing_package
 from openvse.index.manifest import IndexManifest, find_model
 from openvse.media.videos import ClipSource
 from openvse.runtime import ArraySet, OnnxModel, is_export
@@ -39,6 +40,21 @@ class IndexTowers(OnnxModel):
         self._load, self._whole, self._loading = load, None, Lock()
         self.open("text")
         self.tokenizer.tokenize([""])
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the model reads images, and its image tower or the model itself is there."""
+        return super().reads_images and (bool(self.description.image.file) or self.has_whole)
+
+    @property
+    def makes_index(self) -> bool:
+        """Whether the model itself is there, whose embeddings an index holds."""
+        return super().reads_images and self.has_whole
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether the model itself can be loaded."""
+        return not missing_package()
 
     @property
     def whole(self) -> Any:

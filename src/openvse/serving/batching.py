@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError
 from openvse.media.videos import ClipSource
-from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
 from openvse.scoring import Calibration
 from openvse.tokenization import UnknownWord
@@ -163,7 +162,7 @@ class RememberingModel:
     @property
     def kind(self) -> Kind | None:
         """How an exported model compares two embeddings; None for a model of PyTorch."""
-        return self._model.kind if isinstance(self._model, OnnxModel) else None
+        return getattr(self._model, "kind", None)
 
     @property
     def calibration(self) -> Calibration | None:

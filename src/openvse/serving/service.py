@@ -20,15 +20,13 @@ from PIL import Image
 from starlette.datastructures import UploadFile
 
 from openvse.errors import EngineError, MissingItemError, ModelError, OpenVSEError
-from openvse.halves import missing_package, training_module
+from openvse.halves import training_module
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource, read_poster
 from openvse.output.thumbnails import THUMBNAIL_PX
-from openvse.runtime import OnnxModel
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
 from openvse.search.engine import SearchReranker
-from openvse.search.towers import IndexTowers
 from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
 from openvse.serving.layers import Metrics
 from openvse.serving.schemas import LARGEST_PAGE
@@ -89,9 +87,9 @@ class Service:
         self.settings, self.limits = settings, settings.limits
         self.model, self.reranker, self.answerer = model, reranker, answerer
         self.names = dict(names or {})
-        self.reads_images = _reads_images(model)
+        self.reads_images = bool(model.reads_images)
         for other, option in ((reranker, "--rerank"), (answerer, "--answer")):
-            if other is not None and not _reads_images(other):
+            if other is not None and not other.reads_images:
                 raise ModelError(
                     f"the model of {option} reads features and no images: give one that has an image network"
                 )
@@ -152,7 +150,7 @@ class Service:
             raise ModelError(
                 "the folders of an engine are not watched: serve the index that fills it with --watch"
             )
-        if not self.reads_images or (isinstance(self.model, IndexTowers) and not self.looks):
+        if not self.model.makes_index:
             raise ModelError("folders are watched for images, and this model reads none: leave out --watch")
         return FolderWatch(
             place, lambda: [Path(root.path) for root in self.served.engine.note.roots], self.model
@@ -278,12 +276,10 @@ class Service:
 
         return await self.run_io(made)
 
-    @cached_property
+    @property
     def looks(self) -> bool:
-        """Whether the model can show what it looked at; towers beside an index have their model behind them."""
-        if isinstance(self.model, IndexTowers):
-            return not missing_package()
-        return not isinstance(self.model, OnnxModel)
+        """Whether the model can show what it looked at."""
+        return bool(self.model.has_whole)
 
     async def score_map(self, image: ClipSource, sentence: str) -> dict[str, Any]:
         """Return how much each part of an image, and each word of a sentence, adds to their score."""
@@ -294,8 +290,7 @@ class Service:
 
         def work() -> dict[str, Any]:
             look: Callable[..., Any] = training_module("openvse.tasks.looking").look
-            model: Any = self.model.whole if isinstance(self.model, IndexTowers) else self.model
-            described: dict[str, Any] = look(model, image, sentence).describe()
+            described: dict[str, Any] = look(self.model.whole, image, sentence).describe()
             return described
 
         return await self.run_slow(work)
@@ -381,19 +376,6 @@ class Service:
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()
         return True
-
-
-def _reads_images(model: Any) -> bool:
-    """Return whether a model reads images, and not only stored features; the question-only model reads none."""
-    if isinstance(model, OnnxModel):
-        return model.reads_images
-    if model.image is None:
-        return True
-    try:
-        model.image.encoder.backbone.read(Image.new("RGB", (32, 32)))
-    except ModelError:
-        return False
-    return True
 
 
 def small_image(path: Path, *, large: bool = False) -> bytes:

@@ -135,6 +135,11 @@ class Answerer(Model):
         """Whether the model looks at images."""
         return self.image is not None
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether it needs no stored features; a model of questions alone reads no images, and needs none."""
+        return self.image is None or self.image.encoder.backbone.reads_images
+
     def forward(
         self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs
     ) -> Float[Tensor, "Q A"]:
