@@ -2,7 +2,8 @@
 
     python docs/figures/rooms.py docs/images/rooms.svg openvse=.
 
-The floors are read from ``tests/test_floors.py`` of a checkout, and the imports from its source. To compare two
+The halves stand side by side. They are read from ``openvse/halves.py`` of a checkout, the floors from its
+``tests/test_floors.py``, and the imports from its source. To compare two
 checkouts side by side, give both: ``before=PATH after=.``
 """
 
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-# Pixels: width of a panel, of the number of a floor, height of a step, space between rooms, height of a room.
-WIDTH, LABEL, ROW, GAP, BOX = 820, 20, 74, 14, 42
+# Pixels: width of the search half and of the training half, of the number of a floor, height of a step, space between
+# rooms, height of a room.
+HALVES, LABEL, ROW, GAP, BOX = (500, 720), 20, 74, 14, 42
+WIDTH = sum(HALVES)
 NARROWEST, PIXELS_PER_LINE = 106, 0.055
 # Arrows to these rooms are not drawn, because nearly all rooms use them.
 EVERYWHERE = {"errors", "types", "functional", "registry", "files"}
@@ -70,6 +73,17 @@ def read_steps(tests: Path) -> list[tuple[int, list[str]]]:
     return steps
 
 
+def read_search_half(package: Path) -> set[str]:
+    """Return the rooms of the search half."""
+    tree = ast.parse((package / "halves.py").read_text())
+    (value,) = (
+        each.value
+        for each in tree.body
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "SEARCH"
+    )
+    return {each.value for each in ast.walk(value) if isinstance(each, ast.Constant)}
+
+
 def panel(title: str, checkout: Path, left: int) -> tuple[str, int]:
     """Return the drawing of one checkout and its height."""
     rooms, steps = read_rooms(checkout / "src" / "openvse"), read_steps(checkout / "tests")
@@ -77,21 +91,31 @@ def panel(title: str, checkout: Path, left: int) -> tuple[str, int]:
     arrows = [(room.name, other) for room in rooms.values() for other in sorted(room.imports)]
     upward = sum(height_of[other] >= height_of[name] for name, other in arrows)
     place: dict[str, tuple[float, float]] = {}
-    boxes, top = [], 56
+    boxes, top, search = [], 76, read_search_half(checkout / "src" / "openvse")
     for row, (floor, names) in enumerate(reversed(steps)):
         y = top + row * ROW
-        widths = [max(NARROWEST, rooms[name].lines * PIXELS_PER_LINE) for name in names]
-        x = left + (WIDTH + LABEL - sum(widths) - GAP * (len(names) - 1)) / 2
         boxes.append(f'<text x="{left}" y="{y + 27}" class="floor">{floor}</text>')
-        for name, share in zip(names, widths, strict=True):
-            room = rooms[name]
-            place[name] = (x + share / 2, y)
-            boxes.append(
-                f'<rect x="{x:.0f}" y="{y}" width="{share:.0f}" height="{BOX}" rx="4"/>'
-                f'<text x="{x + share / 2:.0f}" y="{y + 18}" class="name">{escape(name)}</text>'
-                f'<text x="{x + share / 2:.0f}" y="{y + 35}" class="size">{room.files} / {room.lines:,}</text>'
-            )
-            x += share + GAP
+        for half, width in enumerate(HALVES):
+            own = [name for name in names if (name not in search) == half]
+            widths = [max(NARROWEST, rooms[name].lines * PIXELS_PER_LINE) for name in own]
+            middle = left + LABEL + sum(HALVES[:half]) + width / 2
+            x = middle - (sum(widths) + GAP * (len(own) - 1)) / 2
+            for name, share in zip(own, widths, strict=True):
+                room = rooms[name]
+                place[name] = (x + share / 2, y)
+                boxes.append(
+                    f'<rect x="{x:.0f}" y="{y}" width="{share:.0f}" height="{BOX}" rx="4"/>'
+                    f'<text x="{x + share / 2:.0f}" y="{y + 18}" class="name">{escape(name)}</text>'
+                    f'<text x="{x + share / 2:.0f}" y="{y + 35}" class="size">'
+                    f"{room.files} / {room.lines:,}</text>"
+                )
+                x += share + GAP
+    height = top + len(steps) * ROW
+    middles = (left + LABEL + HALVES[0] / 2, left + LABEL + HALVES[0] + HALVES[1] / 2)
+    for middle, heading in zip(middles, ("search half", "training half"), strict=True):
+        boxes.append(f'<text x="{middle:.0f}" y="62" class="half">{heading}</text>')
+    line = left + LABEL + HALVES[0]
+    boxes.append(f'<path d="M{line} 50 V{height}" class="border"/>')
     lines = [
         f'<path d="M{place[a][0]:.0f} {place[a][1] + BOX} C{place[a][0]:.0f} {place[a][1] + BOX + 30} '
         f'{place[b][0]:.0f} {place[b][1] - 30} {place[b][0]:.0f} {place[b][1]}"/>'
@@ -102,7 +126,7 @@ def panel(title: str, checkout: Path, left: int) -> tuple[str, int]:
     total += f"{len(rooms)} rooms, {len(arrows)} arrows, {upward} of them upward"
     head = f'<text x="{left}" y="22" class="title">{escape(title)}</text>'
     head += f'<text x="{left}" y="42" class="note">{total}</text>'
-    return head + "".join(lines) + "".join(boxes), top + len(steps) * ROW
+    return head + "".join(lines) + "".join(boxes), height
 
 
 def main() -> None:
@@ -116,6 +140,7 @@ def main() -> None:
     style = (
         "text{font:13px sans-serif;fill:#1f2933}.title{font:bold 17px sans-serif}"
         ".note,.size{font-size:11px;fill:#52606d}"
+        ".half{font:bold 14px sans-serif;text-anchor:middle}.border{stroke-dasharray:6 4;stroke-opacity:1}"
         ".name,.size{text-anchor:middle}.floor{font:bold 13px sans-serif;fill:#9aa5b1}"
         "rect{fill:#eef4fb;stroke:#3e6fa3}path{fill:none;stroke:#7b8794;stroke-opacity:.35}"
     )
