@@ -18,7 +18,7 @@ from openvse.index.index import Index
 from openvse.index.maintenance import forget_root
 from openvse.index.manifest import Place, VectorDtype, place_of
 from openvse.pipeline import WorkProgress
-from openvse.runtime import OnnxModel, load_embedder
+from openvse.runtime import load_embedder
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
 from openvse.search.bank import update_bank
 from openvse.search.catalogue import open_searcher
@@ -142,7 +142,7 @@ def _update_beside(
     sent = change.apply(out, _timed(tell, "engine"))
     if check and sent.choice.name != "exact":
         sent = replace(sent, recall=_recall(out, change.url, model))
-    if isinstance(model, OnnxModel):
+    if not model.has_whole:
         remove_other_towers(out, model.fingerprint)
         return IndexUpdate(items, held, sent, None)
     return IndexUpdate(items, held, sent, _write_towers(out, model, wanted.towers, tell))
@@ -158,7 +158,7 @@ def _allowed(
     model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None
 ) -> StoredEmbedder | None:
     """Return the stored features that may stand for images; raise ModelError for what the model cannot do."""
-    if not isinstance(model, OnnxModel):
+    if model.has_whole:
         source = getattr(model, "source", "")
         if not source and features is None:
             return None

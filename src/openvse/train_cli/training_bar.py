@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from openvse.cli.progress import Display, console, note, voice, warn
+from openvse.cli import progress as terminal
+from openvse.cli.progress import Display, note, voice, warn
 from openvse.training.records import EpochReport, StepReport
 
 ROOM_FOR_TERMS = 110
@@ -24,7 +25,7 @@ class TrainingBar:
     def step(self, report: StepReport) -> None:
         """Show the step and its loss."""
         note = f"loss {_short(report.terms['loss'])}, {report.images_per_s:,.0f} {report.unit}/s"
-        if len(report.terms) > 2 and console.width >= ROOM_FOR_TERMS:
+        if len(report.terms) > 2 and terminal.console.width >= ROOM_FOR_TERMS:
             terms = (f"{name} {value:.3g}" for name, value in report.terms.items() if name != "loss")
             note += f" ({', '.join(terms)})"
         title = f"epoch {report.epoch}/{self._num_epochs}"
@@ -34,7 +35,7 @@ class TrainingBar:
         """Print the line of the epoch, which fits 80 columns."""
         if voice.quiet:
             return
-        console.print(
+        terminal.console.print(
             f"epoch {report.epoch:>3}/{self._num_epochs}  loss {_short(report.loss):>6}  {report.summary}"
             + ("  [bold green]best[/]" if report.best else ""),
             highlight=False,
