@@ -62,6 +62,21 @@ def test_output_for_programs(trained: Path, index: Path, invoke, refused) -> Non
     assert [(hit["query"], hit["rank"]) for hit in hits][3:] == [("above", 1), ("above", 2), ("above", 3)]
     assert [*dict.fromkeys(hit["path"] for hit in hits)] == paths
     assert "one output at a time" in refused("search", index, "a red sky", "--json", "-0")
+    for top in ("inf", "nan", "2.5", "0"):
+        assert "--rerank" in refused("search", index, "a red sky", "--rerank", f"{trained},top={top}")
+
+
+@pytest.mark.medium
+def test_sentences_are_printed_and_not_their_file(trained: Path, tmp_path: Path, invoke) -> None:
+    (tmp_path / "captions.txt").write_text("a red sky\nblue above\n")
+    captions = invoke(
+        "index", trained / "run" / "best", tmp_path / "captions.txt", "--out", tmp_path / "index"
+    )
+    assert captions.exit_code == 0, captions.output
+    photo = trained / "album" / "03.png"
+    lines = invoke("search", tmp_path / "index", photo, "--output", "paths").stdout.splitlines()
+    assert sorted(lines) == ["a red sky", "blue above"]
+    assert invoke("search", tmp_path / "index", photo, "-0").stdout.split("\0") == [*lines, ""]
 
 
 @pytest.mark.medium

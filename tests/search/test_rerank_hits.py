@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from colour_model import paint
 from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.model import TwoTower
@@ -52,6 +53,14 @@ def fused() -> TwoTower:
         for weight in model.image.encoder.projection.parameters():
             weight.div_(spread)
     return model
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder with one image of every colour, one of them in a folder below."""
+    for name in ("red", "green", "blue", "deeper/white"):
+        paint(tmp_path / "photos" / f"{name}.png", Path(name).name)
+    return tmp_path / "photos"
 
 
 @pytest.fixture
@@ -229,5 +238,21 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
         [Query(text) for text in QUERIES], [Answer(found, 4) for found in hits], [Page(top_k=1)] * 2
     )
     assert first.more and first.before == {"red.png": 1, "green.png": 2}
+    best = whole[0][0].score
+    limited = HitReranker(fused, top=2).rerank(
+        [Query(text) for text in QUERIES],
+        [Answer(results, 4) for results in hits],
+        [Page(top_k=1, min_score=best)] * 2,
+    )
+    for answer in limited:  # the first model scores all hits above or below; only the new scores count
+        assert all(hit.score >= best and hit.id in answer.before for hit in answer.hits)
+        assert not answer.more or answer.hits
+    later = HitReranker(fused, top=2)
+    assert later.first(Page(top_k=1, skip=2)) == Page(top_k=1, skip=2)
+    assert later.first(Page(top_k=1, skip=1, min_score=0.5)) == Page(top_k=2)
+    (beyond,) = later.rerank([Query("red")], [Answer(hits[0][2:3], 4, True)], [Page(1, 2)])
+    assert (beyond.hits, beyond.more) == (hits[0][2:3], True)
+    (none,) = later.rerank([Query("red")], [Answer(hits[0][2:3], 4, True)], [Page(1, 2, min_score=-9.0)])
+    assert (none.hits, none.more) == ([], False)
     with pytest.raises(DataError, match="sentence"):
         HitReranker(fused).rerank([Query(like="red.png")], [Answer(hits[0])], [Page()])

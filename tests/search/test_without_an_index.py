@@ -111,6 +111,21 @@ def test_it_finds_what_the_index_finds(
 
 
 @pytest.mark.medium
+def test_more_candidates_than_are_remembered(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openvse.search.catalogue._REMEMBERED", 5)
+    folder = tmp_path / "index"
+    address = filled(folder, "qdrant", request)
+    with SearchEngine(Words(), address) as engine:
+        hits = engine.search(["a dog", "a cat"], 40)
+    exact = SearchEngine(Words(), Index.open(folder), engine="exact")
+    assert [[hit.id for hit in row] for row in hits] == [
+        [hit.id for hit in answer.hits] for answer in exact.answer(["a dog", "a cat"], Page(40, only="looks"))
+    ]
+
+
+@pytest.mark.medium
 def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "index"
     address = filled(folder, "qdrant", request)

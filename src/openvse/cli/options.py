@@ -72,7 +72,7 @@ class Reranking:
         model, settings = split_settings(value, ("top", "weight", "features"))
         features = settings.given.get("features")
         top, weight = settings.number("top", cls.top), settings.number("weight", cls.weight)
-        if top < 1 or top != int(top) or not 0 <= weight <= 1:
+        if not (1 <= top < math.inf and top == int(top) and 0 <= weight <= 1):
             raise OpenVSEError(f"--rerank {value}: give a whole top of 1 or more, and a weight from 0 to 1")
         return cls(model, int(top), weight, None if features is None else Path(features))
 

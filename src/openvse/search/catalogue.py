@@ -49,6 +49,9 @@ COMMON = 0.1
 FEW = 10
 
 _ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
+_KEYS_AN_ITEM = (
+    4  # of a large index from which many items were removed, the positions are searched among the keys
+)
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
 _REMEMBERED = 50_000  # items
 _COUNTED_S = 10.0
@@ -180,6 +183,10 @@ class IndexCatalogue(Catalogue):
         self._hubs = read_attraction(index, compare)
         self._order = np.argsort(index.table.keys, kind="stable")
         self._keys = index.table.keys[self._order]
+        self._by_key: Int[np.ndarray, "_"] | None = None  # positions; a search among the keys takes longer
+        if len(index) and self._keys[-1] <= _KEYS_AN_ITEM * len(index):
+            self._by_key = np.full(self._keys[-1] + 1, -1, np.int32)
+            self._by_key[self._keys] = self._order
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -285,9 +292,12 @@ class IndexCatalogue(Catalogue):
 
     def _positions(self, keys: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Return the positions of those items of some keys that the index holds."""
-        places, held = places_among(self._keys, keys)
-        positions: np.ndarray = self._order[places[held]]
-        return positions
+        if self._by_key is None:
+            places, held = places_among(self._keys, keys)
+            positions: np.ndarray = self._order[places[held]]
+        else:
+            positions = self._by_key[keys[keys < len(self._by_key)]]
+        return positions[positions >= 0]
 
     def key_of(self, position: int) -> int:
         """Return the key of an item."""

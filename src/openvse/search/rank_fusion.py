@@ -52,21 +52,23 @@ class WordHits:
             searched: the number of items that are searched.
             size: the number of all items, above any position.
         """
-        shares, bits = np.zeros(size), np.zeros(size, np.uint64)
+        bits = np.zeros(size, np.min_scalar_type((1 << len(items)) - 1))
         rarity = [math.log1p(searched / len(positions)) for positions in items.values()]
         whole = sum(rarity)
-        for bit, (value, positions) in enumerate(zip(rarity, items.values(), strict=True)):
-            shares[positions] += value / whole
-            bits[positions] |= np.uint64(1 << bit)
+        for bit, positions in enumerate(items.values()):
+            bits[positions] |= bits.dtype.type(1 << bit)
         hits = np.flatnonzero(bits)
-        shares = np.round(shares[hits], 6)
+        held, shares = bits[hits].astype(np.uint64), np.zeros(len(hits))
+        for bit, value in enumerate(rarity):
+            shares += value / whole * (held >> np.uint64(bit) & np.uint64(1))
+        shares = np.round(shares, 6)
         if len(hits) > MOST:
             lowest = np.partition(shares, len(hits) - MOST)[len(hits) - MOST]
             better, equal = np.flatnonzero(shares > lowest), np.flatnonzero(shares == lowest)
             chosen = np.concatenate([better, equal[: MOST - len(better)]])
-            hits, shares = hits[chosen], shares[chosen]
+            hits, held, shares = hits[chosen], held[chosen], shares[chosen]
         order = np.argsort(-shares, kind="stable")
-        return cls(hits[order], shares[order], (*items,), bits[hits[order]])
+        return cls(hits[order], shares[order], (*items,), held[order])
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -176,7 +176,7 @@ def search(
     if form in ("table", "json"):
         print_answers(index, asked, answers, page, as_json=form == "json")
     else:
-        write_hits(asked, answers, form, null=null)
+        write_hits(index, asked, answers, form, null=null)
     if html is not None or open_page:
         sheet = html or Path(mkdtemp(prefix="openvse-"), "hits.html")
         write_sheet(sheet, searcher, asked, answers)
@@ -318,10 +318,14 @@ def nothing_of(page: Page) -> str:
     return f"no hit with {given}" if given else "no hit"
 
 
-def write_hits(asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool) -> None:
-    """Print a line of JSON for each hit; or each path once, in the order of the queries and ranks."""
+def write_hits(
+    index: Index, asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool
+) -> None:
+    """Print a line of JSON for each hit; or each path or sentence once, in the order of the queries and ranks."""
     if form == "paths":
-        write_paths([*dict.fromkeys(str(hit.path) for each in answers for hit in each.hits)], null=null)
+        hits = [hit for each in answers for hit in each.hits]
+        sentences = index.manifest.holds == "sentences"
+        write_paths([*dict.fromkeys(hit.id if sentences else str(hit.path) for hit in hits)], null=null)
         return
     for one, answer in zip(asked, answers, strict=True):
         for hit in answer.hits:
