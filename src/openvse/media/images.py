@@ -181,12 +181,9 @@ def _check_parts(image: Image.Image) -> None:
     if not parts or not isinstance(image, JpegImageFile) or image.fp is None:
         return
     # Pillow stops behind the marker of the first scan, which holds all components in most files.
-    if image.format == "JPEG" and "progressive" not in image.info:
-        at = image.fp.tell()
-        several = image.fp.read(3)[2:] != bytes([len(image.layer)])
-        image.fp.seek(at)
-        if not several:
-            return
+    is_plain = image.format == "JPEG" and "progressive" not in image.info
+    if is_plain and image.fp.read(3)[2:] == bytes([len(image.layer)]):
+        return
     image.fp.seek(0)
     content = image.fp.read()
     if content.count(b"\xff\xda") > _SCANS and (scans := _count_scans(content)) > _SCANS:
