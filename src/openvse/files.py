@@ -12,7 +12,7 @@ import signal
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -353,6 +353,30 @@ def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:
         text = decoded(line, where, first_line=number, offset=offset)
         yield text.removesuffix("\n").removesuffix("\r")
         offset += len(line)
+
+
+def several(given: object, what: str, kinds: tuple[type, ...] = (str,)) -> list[Any]:
+    """Return any number of texts as a list; one that is given by itself is a sequence of one.
+
+    Args:
+        given: a text; or a list, an array, a column of a table or a generator of them.
+        what: what they are, for the message, such as "captions".
+        kinds: what each may be besides a text.
+
+    Raises:
+        DataError: it is a table or bytes, or one of them is of another kind.
+    """
+    if isinstance(given, kinds):
+        return [given]
+    advice = f"give a text or a list of texts as {what}, such as one column of a table"
+    is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
+    if is_table or isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
+        raise DataError(f"{what} is of the type {type(given).__name__}: {advice}")
+    listed = list(given)
+    for number, each in enumerate(listed):
+        if not isinstance(each, kinds):
+            raise DataError(f"{what}: number {number} is of the type {type(each).__name__}: {advice}")
+    return listed
 
 
 def whole_characters(text: str) -> str:

@@ -122,14 +122,16 @@ def load_plugin(path: Path) -> None:
     """Run a Python file that registers parts; raise OpenVSEError if it is missing, no Python, or fails."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
+    name = f"openvse_plugin_{path.stem}"  # a file copy.py is not Python's own copy
+    spec = spec_from_file_location(name, path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise OpenVSEError(f"plug-in {path} is not a Python file: give a .py file that registers parts")
     module = module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the file may raise anything
+        del sys.modules[name]
         raise OpenVSEError(
             f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file"
         ) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -120,3 +122,13 @@ def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
         "openvse: error: the disk cannot be written to (No space left on device): make room, and run the "
         "command again\n"
     )
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_a_full_device_takes_no_version_and_no_help(option: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "openvse", option]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("openvse: error: the disk cannot be written to")
+    assert "Traceback" not in done.stderr

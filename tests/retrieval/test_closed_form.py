@@ -115,7 +115,7 @@ AROUND = {
 
 def tree_of(corpus: Path, around: str = "pooled_linear") -> dict[str, Any]:
     tree = tiny_tree(corpus, phases=PHASES)
-    tree["start"] = "closed_form"
+    tree["start"] = {"name": "closed_form"}
     for side in ("image", "text"):
         tree[side]["encoder"] = {**tree[side]["encoder"]}
         tree[side]["aggregator"] = AROUND[around]
@@ -196,7 +196,7 @@ def test_phases_that_do_nothing_are_refused_without_a_start(
 def test_questions_have_no_closed_form(tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "questions")
     with pytest.raises(RecipeError, match="closed_form"):
-        train(parse_recipe(answering_tree(folder) | {"start": "closed_form"}), tmp_path / "run")
+        train(parse_recipe(answering_tree(folder) | {"start": {"name": "closed_form"}}), tmp_path / "run")
 
 
 @pytest.mark.parametrize("related", [True, False])

@@ -19,7 +19,7 @@ class PooledLinear(SingleVector):
     """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``.
 
     It reads raw features (``projection: none``), so everything before W stays as it is while W trains, and W has a
-    closed form (``start: closed_form``; see ``openvse.retrieval.closed_form``). A power of 0.5 keeps few large values
+    closed form (``start: {name: closed_form}``). A power of 0.5 keeps few large values
     from deciding the direction of u (Perronnin et al., Improving the Fisher kernel, 2010, section 3.2).
 
     Args:

@@ -51,7 +51,13 @@ class Commands(TyperGroup):
                 or args[max(0, place - 1)] == _PIXELS
             )
             (ours if is_ours else rest).append(each)
-        return list(super().parse_args(ctx, [*ours, *rest, *args[end:]]))
+        try:  # --version and --help print here
+            return list(super().parse_args(ctx, [*ours, *rest, *args[end:]]))
+        except OSError as error:
+            if (text := _message(error)) is None:
+                raise
+            typer.echo(f"openvse: error: {text}", err=True)
+            raise typer.Exit(2) from error
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""

@@ -97,7 +97,7 @@ class FeatureStore:
 
     @classmethod
     def open(
-        cls, path: Path, expected_fingerprint: str | None = None, *, check: bool = False
+        cls, path: str | Path, expected_fingerprint: str | None = None, *, check: bool = False
     ) -> FeatureStore:
         """Open a store for reading.
 
@@ -109,7 +109,7 @@ class FeatureStore:
         Raises:
             StoreError: the store is missing, damaged, of another format version or made by another encoder.
         """
-        return cls(path, expected_fingerprint, check=check)
+        return cls(Path(path), expected_fingerprint, check=check)
 
     def __reduce__(self) -> tuple[type[FeatureStore], tuple[Path, str]]:
         return FeatureStore, (self.path, self.fingerprint)

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
+from openvse.files import several
 from openvse.index.database import Database, Root
 from openvse.index.embedding import (
     Embedder,
@@ -138,6 +139,7 @@ def build_index(
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
     given = [folder] if isinstance(folder, str | Path) else list(folder)
+    ignore = None if ignore is None else several(ignore, "ignore")
     seconds, place = segment_seconds, model_place
     asked = _Asked(model, given, dtype, overwrite, add, ignore, follow_links, seconds, check, compact, place)
     asked.check_allowed()

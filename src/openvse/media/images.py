@@ -6,7 +6,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, PngImagePlugin, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from openvse.errors import BadImageError, OpenVSEError
+from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.jxl import is_jxl, size_of
 from openvse.media.names import (
     AVIF_NEEDED,
@@ -80,7 +80,10 @@ def one_or_many(
         return [images]
     if isinstance(images, np.ndarray):
         return [images] if images.ndim in (2, 3) else list(images)
-    return images
+    listed = [] if isinstance(images, Mapping) or not isinstance(images, Iterable) else list(images)
+    if not listed:
+        raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
+    return listed
 
 
 def pixel_limit() -> int:
@@ -250,8 +253,10 @@ def _label(source: object) -> str:
             return f"an image of mode {source.mode}"
         case np.ndarray():
             return f"an array {source.dtype} {list(source.shape)}"
-        case _:
+        case str() | Path() | PackedFile():
             return escaped(source)
+        case _:
+            return f"an object of the type {type(source).__name__}"
 
 
 @cache

@@ -16,6 +16,7 @@ from torch import Tensor
 from openvse.assembly.describe import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
+from openvse.files import several
 from openvse.functional import computes_bf16, pad
 from openvse.media.images import one_or_many, probe_image
 from openvse.media.videos import ClipSource
@@ -216,7 +217,7 @@ class TwoTower(Model):
         )
         return embed(self.image, batches, self.device)
 
-    def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+    def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> EmbeddingSet:
         """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
 
         Args:
@@ -225,8 +226,13 @@ class TwoTower(Model):
 
         Returns:
             The embeddings on the CPU, ``[B, K, D]``, in the given order.
+
+        Raises:
+            DataError: there are none, or one is no text.
         """
-        captions = [captions] if isinstance(captions, str) else captions
+        captions = several(captions, "captions")
+        if not captions:
+            raise DataError("captions is empty: give at least one text")
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)
         tokens = self.text.encoder.tokenize(captions)
@@ -238,9 +244,9 @@ class TwoTower(Model):
         )
         return embed(self.text, batches, self.device)
 
-    def unknown_words(self, captions: str | Sequence[str]) -> list[list[UnknownWord]]:
+    def unknown_words(self, captions: str | Iterable[str]) -> list[list[UnknownWord]]:
         """Return the words of each sentence that the model has not learned, and the words that it reads instead."""
-        captions = [captions] if isinstance(captions, str) else captions
+        captions = several(captions, "captions")
         return [self.text.encoder.unknown_words(caption) for caption in captions]
 
     @torch.inference_mode()

@@ -21,7 +21,6 @@ from openvse.errors import DataError, RecipeError
 from openvse.evaluation import embed_corpus
 from openvse.features import FeatureStore
 from openvse.model import Tower, TwoTower
-from openvse.specs import CLOSED_FORM
 from openvse.types import EmbeddingSet, Features, FeatureSource
 
 RIDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 9))
@@ -169,7 +168,7 @@ def linear_of(side: str, aggregator: Aggregator) -> PooledLinear:
     inner = aggregator.base if isinstance(aggregator, Gated | Beside) else aggregator
     if not isinstance(inner, PooledLinear):
         raise RecipeError(
-            f"recipe: start: {CLOSED_FORM} needs {side}.aggregator: pooled_linear, or gated or beside with this base, "
+            f"recipe: the closed form needs {side}.aggregator: pooled_linear, or gated or beside with this base, "
             f"not {type(inner).__name__}"
         )
     return inner

@@ -24,7 +24,6 @@ class Retrieval(TaskKind):
 
     recipe: ClassVar[type[RunRecipe]] = RetrievalRecipe
     spec: ClassVar[type[ModelSpec]] = TwoTowerSpec
-    has_closed_form: ClassVar[bool] = True
 
     def build(self, tree: Mapping[str, Any], folder: Path) -> TwoTower:
         from openvse.retrieval.build import build_model

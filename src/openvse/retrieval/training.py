@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from openvse.aggregators import Beside
+from openvse.assembly.parts import build_part
 from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
 from openvse.datasets import leakage_between_splits, open_corpus
@@ -22,11 +23,12 @@ from openvse.evaluation.processes import ALONE, Processes
 from openvse.features import FeatureStore
 from openvse.model import Model, Start, TwoTower, tower_curves
 from openvse.objectives import Objective
+from openvse.registry import Registry
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import CLOSED_FORM, TwoTowerSpec
+from openvse.specs import Part, TwoTowerSpec
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
@@ -227,8 +229,10 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
     task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
     task.coverage = coverage
-    if recipe.start == CLOSED_FORM or (inputs.start is not None and can_adapt(model)):
-        task.start = closed_form_start(task, training, inputs)
+    if isinstance(recipe.start, Part):
+        task.start = build_part(STARTS, recipe.start, "start").begin(task, training, inputs)
+    elif inputs.start is not None and can_adapt(model):
+        task.start = ClosedForm().begin(task, training, inputs)
     elif recipe.start is None and not inputs.goes_on:
         task.baseline = linear_baseline(task, training)
         if task.baseline:
@@ -256,23 +260,32 @@ def linear_baseline(task: RetrievalTask, training: Corpus) -> dict[str, float]:
     return task.rank(model, task.features, task.text_features)
 
 
-def closed_form_start(task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:
-    """Give the model of a task the weights of the closed form, say how good it is, and return a copy as its start.
+class ClosedForm:
+    """The best linear map from the images of the run to their sentences, solved in closed form."""
 
-    A run that goes on has the copy in its folder.
-    """
-    name = CLOSED_FORM if task.recipe.start == CLOSED_FORM else f"{task.recipe.start}, {CLOSED_FORM}"
-    if inputs.start is not None:
-        if inputs.goes_on:
-            return replace(inputs.start, name=name)
-        inputs.watcher.note(f"{inputs.start.name} as it is: {task.summary(task.validate())}")
-    regression = solve(task.model, training, task.features, task.text_features)
-    inputs.watcher.note(
-        f"start: {CLOSED_FORM}, a linear map from {len(training):,} images to their sentences, which explains "
-        f"{max(regression.explained, 0):.0%} of the sentences of left-out images (ridge {regression.ridge:.2g})"
-    )
-    start = copy.deepcopy(task.model)
-    for aggregator in (start.image.aggregator, start.text.aggregator):
-        if isinstance(aggregator, Beside):
-            aggregator.share.zero_()
-    return Start(name, start, inputs.folder)
+    name: ClassVar[str] = "closed_form"
+
+    def begin(self, task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:
+        """Give the model of a task the weights of the map, say how good it is, and return a copy as its start.
+
+        A run that goes on has the copy in its folder.
+        """
+        name = ", ".join(dict.fromkeys([str(task.recipe.start_name), self.name]))
+        if inputs.start is not None:
+            if inputs.goes_on:
+                return replace(inputs.start, name=name)
+            inputs.watcher.note(f"{inputs.start.name} as it is: {task.summary(task.validate())}")
+        regression = solve(task.model, training, task.features, task.text_features)
+        inputs.watcher.note(
+            f"start: {self.name}, a linear map from {len(training):,} images to their sentences, which explains "
+            f"{max(regression.explained, 0):.0%} of the sentences of left-out images (ridge {regression.ridge:.2g})"
+        )
+        start = copy.deepcopy(task.model)
+        for aggregator in (start.image.aggregator, start.text.aggregator):
+            if isinstance(aggregator, Beside):
+                aggregator.share.zero_()
+        return Start(name, start, inputs.folder)
+
+
+STARTS: Registry[ClosedForm] = Registry("start", {ClosedForm.name: ClosedForm})
+"""The starts that are made from the data of a run, by the names that a recipe's ``start: {name: ...}`` uses."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError, message_of
+from openvse.files import several
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
@@ -163,7 +164,7 @@ class OnnxModel:
                 )
         return self._embed_sets("image", [np.asarray(item, np.float32) for item in features], batch_size)
 
-    def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> ArraySet:
+    def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> ArraySet:
         """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
 
         Args:
@@ -173,15 +174,17 @@ class OnnxModel:
         Raises:
             DataError: there are none, or one has more tokens than the export takes.
         """
-        captions = [captions] if isinstance(captions, str) else captions
+        captions = several(captions, "captions")
+        if not captions:
+            raise DataError("captions is empty: give at least one text")
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)
         tokens = [np.array(ids, np.int64) for ids in self.tokenizer.tokenize(captions)]
         return self._embed_sets("text", tokens, batch_size)
 
-    def unknown_words(self, captions: str | Sequence[str]) -> list[list[UnknownWord]]:
+    def unknown_words(self, captions: str | Iterable[str]) -> list[list[UnknownWord]]:
         """Return the words of each sentence that the model has not learned."""
-        captions = [captions] if isinstance(captions, str) else captions
+        captions = several(captions, "captions")
         return [self.tokenizer.unknown_words(caption) for caption in captions]
 
     def score(self, images: ArraySet, texts: ArraySet) -> Float[np.ndarray, "I T"]:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError, IndexFormatError
+from openvse.files import several
 from openvse.index.conditions import Condition, parse_conditions
 from openvse.index.embedding import embeds_gaussians
 from openvse.index.index import Index
@@ -171,7 +172,7 @@ class SearchEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def search(self, queries: str | Query | Sequence[str | Query], top_k: int = 10) -> list[list[Hit]]:
+    def search(self, queries: str | Query | Iterable[str | Query], top_k: int = 10) -> list[list[Hit]]:
         """Return the best items of every query, best first; ``answer`` does more.
 
         An empty sentence is logged, and has no hits.
@@ -188,7 +189,7 @@ class SearchEngine:
 
     def answer(
         self,
-        queries: str | Query | Sequence[str | Query],
+        queries: str | Query | Iterable[str | Query],
         page: Page | Sequence[Page] | None = None,
         rerank: SearchReranker | None = None,
     ) -> list[Answer]:
@@ -208,7 +209,7 @@ class SearchEngine:
                 index holds no item of an id.
             ModelError: a precision is wanted, and the model keeps no curve.
         """
-        asked = [queries] if isinstance(queries, str | Query) else list(queries)
+        asked: list[str | Query] = several(queries, "queries", (str, Query))
         pages = [page or Page()] * len(asked) if page is None or isinstance(page, Page) else list(page)
         full = [number for number, each in enumerate(asked) if isinstance(each, Query) or each.strip()]
         if asked and not full:

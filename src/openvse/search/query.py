@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError
-from openvse.files import whole_characters
+from openvse.files import several, whole_characters
 from openvse.index.conditions import Condition
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
@@ -32,24 +32,24 @@ class Query:
         text: a sentence; "" for none. U+FFFD stands for half a character, here and in ``avoid``.
         image: an image; None for none.
         like: the id of an item of the index, whose stored embeddings are taken; it is not among its own hits.
-        avoid: sentences that the items should not fit.
+        avoid: sentences that the items should not fit, or one sentence.
         image_weight: weight of the image, and of the item, beside a text; the text has 1 minus that. Between 0 and 1.
         avoid_weight: see above; 0 and more.
 
     Raises:
-        DataError: nothing is looked for, or a weight is outside its range.
+        DataError: nothing is looked for, ``avoid`` holds no texts, or a weight is outside its range.
     """
 
     text: str = ""
     image: ClipSource | None = None
     like: str | None = None
-    avoid: tuple[str, ...] = ()
+    avoid: Sequence[str] = ()
     image_weight: float = 0.5
     avoid_weight: float = 0.5
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", whole_characters(self.text))
-        object.__setattr__(self, "avoid", tuple(map(whole_characters, self.avoid)))
+        object.__setattr__(self, "avoid", tuple(map(whole_characters, several(self.avoid, "avoid"))))
         if not self.text.strip() and self.image is None and self.like is None:
             raise DataError("the query is empty: give a sentence, an image, or an item of the index")
         if not 0 <= self.image_weight <= 1 or not 0 <= self.avoid_weight < math.inf:
@@ -78,7 +78,7 @@ class Page:
     Attributes:
         top_k: how many hits of each query; 1 and more.
         skip: how many of the best to leave out, for a page after the first; ranks go on.
-        where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``openvse.index.conditions``.
+        where: conditions that all hits fulfil, or one, such as ``"date >= 2024"``; see ``openvse.index.conditions``.
         min_score: the lowest score of a hit.
         min_precision: the lowest probability of a hit, so that at least this share of the hits is expected to be
             relevant. Above 0 and at most 1; only for queries that are just a sentence.
@@ -88,12 +88,12 @@ class Page:
         only: ``words`` for items that have words of the sentence, ``looks`` for the order by scores; None joins both.
 
     Raises:
-        DataError: ``top_k`` or ``skip`` is outside its range, or ``only`` is another word.
+        DataError: a number is outside its range, ``where`` holds no conditions, or ``only`` is another word.
     """
 
     top_k: int = 10
     skip: int = 0
-    where: tuple[Condition | str, ...] = ()
+    where: Sequence[Condition | str] = ()
     min_score: float | None = None
     min_precision: float | None = None
     expected: float | None = None
@@ -101,6 +101,9 @@ class Page:
     only: Only | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "where", tuple(several(self.where, "where", (str, Condition))))
+        if self.min_score is not None and not math.isfinite(self.min_score):
+            raise DataError(f"min_score is {self.min_score}: give a number, or leave it out")
         if self.top_k < 1 or self.skip < 0:
             raise DataError(
                 f"top_k is {self.top_k} and skip {self.skip}: give a top_k of 1 or more, and a skip of 0 or more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
+from openvse.files import several
 from openvse.halves import missing_package
 from openvse.index.manifest import IndexManifest, find_model
 from openvse.media.videos import ClipSource
@@ -64,9 +65,9 @@ class IndexTowers(OnnxModel):
                 self._whole = self._load()
             return self._whole
 
-    def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> ArraySet:
+    def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> ArraySet:
         """Embed sentences, by the model itself where one has more tokens than the program takes."""
-        captions = [captions] if isinstance(captions, str) else captions
+        captions = several(captions, "captions")
         longest = self.description.text.longest or 0
         if any(len(ids) > longest for ids in self.tokenizer.tokenize(captions)):
             return as_arrays(self.whole.encode_text(captions))

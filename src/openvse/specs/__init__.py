@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from openvse.specs.load import (
-    CLOSED_FORM,
     FROM_START,
     about,
     apply_override,
@@ -27,7 +26,6 @@ from openvse.specs.recipe import (
 )
 
 __all__ = [
-    "CLOSED_FORM",
     "FROM_START",
     "AverageSpec",
     "DataSpec",

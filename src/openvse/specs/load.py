@@ -21,9 +21,6 @@ SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "r
 FROM_START = "start"
 """The value in a recipe of a side or a part that comes from the start; leaving the key out means the same."""
 
-CLOSED_FORM = "closed_form"
-"""The value of a recipe's ``start`` that is solved from its own data; it needs a whole model in the recipe."""
-
 GATED = "gated"
 """The aggregator that adds a pooling to another one, its ``base``; in a recipe with a start, that is the start's."""
 

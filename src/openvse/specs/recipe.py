@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from openvse.specs.model import ModelSpec, Strict
+from openvse.specs.model import ModelSpec, Part, Strict
 
 
 class DataSpec(Strict):
@@ -161,7 +161,8 @@ class RunRecipe(ModelSpec):
         description: what the recipe does, in words.
         start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id. It
             decides what the recipe leaves open about the model, and parts that agree take its weights; see
-            ``docs/start.md``. ``closed_form`` is the best linear map, solved from the data of the run.
+            ``docs/start.md``. A mapping is a part that the task makes from the data of the run: ``{name: closed_form}``
+            is the best linear map.
         seed: the seed of the initial weights, the order of the data and everything else that is random.
         training: batches, phases, precision.
     """
@@ -169,11 +170,16 @@ class RunRecipe(ModelSpec):
     task: str
     name: str
     description: str = ""
-    start: str | None = Field(None, min_length=1)
+    start: Annotated[str, Field(min_length=1)] | Part | None = None
     seed: int = Field(0, ge=0)
     data: DataSpec = Field(default_factory=DataSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     training: TrainingSpec
+
+    @property
+    def start_name(self) -> str | None:
+        """The name of the model or part to begin from, or None."""
+        return self.start.name if isinstance(self.start, Part) else self.start
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-like values."""

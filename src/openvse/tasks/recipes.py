@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import CLOSED_FORM, FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
+from openvse.specs import FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
 from openvse.tasks import TASKS, kind_of
 
 START = "start"
@@ -72,7 +72,7 @@ def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str,
 
 def _begins_from_model(tree: Mapping[str, Any]) -> bool:
     """Return whether a recipe names a model as its start, which may decide what it leaves open."""
-    return tree.get("start") not in (None, "", CLOSED_FORM)
+    return isinstance(tree.get("start"), str) and tree["start"] != ""
 
 
 def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -> Mapping[str, Any]:

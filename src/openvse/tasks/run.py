@@ -19,13 +19,13 @@ from accelerate.state import AcceleratorState
 from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
-from openvse.errors import CheckpointError, RecipeError, TrainingError
+from openvse.errors import CheckpointError, TrainingError
 from openvse.files import locked, made, read_text, write_whole
 from openvse.functional import computes_bf16
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.pipeline import WorkProgress
-from openvse.specs import CLOSED_FORM, RunRecipe, TrainingSpec
+from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
@@ -51,7 +51,7 @@ class RunResult:
 
 def train(
     recipe: RunRecipe,
-    folder: Path,
+    folder: str | Path,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -81,7 +81,7 @@ def train(
     """
     if resume and overwrite:
         raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
-    watcher = watcher or Silent()
+    folder, watcher = Path(folder), watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
@@ -99,10 +99,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
         require_peft()  # known before hours of extraction
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start, goes_on=goes_on)
-    kind = kind_of(recipe.task)
-    if recipe.start == CLOSED_FORM and not kind.has_closed_form:
-        raise RecipeError(f"recipe: start: {CLOSED_FORM} is not for the task {recipe.task}: leave it out")
-    task = kind.open(recipe, inputs)
+    task = kind_of(recipe.task).open(recipe, inputs)
     start = task.start or start
     if inputs.accelerator.is_main_process:
         _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
@@ -129,16 +126,16 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
-    """Load the start; a run that goes on has a copy of its own."""
-    if recipe.start is None or (recipe.start == CLOSED_FORM and not goes_on):
+    """Load the model to begin from; a run that goes on has a copy of its own, also of a start that its task made."""
+    name, folder = recipe.start_name, inputs.folder / START
+    if name is None or not (goes_on or isinstance(recipe.start, str)):
         return None
-    folder = inputs.folder / START
     if not goes_on:
         if inputs.accelerator.is_main_process:
-            find_model(recipe.start, in_run=True)  # one process fetches and converts it for all
+            find_model(name, in_run=True)  # one process fetches and converts it for all
         inputs.accelerator.wait_for_everyone()
-        folder = find_model(recipe.start, in_run=True)
-    return Start(recipe.start, load(folder), folder)
+        folder = find_model(name, in_run=True)
+    return Start(name, load(folder), folder)
 
 
 def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> None:

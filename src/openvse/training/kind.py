@@ -173,12 +173,10 @@ class TaskKind(ABC):
 
     Attributes:
         recipe: the schema of its recipes.
-        has_closed_form: whether its runs can have ``start: closed_form``.
     """
 
     recipe: ClassVar[type[RunRecipe]]
     spec: ClassVar[type[ModelSpec]]
-    has_closed_form: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, tree: Mapping[str, Any], folder: Path) -> Model:

@@ -98,6 +98,10 @@ class VQARecipe(AnswererSpec, RunRecipe):
             raise ValueError(
                 "data.captions_per_image is for retrieval, and questions are not captions: remove it"
             )
+        if isinstance(self.start, Part):
+            raise ValueError(
+                f"start: {self.start.name} is for retrieval: name a model to begin from, or remove it"
+            )
         if self.data.copies > 1:
             raise ValueError("data.copies is for retrieval, whose loss compares all copies: remove it")
         return self

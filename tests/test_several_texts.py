@@ -1,0 +1,77 @@
+"""Texts that are given by themselves, in a column or a generator; tables and other things are refused in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openvse.errors import DataError
+from openvse.files import several
+from openvse.media.images import one_or_many
+from openvse.registry import load_plugin
+from openvse.search import Page, Query
+
+
+class Table:
+    """A table, as pandas has it: an iterable of the names of its columns."""
+
+    columns = ("caption",)
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+
+def test_texts_in_any_form_are_a_list() -> None:
+    for given in ("a dog", ["a dog"], ("a dog",), np.array(["a dog"]), (text for text in ["a dog"])):
+        assert several(given, "captions") == ["a dog"]
+    assert several([], "captions") == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, 3, b"a dog", bytearray(b"a dog"), Table(), {"caption": "a dog"}, ["a dog", None], [float("nan")]],
+)
+def test_what_is_no_list_of_texts_is_refused_in_a_line(given: object) -> None:
+    with pytest.raises(DataError, match="captions") as refused:
+        several(given, "captions")
+    assert len(str(refused.value)) < 150 and "\n" not in str(refused.value)
+
+
+def test_a_text_is_a_sequence_of_one_in_queries() -> None:
+    assert Query("an animal", avoid="dog") == Query("an animal", avoid=("dog",))
+    assert Page(where="kind = image") == Page(where=("kind = image",))
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_a_lowest_score_is_a_number(score: float) -> None:
+    with pytest.raises(DataError, match="min_score"):
+        Page(min_score=score)
+
+
+def test_no_images_at_all_are_named_in_a_line() -> None:
+    with pytest.raises(DataError, match="list"):
+        one_or_many([])
+
+
+def test_a_plug_in_replaces_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import copy
+    import sys
+
+    plugin = tmp_path / "copy.py"
+    plugin.write_text("from copy import deepcopy\nassert deepcopy([1]) == [1]\n")
+    monkeypatch.setattr("openvse.registry._plugins", [])
+
+    def loaded() -> list[str]:
+        return [name for name in sys.modules if name.endswith("plugin_copy")]
+
+    load_plugin(plugin)
+    assert sys.modules["copy"] is copy and len(loaded()) == 1
+    for name in loaded():
+        monkeypatch.delitem(sys.modules, name)
+    plugin.write_text("raise ValueError('broken')\n")
+    with pytest.raises(Exception, match="broken"):
+        load_plugin(plugin)
+    assert loaded() == []
