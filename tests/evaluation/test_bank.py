@@ -12,7 +12,7 @@ from torch import Tensor
 from openvse.errors import DataError
 from openvse.evaluation import Member, QueryBank, Report, Reranker, choose_betas, evaluate
 from openvse.functional import normalize
-from openvse.model import hubs
+from openvse.scoring import hubs
 from openvse.scoring.hubs import BETAS
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
