@@ -28,6 +28,19 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
     with pytest.raises(OpenVSEError, match="--like"):
         read_queries([], ["gone"], ["a.png"])
     assert names_image("clip.mp4") and not names_image("what is a .jpg file")
+    for name in (
+        "photo.jxl",
+        "a/IMG_1.CR2",
+        "./x.heif",
+        "../clip.3gp",
+        "a.mts",
+        "a.ogv",
+        "a.j2k",
+        "a b.apng",
+    ):
+        assert names_image(name), name
+    for sentence in ("a dog. a cat", "at 3 p.m.", "see chapter 2.pdf", "3.5"):
+        assert not names_image(sentence), sentence
 
 
 @pytest.mark.parametrize("word", ["gone.jpg", "a" * 300 + ".png"])

@@ -77,6 +77,22 @@ def test_an_index_from_before_profiles_embeds_images_with_one_anew(
     assert build_index(model, photos, tmp_path / "index").metadata_problems == [] and model.encoded == []
 
 
+def test_a_check_finds_what_was_changed_without_a_trace(
+    model: ColourModel, photos: Path, tmp_path: Path
+) -> None:
+    """Tools that edit in place may keep the time and the size of a file."""
+    build_index(model, photos, tmp_path / "index")
+    red = photos / "red.png"
+    before, other = red.stat(), paint(tmp_path / "red.png", "blue").read_bytes()
+    red.write_bytes(other.ljust(before.st_size, b"x")[: before.st_size])
+    os.utime(red, ns=(before.st_atime_ns, before.st_mtime_ns))
+    model.batches.clear()
+    build_index(model, photos, tmp_path / "index", check=True)
+    assert model.encoded == ["red.png"]
+    build_index(model, photos, tmp_path / "index", check=True)
+    assert model.encoded == ["red.png"]
+
+
 def test_new_images_share_full_batches(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     build_index(model, photos, tmp_path / "index")
     model.batches.clear()

@@ -354,6 +354,28 @@ def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
     assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
 
 
+def test_metadata_that_the_database_cannot_read_are_mended(
+    model: ColourModel, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One such line would make every condition fail."""
+    monkeypatch.setattr("openvse.index.scanning.read_header", lambda path: {"gain": float("inf"), "mark": 1})
+    (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}\n')
+    build_index(model, album, tmp_path / "index")
+    assert said(tmp_path / "index")["drawn.png"] == {
+        "file_name": "drawn.png",
+        "rating": 3,
+        "gain": None,
+        "mark": 1,
+    }
+    (items,) = (tmp_path / "index").glob("items-*.sqlite")
+    with Database(items, write=True) as database, database.transaction():
+        database._connection.execute(
+            """UPDATE items SET metadata = '{"gain": Infinity}' WHERE id = 'drawn.png'"""
+        )
+    build_index(model, album, tmp_path / "index")
+    assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
+
+
 def test_images_in_place_of_their_folder_are_named(model: ColourModel, album: Path, tmp_path: Path):
     with pytest.raises(DataError, match="folder") as caught:
         build_index(model, sorted(album.glob("*.jpg")), tmp_path / "index")

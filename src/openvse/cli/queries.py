@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import OpenVSEError
 from openvse.files import whole_characters
-
-_NAME = re.compile(
-    r".*\.(avif|bmp|gif|heic|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp|avi|flv|m4v|mkv|mov|mp4|mpe?g|webm|wmv)",
-    re.IGNORECASE | re.DOTALL,
-)
+from openvse.media.names import SHOTS, is_image, is_video_name, suffix_kind
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,8 @@ class Asked:
 
 def names_image(word: str) -> bool:
     """Return whether an argument is the path of an image or a clip: by its ending, whether or not it exists."""
-    return bool(_NAME.fullmatch(word.strip()))
+    name = word.strip().replace("\n", " ").rpartition("/")[2]
+    return is_image(name) or is_video_name(name) or suffix_kind(name) in SHOTS
 
 
 def asked_image(path: str | Path) -> Asked:

@@ -20,6 +20,7 @@ from openvse.index.embedding import (
     Sharing,
     StoredEmbedder,
     embeds_gaussians,
+    rewritten_items,
 )
 from openvse.index.maintenance import damaged_items, read_headers, recoloured_items, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
@@ -126,7 +127,8 @@ def build_index(
         ignore: patterns to skip beside ``.openvseignore`` (see ``IgnoreRules``); None takes those it was last given.
         follow_links: whether to enter links to folders, and list what links lead to once; None: as was last given.
         segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
-        check: first compare even a large index with its checksums, and embed anew what is damaged.
+        check: first compare even a large index with its checksums, and files with the hashes of their contents, and
+            embed anew what is damaged or was changed without a trace.
         compact: rewrite the files without the rows that no item needs, even if these are few.
         stored: features that may stand for images which have not changed since they were extracted.
         model_place: the place of the model, for searches (``place_of``); None keeps what the index says of it.
@@ -349,6 +351,7 @@ class _Run:
             if before is not None:
                 recoloured = recoloured_items(before) if is_stale else set()
                 damaged = damaged_items(before, check=self._asked.check) | recoloured
+                damaged |= rewritten_items(before, self._roots) if self._asked.check else set()
             database = None if before is None else before.database
             for listing in listings:
                 compare(listing, database, damaged, changes, writer.first_unfinished, seconds)

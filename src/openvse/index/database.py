@@ -278,6 +278,13 @@ class Database:
         """Return the number of items."""
         return int(str(self.read("SELECT COUNT(*) FROM items")[0][0]))
 
+    def has_broken_metadata(self, root: int) -> bool:
+        """Return whether metadata of a root are no JSON that the database can read."""
+        sql = (
+            "SELECT 1 FROM items WHERE root = ? AND metadata IS NOT NULL AND NOT json_valid(metadata) LIMIT 1"
+        )
+        return bool(self.read(sql, (root,)))
+
     def knows_size(self, size: int) -> bool:
         """Return whether the content of a file of this size is known."""
         return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
-from openvse.index.database import Entry
+from openvse.index.database import Entry, Root
 from openvse.index.scanning import Candidate, header_of, same_segments, segments_of
 from openvse.index.segments import map_segment
 from openvse.index.writer import FoundIndex
+from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource, clip_seconds
 from openvse.pipeline import (
+    DECODERS,
     DecodedBatch,
     Make,
     Shard,
@@ -35,6 +38,7 @@ WHOLE_BYTES = 1 << 24
 BATCHES_IN_SHARD = 16
 
 _PART = 1 << 20
+_FILES = 1000  # hashed at once
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 Row: TypeAlias = Float[np.ndarray, "K D"]
@@ -395,6 +399,23 @@ def content_hash(path: Path, size: int) -> bytes | None:
     except OSError:
         return None
     return digest.digest()
+
+
+def rewritten_items(index: FoundIndex, roots: Sequence[Root]) -> set[str]:
+    """Return the ids of items whose files have the same time and size as before, and another content."""
+    rewritten: set[str] = set()
+    sql = "SELECT id, size, content FROM items WHERE root = ? AND content IS NOT NULL AND kind != 'sentence'"
+    for root in roots:
+        for rows in in_batches(index.database.read(sql, (root.number,)), _FILES):
+            paths = [Path(root.path, root.name_of(file_of(str(row[0])))) for row in rows]
+            with ThreadPoolExecutor(DECODERS) as pool:
+                contents = pool.map(content_hash, paths, [int(str(row[1])) for row in rows])
+            rewritten |= {
+                str(row[0])
+                for row, content in zip(rows, contents, strict=True)
+                if content not in (None, row[2])
+            }
+    return rewritten
 
 
 def _content_of(candidate: Candidate) -> _Content:

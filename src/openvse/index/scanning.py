@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from openvse.errors import DataError, TextError, decoded
 from openvse.files import parse_json, read_lines, whole_characters
@@ -392,7 +393,8 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     state, before = _metadata_state(folder), ""
     if database is not None:
         before = database.setting(_metadata_setting(listing.root.number))
-    if state == before and not (state and has_new):
+    is_broken = bool(state) and database is not None and database.has_broken_metadata(listing.root.number)
+    if state == before and not (state and has_new) and not is_broken:
         return None
     if not state:
         return Metadata()
@@ -486,13 +488,33 @@ def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tup
 def _as_json(entry: dict[str, object]) -> str:
     """Return an object as ASCII, without halves of characters, which SQLite cannot hand out."""
     whole = json.loads(whole_characters(json.dumps(entry, ensure_ascii=False)))
-    return json.dumps(whole, ensure_ascii=True)
+    return stored_json(whole)
+
+
+def stored_json(entry: dict[str, object]) -> str:
+    """Return the metadata of an item as the database keeps them; a number that is not finite becomes null.
+
+    SQLite reads no ``Infinity``, and one such number would make every condition fail.
+    """
+    return json.dumps(_finite(entry), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of JSON with null for each number that is not finite."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list():
+            return [_finite(each) for each in value]
+        case dict():
+            return {key: _finite(each) for key, each in value.items()}
+    return value
 
 
 def header_of(path: Path) -> str | None:
     """Return what the header of a file says, as a JSON object; None for nothing."""
     header = read_header(path)
-    return json.dumps(header) if header else None
+    return stored_json(header) if header else None
 
 
 def described(header: str | None, user: str | None) -> tuple[str | None, str]:
@@ -500,7 +522,7 @@ def described(header: str | None, user: str | None) -> tuple[str | None, str]:
     if user is None:
         return (None if header == _NOTHING else header), ONLY_HEADER
     own = header or _NOTHING
-    return json.dumps({**json.loads(own), **json.loads(user)}), own
+    return stored_json({**json.loads(own), **json.loads(user)}), own
 
 
 def note_metadata(database: Database, root: Root, stated: Metadata) -> None:

@@ -30,10 +30,10 @@ _VIDEO = re.compile(
     re.IGNORECASE,
 )
 # Other files that people take for images or clips: the kind, the suffixes, and what to do.
-HEIC, RAW = "HEIC", "camera raw"
+HEIC, JXL, RAW = "HEIC", "JPEG XL", "camera raw"
 _FOREIGN = {
     HEIC: ("heic heif hif", HEIF_NEEDED),
-    "JPEG XL": ("jxl", JXL_NEEDED),
+    JXL: ("jxl", JXL_NEEDED),
     "SVG": ("svg svgz", VECTOR),
     "EPS": ("eps ps ai", VECTOR),
     "of a vector format": ("cdr emf odg wmf", VECTOR),
@@ -54,7 +54,9 @@ _FOREIGN = {
     ),
     "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
 }
-_DECODERS = {HEIC: "pillow_heif", "JPEG XL": "pillow_jxl", RAW: "rawpy"}
+_DECODERS = {HEIC: "pillow_heif", JXL: "pillow_jxl", RAW: "rawpy"}
+SHOTS = frozenset(_DECODERS)
+"""Kinds of images that are read where a package for them is installed."""
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 

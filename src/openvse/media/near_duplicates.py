@@ -107,7 +107,7 @@ def _streamed(video: ImageFile) -> bytes:
     if not isinstance(video, Path):
         return hashlib.blake2b(video.read_bytes(), digest_size=16).digest()
     with video.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()  # type: ignore[arg-type]
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def see_images(

@@ -86,6 +86,11 @@ def find_duplicates(
             failed.append((path, image.reason))
             continue
         seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels), image))
+    return _among(seen), failed
+
+
+def _among(seen: list[tuple[_ImageFile, SeenImage]]) -> list[list[Path]]:
+    """Return the groups of decoded images."""
     seen.sort(key=lambda each: _worth(each[0]))
     files = [file for file, _ in seen]
     gone: set[int] = set()
@@ -98,7 +103,7 @@ def find_duplicates(
     for first, copy in same:  # it goes where the first of its content goes
         if _may_go(files[first].path, files[copy].path):
             groups.setdefault(head_of.get(first, first), []).append(copy)
-    return _paths(files, groups), failed
+    return _paths(files, groups)
 
 
 def _may_go(better: Path, other: Path) -> bool:

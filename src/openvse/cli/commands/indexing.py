@@ -102,8 +102,8 @@ CheckAll = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Compare the whole index with its checksums, before and after; what is damaged is embedded again. Also "
-        "report the recall of an approximate engine.",
+        help="Compare the whole index with its checksums and all files with their hashes; what is damaged "
+        "or was changed without a new time is embedded again. Also report the recall of an approximate engine.",
     ),
 ]
 
