@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError
 from openvse.media.videos import ClipSource
-from openvse.runtime.arrays import Kind
 from openvse.scoring import Calibration
-from openvse.tokenization import UnknownWord
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
     pass
@@ -150,21 +148,6 @@ class RememberingModel:
         return self._fingerprint
 
     @property
-    def similarity(self) -> Any:
-        """The similarity of the model; None for an exported one."""
-        return getattr(self._model, "similarity", None)
-
-    @property
-    def indexable(self) -> bool:
-        """Whether the largest inner products are the best scores."""
-        return bool(self._model.indexable)
-
-    @property
-    def kind(self) -> Kind | None:
-        """How an exported model compares two embeddings; None for a model of PyTorch."""
-        return getattr(self._model, "kind", None)
-
-    @property
     def calibration(self) -> Calibration | None:
         """The curve of the model; None if it keeps none."""
         return self._calibration
@@ -190,10 +173,6 @@ class RememberingModel:
         """Embed images."""
         return self._model.encode_image(images)
 
-    def score(self, images: Any, texts: Any) -> Any:
-        """Score all pairs as the model does."""
-        return self._model.score(images, texts)
-
-    def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
-        """Return the words of each sentence that the model has not learned."""
-        return self._model.unknown_words(captions)  # type: ignore[no-any-return]
+    def __getattr__(self, name: str) -> Any:
+        """Return anything else of the model."""
+        return getattr(self._model, name)
