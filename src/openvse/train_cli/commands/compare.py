@@ -57,41 +57,49 @@ NoTest: TypeAlias = Annotated[
 ]
 
 
+Named: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row; "
+        "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL lets a model re-rank."
+    ),
+]
+Again: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="top=N,weight=W",
+        help="How the model of RUN~MODEL ranks the best N results again: with W of its score, and 1 - W of the "
+        "first one.",
+    ),
+]
+Resamples: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=100, help="Resamples of the bootstrap. Default: 2000, or 1000 for one run."),
+]
+Examples: TypeAlias = Annotated[int, typer.Option(min=0, help="Queries of each kind on the page.")]
+Apart: TypeAlias = Annotated[
+    bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
+]
+Replaced: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace the page.")]
+
+
 @app.command(rich_help_panel="Explain")
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row; "
-            "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL lets a model re-rank."
-        ),
-    ],
+    runs: Named,
     on: On = None,
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
     html: Page = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
+    overwrite: Replaced = False,
     form: Format = "text",
-    examples: Annotated[int, typer.Option(min=0, help="Queries of each kind on the page.")] = 6,
-    apart: Annotated[
-        bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
-    ] = False,
+    examples: Examples = 6,
+    apart: Apart = False,
     no_test: NoTest = False,
     folds: Folds = 1,
     protocol: ProtocolName = "",
-    rerank: Annotated[
-        str,
-        typer.Option(
-            metavar="top=N,weight=W",
-            help="How the model of RUN~MODEL ranks the best N results again: with W of its score, and 1 - W of the "
-            "first one.",
-        ),
-    ] = "top=20,weight=1",
-    resamples: Annotated[
-        int | None,
-        typer.Option(min=100, help="Resamples of the bootstrap. Default: 2000, or 1000 for one run."),
-    ] = None,
+    rerank: Again = "top=20,weight=1",
+    resamples: Resamples = None,
     allow_outside: AllowOutside = False,
     batch_size: BatchSize = 128,
     device: Device = "cpu",
@@ -99,7 +107,6 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say what one run reaches, or whether several differ: paired intervals, sign tests, seeds, wins and losses."""
-    from openvse.cli.progress import bar
     from openvse.tasks.runs import parse_rows
     from openvse.training.kind import Request
 
@@ -107,39 +114,47 @@ def compare(
     check(rows, features or (), html, overwrite=overwrite, no_test=no_test, protocol=protocol)
     if as_json and form != "text":
         raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
-    strict = on is None or single(rows)
+    request = Request(
+        on or "",
+        split,
+        tuple(features or ()),
+        folds,
+        text_features=text_features,
+        allow_outside=allow_outside,
+        batch_size=batch_size,
+        protocol=protocol,
+        rerank_top=again.top,
+        rerank_weight=again.weight,
+        resamples=resamples or (1000 if single(rows) else 2000),
+    )
+    measure(rows, request, html, device, examples, "json" if as_json else form, no_test=no_test)
+
+
+def measure(
+    rows: Rows, request: Request, html: Path | None, device: str, examples: int, form: str, *, no_test: bool
+) -> None:
+    """Measure the runs of all rows, print the result in a form, and write the page."""
+    from openvse.cli.progress import bar
+    from openvse.report import measure_run
+
+    strict = not request.data or single(rows)
     opened = read_runs(rows, strict=strict) if strict or html is not None else []
     if no_test:
-        write_page(html, training_of(opened, device))
+        write_page(html, [measure_run(run, None, examples=0, device=device) for run in opened])
         return
+    request = request if request.data else on_own_data(opened, request)
     with bar() as progress:
-        request = Request(
-            on or "",
-            split,
-            tuple(features or ()),
-            folds,
-            text_features=text_features,
-            allow_outside=allow_outside,
-            batch_size=batch_size,
-            progress=progress.show,
-            protocol=protocol,
-            rerank_top=again.top,
-            rerank_weight=again.weight,
-            resamples=resamples or (1000 if single(rows) else 2000),
-        )
-        request = request if on else on_own_data(opened, request)
+        request = replace(request, progress=progress.show)
         if single(rows):
-            from openvse.report import measure_run
-
             report = measure_run(opened[0], request, examples=examples if html else 0, device=device)
         else:
             loading = Loading(rows, device)
             compared = loading.kind().compare(loading, request)
     if single(rows):
-        say_run(report, request, html, form="json" if as_json else form)
+        say_run(report, request, html, form=form)
     else:
         reports = [loading.report(run) for run in opened] if html else []
-        say_rows(rows, compared, reports, html, examples, form="json" if as_json else form)
+        say_rows(rows, compared, reports, html, examples, form=form)
 
 
 def single(rows: Rows) -> bool:
@@ -201,13 +216,6 @@ def on_own_data(runs: Sequence[ReportedRun], request: Request) -> Request:
         )
     stores = set() if request.features else {run.store() for run in runs} - {None}
     return replace(request, data=data[0], features=request.features or tuple(filter(None, stores))[:1])
-
-
-def training_of(runs: Sequence[ReportedRun], device: str) -> list[MeasuredReport]:
-    """Return reports of the training alone."""
-    from openvse.report import measure_run
-
-    return [measure_run(run, None, examples=0, device=device) for run in runs]
 
 
 class Loading:
