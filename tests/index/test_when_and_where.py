@@ -7,7 +7,6 @@ import math
 import os
 import random
 import shutil
-import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,10 +20,8 @@ from openvse.index.conditions import allowed_items, parse_condition
 from openvse.index.database import Database, Entry
 from openvse.index.index import Index
 from openvse.index.manifest import Item
-from openvse.index.words import REMOVE
 from openvse.index.writer import IndexWriter, Root
 from openvse.media.videos import ClipSource, read_poster
-from openvse.search import SearchEngine
 from photographs import exif_of, jpeg, write_video, xmp_of
 
 BERLIN, TOKYO = (52.52, 13.405), (35.6762, 139.6503)
@@ -118,31 +115,6 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     build_index(model, album, out)
     assert said(out)["berlin.jpg"] == {"taken": "2020-01-01T00:00:00", "camera": "Canon R5"}
     assert set(said(out)) == {"berlin.jpg", "tokyo.jpg"}
-
-
-def test_an_earlier_index_learns_what_its_files_say(model: ColourModel, album: Path, tmp_path: Path):
-    out = tmp_path / "index"
-    (album / "metadata.jsonl").write_text('{"file_name": "tokyo.jpg", "camera": "mine"}')
-    build_index(model, album, out)
-    now, database = said(out), out / Index.open(out).manifest.items
-    with sqlite3.connect(database) as connection:  # as an earlier openvse wrote it
-        connection.executescript("; ".join((*REMOVE, "DELETE FROM settings WHERE name = 'words'")))
-        connection.executescript("DROP INDEX items_without_header; ALTER TABLE items DROP COLUMN header;")
-        connection.execute("UPDATE items SET metadata = NULL WHERE id != 'tokyo.jpg'")
-        connection.execute(
-            """UPDATE items SET metadata = '{"file_name": "tokyo.jpg", "camera": "mine"}' WHERE id = 'tokyo.jpg'"""
-        )
-    connection.close()
-    with SearchEngine(model, Index.open(out)) as engine:
-        assert len(engine.search("red")[0]) == 3
-        (warning,) = engine.catalogue.warnings([parse_condition("taken > 2020")])
-    assert "no item has the key taken" in warning and "openvse index" in warning
-    assert found(out, "date = 2026-03-03") == {"berlin.jpg", "drawn.png", "tokyo.jpg"}
-    report = build_index(model, album, out)
-    assert (report.reused, said(out)) == (3, now)
-    (album / "metadata.jsonl").unlink()
-    build_index(model, album, out)
-    assert said(out)["tokyo.jpg"]["camera"] == "SONY A7"
 
 
 def test_metadata_are_read_for_items_of_a_run_that_was_stopped(

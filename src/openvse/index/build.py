@@ -22,7 +22,7 @@ from openvse.index.embedding import (
     embeds_gaussians,
     rewritten_items,
 )
-from openvse.index.maintenance import damaged_items, read_headers, recoloured_items, rewrite, unused_rows
+from openvse.index.maintenance import damaged_items, recoloured_items, rewrite, unused_rows
 from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.index.scanning import (
     FOLLOW_LINKS,
@@ -369,8 +369,6 @@ class _Run:
                     f"{len(recoloured):,} images have a colour profile: they were embedded anew, in sRGB"
                 )
             writer.finish()
-            if writer.written is not None:
-                read_headers(writer.written, [listing.root for listing in listings if not listing.missing])
             return self._report(writer, changes, outcome, problems)
 
     def _settings(self, current: FoundIndex | None) -> dict[str, str]:

@@ -54,9 +54,6 @@ CREATE TABLE items (
 );
 CREATE INDEX items_content ON items (size, content);
 """
-_HEADERS = """
-CREATE INDEX items_without_header ON items (root) WHERE header IS NULL AND kind != 'sentence';
-"""
 
 ONLY_HEADER = ""
 """What stands for the header of an item whose metadata are nothing else, as the user says nothing of it."""
@@ -295,7 +292,7 @@ class Database:
         return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
     def has_words(self) -> bool:
-        """Return whether the words of the items can be searched; an earlier openvse kept none."""
+        """Return whether the words of the items can be searched, as this openvse splits them."""
         return self.setting("words") == VERSION
 
     def rarest_first(self, words: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
@@ -329,7 +326,7 @@ class Database:
     # What follows changes the index, inside a transaction.
 
     def keep_words(self, least: int = 1) -> None:
-        """Add the words of new items, if there are so many; of all items where an earlier openvse kept none."""
+        """Add the words of new items, if there are so many; of all items where they were split in another way."""
         if not self.has_words():
             for statement in (*REMOVE, *SCHEMA):
                 self._connection.execute(statement)
@@ -420,11 +417,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
             if is_new:
-                connection.executescript(f"BEGIN; {_SCHEMA} {_HEADERS} {'; '.join(SCHEMA)}; COMMIT;")
-            elif write and "header" not in {row[1] for row in connection.execute("PRAGMA table_info(items)")}:
-                connection.executescript(
-                    f"BEGIN; ALTER TABLE items ADD COLUMN header TEXT; {_HEADERS} COMMIT;"
-                )
+                connection.executescript(f"BEGIN; {_SCHEMA} {'; '.join(SCHEMA)}; COMMIT;")
             connection.execute("SELECT COUNT(*) FROM settings").fetchall()
         except sqlite3.OperationalError as error:
             connection.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,15 +11,14 @@ import numpy as np
 
 from openvse.errors import DiskError, IndexFormatError
 from openvse.files import refusal_of_disk
-from openvse.index.database import Database, Root
+from openvse.index.database import Database
 from openvse.index.index import SMALL_BYTES, SMALL_COUNT
 from openvse.index.manifest import MANIFEST, Item, read_manifest
-from openvse.index.scanning import SECONDS, described, header_of
+from openvse.index.scanning import SECONDS
 from openvse.index.segments import SegmentWriter, map_segment, row_checksum
-from openvse.index.writer import FoundIndex, IndexFolder, disk_errors
+from openvse.index.writer import FoundIndex, IndexFolder
 from openvse.media.images import has_other_colours
 from openvse.media.segments import file_of
-from openvse.pipeline import DECODERS, in_batches
 
 
 def compact_index(path: str | Path) -> int:
@@ -107,7 +105,6 @@ def _changed(path: Path) -> Iterator[FoundIndex]:
 
 
 _ROWS = 4096
-_FILES = 1000  # whose headers are noted at once
 
 
 def unused_rows(database: Database) -> int:
@@ -142,23 +139,6 @@ def rewrite(index: FoundIndex) -> int:
         for writer in written:
             writer.close()
     return unused
-
-
-def read_headers(index: FoundIndex, roots: Sequence[Root]) -> None:
-    """Note the headers of files for items that lack them; raise IndexFormatError if the disk refuses."""
-    sql = "SELECT key, id, metadata FROM items WHERE root = ? AND header IS NULL AND kind != 'sentence'"
-    for root in roots:
-        for some in in_batches(index.database.read(sql, (root.number,)), _FILES):
-            paths = [Path(root.path, root.name_of(file_of(str(item_id)))) for _, item_id, _ in some]
-            there = [path for path in dict.fromkeys(paths) if path.is_file()]
-            with ThreadPoolExecutor(DECODERS) as pool:
-                headers = dict(zip(there, pool.map(header_of, there), strict=True))
-            with disk_errors(index.folder), index.database.transaction():
-                index.database.describe(
-                    (*described(headers[path], None if metadata is None else str(metadata)), int(str(key)))
-                    for path, (key, _, metadata) in zip(paths, some, strict=True)
-                    if path in headers
-                )
 
 
 def _copy(index: FoundIndex, written: list[SegmentWriter]) -> None:
