@@ -39,9 +39,6 @@ _TAKEN = "taken_at(json_extract(items.metadata, '$.taken'))"
 _PLACE = "json_extract(items.metadata, '$.latitude'), json_extract(items.metadata, '$.longitude')"
 _USERS = "meta."
 _KEYS_TOLD = 10
-_OF_FILES = (
-    "; an index of an earlier openvse gets the dates and places of its files when 'openvse index' runs again"
-)
 _TYPES = {  # of the database's JSON, by what messages call them
     "numbers": ("integer", "real"),
     "texts": ("text",),
@@ -218,7 +215,7 @@ class Condition:
             )
         return (
             f"no item has the key {escaped(_shortened(self.key))}, so {fits} this condition: "
-            f"{_nearest_keys(self.key, keys())}{_OF_FILES if self.field in _FIELDS else ''}"
+            f"{_nearest_keys(self.key, keys())}"
         )
 
 

@@ -174,8 +174,7 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> FoundModel
     remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"
     if not place:
         raise IndexFormatError(
-            f"index {index} does not say where its model is, because an earlier openvse or your own program "
-            f"made it: {remedy}"
+            f"index {index} does not say where its model is, because your own program made it: {remedy}"
         )
     if "hub" in place:
         return FoundModel(place["hub"])
