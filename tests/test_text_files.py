@@ -101,7 +101,7 @@ def test_half_characters_become_one_that_can_be_written(tmp_path: Path) -> None:
     assert parse_condition("place = caf\udce9").value == "caf\ufffd"
     (tmp_path / "t.jsonl").write_text('{"id": "\\ud83d", "text": "a dog \\ud83d"}\n')
     (record,) = list_records(tmp_path / "t.jsonl").records
-    assert (record.id, record.source) == ("\ufffd", "a dog \ufffd")
+    assert (record.item.id, record.text) == ("\ufffd", "a dog \ufffd")
     (tmp_path / METADATA).write_text('{"file_name": "a", "place": ["R\\ud83dom"]}\n')
     said = new_metadata(None, RootListing(Root(0, str(tmp_path), ""), []), has_new=True)
     assert said is not None and said.lines == {"a": '{"file_name": "a", "place": ["R\\ufffdom"]}'}

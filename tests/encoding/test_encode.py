@@ -6,18 +6,23 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from pyarrow import parquet
 
-from openvse.encoding import encode, list_records
-from openvse.errors import DataError, DiskError, ModelError, OpenVSEError
+from openvse.encoding import encode
+from openvse.encoding.listing import list_records
+from openvse.errors import DataError, ModelError, OpenVSEError
+from openvse.index import Index, embedding
 from openvse.model import TwoTower
-from openvse.pipeline import Workers
+from openvse.pipeline import Workers, WorkProgress
 from tests.full_disk import full_disk
 from tests.pickled_work import pickled_work
 
@@ -31,15 +36,20 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def interrupted(model: TwoTower, photos: Path, out: Path, after: int) -> None:
-    """Stop an encoding when some records are done, as Ctrl-C does."""
+def stopping(after: int) -> Callable[[WorkProgress], None]:
+    """Return what stops an encoding when some records are done."""
 
-    def stop(state) -> None:
+    def stop(state: WorkProgress) -> None:
         if state.done >= after:
             raise KeyboardInterrupt
 
+    return stop
+
+
+def interrupted(model: TwoTower, photos: Path, out: Path, after: int) -> None:
+    """Stop an encoding when some records are done, as Ctrl-C does."""
     with pytest.raises(KeyboardInterrupt):
-        encode(model, photos, out, shard_size=3, batch_size=2, progress=stop)
+        encode(model, photos, out, shard_size=3, batch_size=2, progress=stopping(after))
 
 
 @pytest.mark.medium
@@ -69,7 +79,7 @@ def test_interruptions_leave_no_trace(model: TwoTower, photos: Path, tmp_path: P
     for after in (4, 1, 8):
         interrupted(model, photos, other / name, after)
     report = encode(model, photos, other / name, shard_size=3, batch_size=2)
-    assert report.earlier == 6  # two shards; the third was under way
+    assert report.earlier == 8  # four batches of two
     places = [each / name if name == "folder" else each for each in (whole, other)]
     assert content(places[0]) == content(places[1])
     assert not [path for path in places[1].iterdir() if "unfinished" in path.name]
@@ -79,22 +89,26 @@ def test_interruptions_leave_no_trace(model: TwoTower, photos: Path, tmp_path: P
 
 
 @pytest.mark.medium
-def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path) -> None:
-    encode(model, photos, tmp_path / "whole.npy", shard_size=1)
-    notes = tmp_path / ".x.npy.unfinished"
+def test_a_killed_encoding_goes_on(
+    model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode(model, photos, tmp_path / "whole.npy", batch_size=1)
+    work, kept = tmp_path / ".x.npy.unfinished", 0
+    monkeypatch.setattr("openvse.pipeline.KEEP_SECONDS", 0)
     fork = get_context("fork")
     torch.set_num_threads(1)
     for wanted in (2, 5, 9):
         process = fork.Process(
-            target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"shard_size": 1}
+            target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"batch_size": 1}
         )
         process.start()
         deadline = time.monotonic() + 60
-        while len([*notes.glob("0*.json")]) < wanted and time.monotonic() < deadline and process.is_alive():
-            time.sleep(0.001)
+        while kept < wanted and time.monotonic() < deadline and process.is_alive():
+            with suppress(OpenVSEError):
+                kept = len(Index.open(work))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    assert encode(model, photos, tmp_path / "x.npy", shard_size=1).earlier >= 9
+    assert encode(model, photos, tmp_path / "x.npy", batch_size=1).earlier >= 9
     for name in (".npy", "_ids.txt"):
         assert (tmp_path / f"x{name}").read_bytes() == (tmp_path / f"whole{name}").read_bytes()
 
@@ -102,8 +116,29 @@ def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path
 @pytest.mark.medium
 def test_an_image_that_changed_is_encoded_again(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     interrupted(model, photos, tmp_path / "x.npy", 9)
-    os.utime(photos / "01 é.png", ns=(1, 1))
-    assert encode(model, photos, tmp_path / "x.npy", shard_size=3, batch_size=2).earlier == 3
+    Image.new("RGB", (40, 32), "white").save(photos / "01 é.png")
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=3, batch_size=2).earlier == 9
+    encode(model, photos, tmp_path / "whole.npy")
+    whole, again = np.load(tmp_path / "whole.npy"), np.load(tmp_path / "x.npy")
+    assert whole.shape == again.shape
+    np.testing.assert_allclose(again, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.medium
+def test_a_list_keeps_its_order_and_its_ids(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    names = ["02 é.png", "05 broken.jpg", "01 é.png", "02 é.png"]
+    rows = [f"{item}\tphotos/{name}\n" for item, name in zip("xbca", names, strict=True)]
+    (tmp_path / "list.tsv").write_text("id\tpath\n" + "".join(rows))
+    for stop in (1, 2, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            encode(model, tmp_path / "list.tsv", tmp_path / "x.npy", batch_size=1, progress=stopping(stop))
+    report = encode(model, tmp_path / "list.tsv", tmp_path / "x.npy", batch_size=1)
+    assert (report.earlier, report.failed) == (4, [("b", "it is not an image we read")])
+    assert (tmp_path / "x_ids.txt").read_text().split() == ["x", "c", "a"]
+    expected = [
+        model.encode_image([photos / name]).vectors[0, 0].numpy() for name in ("02 é.png", "01 é.png")
+    ]
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), [expected[0], expected[1], expected[0]])
 
 
 @pytest.mark.medium
@@ -122,12 +157,10 @@ def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> 
 def test_several_embeddings_are_rows_of_parquet_and_an_axis_of_numpy(
     model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from openvse.encoding import run
-
     monkeypatch.setattr(
-        run, "_vectors", lambda embedded: np.concatenate([embedded.vectors.numpy()] * 2, axis=1)
+        embedding, "_vectors", lambda embedded: np.concatenate([embedded.vectors.numpy()] * 2, axis=1)
     )
-    encode(model, photos, tmp_path / "two", form="parquet", shard_size=6)
+    encode(model, photos, tmp_path / "two", shard_size=6)
     first = parquet.read_table(tmp_path / "two" / "embeddings-00000.parquet")
     assert first.column("part").to_pylist() == [0, 1] * (first.num_rows // 2)
     encode(model, photos, tmp_path / "x.npy")
@@ -138,11 +171,11 @@ def test_lists_name_images_and_say_what_is_missing(photos: Path, model: TwoTower
     lines = ["photos/01 é.png", "photos/gone.png", "photos/clip.mp4"]
     (tmp_path / "list.txt").write_text("\n".join(lines))
     listing = list_records(tmp_path / "list.txt")
-    assert (listing.kind, [record.id for record in listing.records]) == ("images", lines[:1])
+    assert (listing.kind, [record.item.id for record in listing.records]) == ("images", lines[:1])
     assert listing.failed[0][0] == "photos/gone.png" and "No such file" in listing.failed[0][1]
     assert listing.left_out.counts() == "1 video"
     (tmp_path / "list.jsonl").write_text('{"image": "photos/01 é.png", "id": 7}\n')
-    assert [record.id for record in list_records(tmp_path / "list.jsonl").records] == ["7"]
+    assert [record.item.id for record in list_records(tmp_path / "list.jsonl").records] == ["7"]
 
 
 def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
@@ -151,8 +184,8 @@ def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
     rows = ["filename", "B\u00e4ume.png", "b.png", "C.PNG"]
     (tmp_path / "list.csv").write_text("\n".join(rows))
     listing = list_records(tmp_path / "list.csv")
-    assert [Path(record.source).name for record in listing.records] == ["Ba\u0308ume.png", "B.PNG"]
-    assert [record.id for record in listing.records] == ["B\u00e4ume.png", "b.png"]
+    assert [record.path.name for record in listing.records] == ["Ba\u0308ume.png", "B.PNG"]
+    assert [record.item.id for record in listing.records] == ["B\u00e4ume.png", "b.png"]
     ((item, reason),) = listing.failed
     assert item == "C.PNG" and "only in another case" in reason
 
@@ -160,7 +193,7 @@ def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "path,caption\nx.png,y\n", "--kind images.*--kind texts"),
+        ("a.csv", "path,caption\nx.png,y\n", "#image=path.*#caption=caption"),
         ("a.csv", "name,other\nx,y\n", "it has name, other"),
         ("a.txt", "\n\n", "there is no sentence"),
         ("a.jsonl", "[1]\n", "1.*JSON"),
@@ -194,7 +227,7 @@ def test_nothing_is_overwritten_unasked(model: TwoTower, photos: Path, tmp_path:
 
 @pytest.mark.medium
 def test_a_full_disk_is_one_line(model: TwoTower, photos: Path, tmp_path: Path) -> None:
-    with full_disk(300), pytest.raises(DiskError):
+    with full_disk(300), pytest.raises(OpenVSEError):
         encode(model, photos, tmp_path / "x.npy", shard_size=3)
     assert not (tmp_path / "x.npy").exists()
     assert encode(model, photos, tmp_path / "x.npy", shard_size=3).count == 11
@@ -203,8 +236,6 @@ def test_a_full_disk_is_one_line(model: TwoTower, photos: Path, tmp_path: Path) 
 def test_what_cannot_be(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="workers"):
         encode(model, photos, tmp_path / "x.npy", workers=Workers(2))
-    with pytest.raises(DataError, match="file"):
-        encode(model, photos, tmp_path / "x.npy", form="parquet")
     for name in list(photos.rglob("*.png")):
         name.unlink()
     with pytest.raises(DataError, match="1 images"):
@@ -262,7 +293,7 @@ def test_new_ids_are_never_beside_old_embeddings(
     folder, other = (out, tmp_path / name) if name == "folder" else (out.parent, tmp_path)
     pairs = [("x.npy", "x_ids.txt")]
     if name == "folder":
-        pairs = [(f"embeddings-{number:05d}.npy", f"ids-{number:05d}.txt") for number in range(2)]
+        pairs = [(f"embeddings-{number:05d}.parquet",) * 2 for number in range(2)]
 
     def written(place: Path) -> None:
         encode(model, photos, place, shard_size=6, batch_size=2, overwrite=True)
@@ -300,6 +331,6 @@ def test_what_a_stopped_run_left_is_removed_by_the_same_command(
 ) -> None:
     encode(model, photos, tmp_path / "x.npy")
     (tmp_path / ".x.npy.unfinished").mkdir()
-    (tmp_path / ".x.npy.unfinished" / "embeddings-00000.npy").write_bytes(b"x")
+    (tmp_path / ".x.npy.unfinished" / "vectors-0.npy").write_bytes(b"x")
     assert encode(model, photos, tmp_path / "x.npy").earlier == 12
     assert not (tmp_path / ".x.npy.unfinished").exists()

@@ -104,7 +104,7 @@ def _open(
 ) -> tuple[str, Corpus | QuestionSet]:
     """Return the name of a data set, as the user gave it or as it is detected, and its content."""
     name, place = parse_source(source)
-    root, columns = _columns_of(place)
+    root, columns = columns_of(place)
     if not root.exists() and name not in _NEEDS_NO_FOLDER:
         raise DataError(f"{root}: there is no such file or folder; check the path")
     if columns.named:
@@ -120,7 +120,7 @@ def _open(
     return name, opened
 
 
-def _columns_of(place: Path) -> tuple[Path, Columns]:
+def columns_of(place: Path) -> tuple[Path, Columns]:
     """Split ``ROOT#image=COLUMN,caption=COLUMN,id=COLUMN``; the configuration of a data set of the hub may come first.
 
     A path that exists may hold ``#``.

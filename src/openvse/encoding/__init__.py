@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.encoding.listing import EncodingRecord, RecordList, list_records
 from openvse.encoding.run import EncodingReport, encode
 
-__all__ = ["EncodingRecord", "EncodingReport", "RecordList", "encode", "list_records"]
+__all__ = ["EncodingReport", "encode"]

@@ -5,36 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, first_field
+from openvse.datasets.opening import columns_of
+from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, first_field
 from openvse.datasets.table import TABLE_SUFFIXES, read_entries
 from openvse.errors import DataError, TextError
 from openvse.files import read_lines, whole_characters
+from openvse.index.manifest import Item
+from openvse.index.scanning import Candidate
 from openvse.media.listing import LeftOut, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 
 Kind = Literal["images", "texts"]
-
-_FIELDS = {"images": IMAGE_FIELDS, "texts": (*CAPTION_FIELDS, "sentence")}
-_LISTS = " ".join((".txt", *TABLE_SUFFIXES))
-
-
-@dataclass(frozen=True)
-class EncodingRecord:
-    """An image or sentence to be encoded.
-
-    Attributes:
-        id: its name in the output, unique.
-        source: the file of the image, or the sentence.
-        state: time and size of the file; "" for a sentence.
-    """
-
-    id: str
-    source: Path | str
-    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +35,7 @@ class RecordList:
     """
 
     kind: Kind
-    records: list[EncodingRecord]
+    records: list[Candidate] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
 
@@ -61,8 +47,15 @@ class RecordList:
             reason = f"{escaped(written or path)}: {error.strerror or 'it cannot be read'}"
             self.failed.append((item, reason))
         else:
-            state = f"{status.st_mtime_ns} {status.st_size}"
-            self.records.append(EncodingRecord(item, path.absolute(), state))
+            kind = "clip" if is_video_name(path.name) else "image"
+            about = Item(item, status.st_mtime_ns, status.st_size)
+            self.records.append(Candidate(about, path.absolute(), 0, kind))
+
+    def add_sentence(self, item: str, text: str, file: Path) -> None:
+        """Add a sentence of a file; the index knows by its hash, in place of a time, when it has changed."""
+        content = text.encode()
+        about = Item(item, int.from_bytes(sha256(content).digest()[:7]), len(content))
+        self.records.append(Candidate(about, file, 0, "sentence", text=text))
 
 
 def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = False) -> RecordList:
@@ -70,21 +63,25 @@ def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = F
 
     Args:
         data: a folder of images, at any depth; or a file that lists images or sentences: ``.txt`` with one a line, or a
-            table as ``openvse data table`` describes, perhaps with a column ``id``. Paths are relative to the folder of
-            the file. Without ids, the path or the number of the line is the id.
+            table as ``openvse data table`` describes, perhaps with a column ``id``. ``FILE#image=COLUMN``,
+            ``FILE#caption=COLUMN`` and ``id=COLUMN`` name the columns. Paths are relative to the folder of the file.
+            Without ids, the path or the number of the line is the id.
         kind: what a file lists; None recognises it by the names of the columns, or by the first line of a ``.txt``.
         videos: whether clips are read, too.
 
     Raises:
         DataError: there is nothing to encode, the file cannot be understood, or two records have one id.
     """
-    path = Path(data)
+    path, columns = columns_of(Path(data))
+    if columns.named and path.suffix.lower() not in TABLE_SUFFIXES:
+        raise DataError(f"{escaped(data)}: only a table ({' '.join(TABLE_SUFFIXES)}) has columns to name")
     if path.is_dir():
         if kind == "texts":
-            raise DataError(f"{escaped(path)} is a folder: sentences come from a file ({_LISTS})")
+            lists = " ".join((".txt", *TABLE_SUFFIXES))
+            raise DataError(f"{escaped(path)} is a folder: sentences come from a file ({lists})")
         listing = _of_folder(path, videos)
     elif path.is_file():
-        listing = _of_file(path, kind, videos)
+        listing = _of_file(path, columns, kind, videos)
     else:
         raise DataError(
             f"{escaped(path)}: there is no such file or folder; give a folder of images or a list"
@@ -100,21 +97,21 @@ def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = F
 
 def _of_folder(folder: Path, videos: bool) -> RecordList:
     media = list_media(folder, videos=videos)
-    listing = RecordList("images", [], left_out=media.left_out)
+    listing = RecordList("images", left_out=media.left_out)
     listing.failed.extend((str(path), "the folder cannot be listed") for path in media.unreadable)
     for path in media.paths:
         listing.add_image(path.relative_to(folder).as_posix(), path)
-    listing.records.sort(key=lambda record: os.fsencode(record.id))
+    listing.records.sort(key=lambda record: os.fsencode(record.item.id))
     return listing
 
 
-def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
-    kind, rows = _lines(file, kind) if file.suffix.lower() == ".txt" else _rows(file, kind)
-    listing = RecordList(kind, [])
+def _of_file(file: Path, columns: Columns, kind: Kind | None, videos: bool) -> RecordList:
+    kind, rows = _lines(file, kind) if file.suffix.lower() == ".txt" else _rows(file, columns, kind)
+    listing = RecordList(kind)
     if kind == "texts":
         for number, item, value in rows:
             if sentence := whole_characters(" ".join(value.split())):
-                listing.records.append(EncodingRecord(item or str(number), sentence))
+                listing.add_sentence(item or str(number), sentence, file)
             else:
                 listing.failed.append((item or str(number), f"line {number} has no sentence"))
         return listing
@@ -144,23 +141,33 @@ def _lines(file: Path, kind: Kind | None) -> tuple[Kind, _Rows]:
     return kind or ("images" if is_image(first) or is_video_name(first) else "texts"), rows
 
 
-def _rows(file: Path, kind: Kind | None) -> tuple[Kind, _Rows]:
+def _rows(file: Path, columns: Columns, kind: Kind | None) -> tuple[Kind, _Rows]:
     """Return what a table lists, which the names of its columns show, and its rows."""
     names, entries = read_entries(file)
-    known = {each: first_field(names, fields) for each, fields in _FIELDS.items()}
+    if columns.named and file.suffix.lower() in (".csv", ".tsv"):
+        columns = columns.in_text()
+    fields: dict[Kind, tuple[str, ...]] = {
+        "images": (columns.image,) if columns.image else IMAGE_FIELDS,
+        "texts": columns.captions or (*CAPTION_FIELDS, "sentence"),
+    }
+    if kind is None and bool(columns.image) is not bool(columns.captions):
+        kind = "images" if columns.image else "texts"
+    known = {each: first_field(names, allowed) for each, allowed in fields.items()}
     if kind is None and all(known.values()):
         raise DataError(
-            f"{escaped(file)} has columns of images and of sentences ({known['images']}, {known['texts']}): "
-            f"choose with --kind images or --kind texts"
+            f"{escaped(file)} has columns of images and of sentences ({known['images']}, {known['texts']}): choose one "
+            f"with {escaped(file.name)}#image={known['images']} or {escaped(file.name)}#caption={known['texts']}"
         )
     chosen: Kind = kind or ("images" if known["images"] else "texts")
     column = known[chosen]
-    if column is None:
-        allowed, has = ", ".join(_FIELDS[chosen]), ", ".join(map(escaped, names)) or "none"
+    if column is None or (columns.id and columns.id not in names):
+        allowed = ", ".join(fields[chosen]) if column is None else columns.id
+        has = ", ".join(map(escaped, names)) or "none"
         raise DataError(f"{escaped(file)} has no column of {chosen} (it has {has}): call it one of {allowed}")
-    wanted = [column, *(["id"] if "id" in names else [])]
+    id_column = columns.id or "id"
+    wanted = [column, *([id_column] if id_column in names else [])]
     return chosen, [
-        (number, whole_characters(_cell(entry.get("id"))), _cell(entry.get(column)))
+        (number, whole_characters(_cell(entry.get(id_column))), _cell(entry.get(column)))
         for number, entry in entries(wanted)
     ]
 
@@ -169,9 +176,11 @@ def _cell(value: Any) -> str:
     return str(value) if isinstance(value, str | int | float) else ""
 
 
-def _check_unique(data: Path, records: Iterable[EncodingRecord]) -> None:
+def _check_unique(data: Path, records: Iterable[Candidate]) -> None:
     seen: set[str] = set()
     for record in records:
-        if record.id in seen:
-            raise DataError(f"{escaped(data)} gives the id {escaped(record.id)} twice: give each its own id")
-        seen.add(record.id)
+        if record.item.id in seen:
+            raise DataError(
+                f"{escaped(data)} gives the id {escaped(record.item.id)} twice: give each its own id"
+            )
+        seen.add(record.item.id)

@@ -312,7 +312,7 @@ class Embedder:
         elif first.candidate.kind == "sentence":
             if not isinstance(self._model, SentenceEmbedder):
                 raise ModelError("this model embeds no sentences: give a folder of images")
-            sentences = [looked.candidate.item.id for looked in batch.items]
+            sentences = [looked.candidate.text for looked in batch.items]
             done.entries = [_entry(looked.candidate, (None, None)) for looked in batch.items]
             done.vectors = _vectors(self._model.encode_text(sentences, self._batch_size))
         elif first.candidate.seconds:
@@ -442,6 +442,7 @@ def _vectors(embedded: VectorSet) -> Vectors:
     """Return embeddings as an index holds them."""
     if not embedded.mask.all():
         raise ModelError(
-            "the images have different numbers of embeddings: an index needs the same number for every image"
+            "the items have different numbers of embeddings, as this model compares pairs: take a model that gives "
+            "each image and sentence a fixed number"
         )
     return np.asarray(embedded.vectors, dtype=np.float32)

@@ -50,6 +50,7 @@ class Candidate:
         kind: "image", "clip" or "sentence".
         before: the ids of the items that the index holds of this file.
         seconds: the length of the segments into which it is cut; 0 for a whole file.
+        text: the sentence; "" for a file.
     """
 
     item: Item
@@ -58,6 +59,7 @@ class Candidate:
     kind: str
     before: tuple[str, ...] = ()
     seconds: float = 0.0
+    text: str = ""
 
 
 @dataclass
@@ -225,7 +227,8 @@ def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, sec
     path = Path(root.path) if listing.holds == "sentences" else Path(root.path, name)
     item = Item(root.id_of(name), entry[1], entry[2])
     kind, length = _kind(name, listing.holds), _length(entry, listing, seconds)
-    return Candidate(item, path, root.number, kind, () if before is None else items_of(before), length)
+    text = name if kind == "sentence" else ""
+    return Candidate(item, path, root.number, kind, () if before is None else items_of(before), length, text)
 
 
 def _length(entry: Listed, listing: RootListing, seconds: float) -> float:

@@ -412,6 +412,6 @@ def disk_errors(folder: Path) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise IndexFormatError(
-            f"index {folder} cannot be written ({reason}): make room or choose another place, and run "
-            f"'openvse index' again; the old index is unchanged"
+            f"index {folder} cannot be written ({reason}): make room or choose another place, and run the same command "
+            f"again; what was there is unchanged"
         ) from error

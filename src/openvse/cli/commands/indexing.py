@@ -174,7 +174,7 @@ def bank_sentences(value: str) -> tuple[list[str] | None, float | None]:
         return ([] if name else None), beta
     if Path(name).is_file():
         listing = training_module("openvse.encoding.listing")
-        return [str(each.source) for each in listing.list_records(name, kind="texts").records], beta
+        return [each.text for each in listing.list_records(name, kind="texts").records], beta
     open_corpus = training_module("openvse.datasets").open_corpus
     captions = open_corpus(name, require_images=False, questions=False).split("train").captions
     return [" ".join(text.split()) for text in captions], beta

@@ -20,31 +20,20 @@ Records = Annotated[
     typer.Argument(
         metavar="DATA",
         help="A folder of images, at any depth; or a file that lists images or sentences: .txt with one a line, .csv, "
-        ".tsv, .jsonl or .parquet with a column such as path or text, and perhaps id.",
+        ".tsv, .jsonl or .parquet with a column such as path or text, and perhaps id. Name other columns as in "
+        "list.csv#image=COLUMN or list.csv#caption=COLUMN.",
     ),
 ]
 Output = Annotated[
     Path,
-    typer.Option(
-        "--out", help="A file NAME.npy or NAME.parquet; or a folder, which gets files for each shard."
-    ),
-]
-Listed = Annotated[
-    Literal["images", "texts"] | None,
-    typer.Option("--kind", help="What a file lists. Default: by its columns or its first line."),
-]
-FolderFormat = Annotated[
-    Literal["npy", "parquet"] | None,
-    typer.Option("--format", help="Format of the files in a folder. Default: npy."),
+    typer.Option("--out", help="A file NAME.npy or NAME.parquet; or a folder, which gets Parquet files."),
 ]
 NumberType = Annotated[
     Literal["float32", "float16"], typer.Option("--dtype", help="Number type of the embeddings.")
 ]
 ShardSize = Annotated[
     int,
-    typer.Option(
-        min=1, help="How many records a shard has. An interruption costs at most the work on one shard."
-    ),
+    typer.Option(min=1, help="How many records a file of a folder has, or a row group of one Parquet file."),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an output of other records or of another model.")
@@ -57,8 +46,6 @@ def encode(
     model: ModelName,
     data: Records,
     out: Output,
-    kind: Listed = None,
-    form: FolderFormat = None,
     dtype: NumberType = "float32",
     batch_size: Annotated[
         int, typer.Option(min=1, help="How many images or sentences are embedded at a time.")
@@ -82,8 +69,6 @@ def encode(
             model,
             data,
             out,
-            kind=kind,
-            form=form,
             dtype=dtype,
             batch_size=batch_size,
             shard_size=shard_size,
