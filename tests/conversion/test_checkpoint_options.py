@@ -11,7 +11,7 @@ import torch
 
 import tiny_checkpoints as tiny
 from openvse.conversion import Conversion, convert
-from openvse.conversion.checkpoint import flag, label, number, whole_number
+from openvse.conversion.checkpoint import option
 from openvse.errors import CheckpointError
 from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import parse_recipe
@@ -157,16 +157,11 @@ def test_options_that_are_not_used_may_be_anything(tmp_path: Path) -> None:
     converted(tiny.vse_infinity(learning_rate=NAN, tau="none", input_scale_factor=None), tmp_path)
 
 
-def test_readers_return_what_is_there_or_the_default() -> None:
-    options = {"size": 3, "rate": 2, "on": True, "data": "coco_precomp"}
-    assert number(options, "rate", 0.5, lowest=0.0, highest=2.0) == 2.0
-    assert isinstance(number(options, "rate", 0.5, lowest=0.0, highest=2.0), float)
-    assert number(options, "gone", 0.5, lowest=0.0, highest=2.0) == 0.5
-    assert whole_number(options, "size", 1, lowest=3, highest=3) == 3
-    assert whole_number(options, "gone", 1, lowest=1, highest=3) == 1
-    assert (flag(options, "on"), flag(options, "gone"), flag(options, "gone", default=True)) == (
-        True,
-        False,
-        True,
-    )
-    assert (label(options, "data", "f30k"), label(options, "gone", "f30k")) == ("coco_precomp", "f30k")
+def test_an_option_has_the_type_of_its_default() -> None:
+    options = {"crop_size": 300, "margin": 2, "on": True, "data": "coco_precomp"}
+    assert option(options, "margin", 0.5) == 2.0
+    assert isinstance(option(options, "margin", 0.5), float)
+    assert (option(options, "tau", 0.5), option({}, "crop_size", 224)) == (0.5, 224)
+    assert option(options, "crop_size", 224) == 300
+    assert (option(options, "on", False), option(options, "gone", True)) == (True, True)
+    assert (option(options, "data", "f30k"), option(options, "gone", "f30k")) == ("coco_precomp", "f30k")

@@ -13,18 +13,31 @@ import re
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from openvse.conversion.weights import Weights, dense_weights
+from openvse.conversion.weights import Weights, again, dense_weights
 from openvse.errors import CheckpointError, message_of
 
 _NAME = re.compile(r"[\w./-]{1,100}")
 PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
+PLAUSIBLE: Mapping[str, tuple[float, float]] = {
+    "crop_size": (32, 4096),
+    "div_weight": (0, 1000),
+    "input_scale_factor": (1 / 8, 16),  # of 256 pixels: one grid cell at least
+    "lr": (1e-8, 1),
+    "margin": (0, 2),
+    "max_video_length": (1, 1000),
+    "mmd_weight": (0, 1000),
+    "scale": (0, 100),
+    "tau": (0.001, 10),
+    "weight_decay": (0, 1),
+}
+"""The smallest and the largest value of the options that are numbers."""
 
 
 def read_checkpoint(path: Path) -> Any:
@@ -37,17 +50,11 @@ def read_checkpoint(path: Path) -> Any:
     file, so that each takes memory only when it is used. The older format has no checksums: damage is
     only noticed if it breaks the structure of the file or gives numbers that are not finite.
 
-    Returns:
-        Nested dicts and lists of tensors (on the CPU) and plain values.
-
-    Raises:
-        CheckpointError: the file cannot be read, is truncated or damaged, or asks for anything else.
     """
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file: give the .pth or .pth.tar of a released checkpoint")
     try:
-        zipped = _is_archive(path)
-        if zipped:
+        if zipped := zipfile.is_zipfile(path):
             _verify_archive(path)
         with torch.serialization.safe_globals(_harmless()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error explains it better
@@ -67,13 +74,14 @@ def read_vocabulary(path: Path) -> list[str]:
 
     The repositories store it as JSON (``word2idx``, ``idx2word``, ``idx``) or as a pickle, of which only the
     attributes of this one class are read.
-
-    Raises:
-        CheckpointError: the file is not such a vocabulary, or its ids have gaps.
     """
     try:
         with path.open("rb") as file:
-            tree = json.load(file) if path.suffix == ".json" else _VocabularyUnpickler(file).load()
+            tree = (
+                json.load(file)
+                if path.suffix == ".json"
+                else _VocabularyUnpickler(file, encoding="utf-8").load()
+            )
     except OSError as error:
         raise CheckpointError(
             f"vocabulary {path} cannot be read ({error.strerror}): check the path"
@@ -86,18 +94,9 @@ def read_vocabulary(path: Path) -> list[str]:
         raise _no_vocabulary(path, type(error).__name__) from error
     fields = vars(tree) if isinstance(tree, _Vocabulary) else tree
     ids = fields.get("word2idx") if isinstance(fields, dict) else None
-    if (
-        not isinstance(ids, dict)
-        or not ids
-        or {str(i) for i in ids.values()} != {str(i) for i in range(len(ids))}
-    ):
+    if not isinstance(ids, dict) or not ids or {*map(str, ids.values())} != {*map(str, range(len(ids)))}:
         raise _no_vocabulary(path, "no word2idx with an id for each word, from 0 on")
     return [str(word) for word, _ in sorted(ids.items(), key=lambda item: int(item[1]))]
-
-
-def _is_archive(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 def _verify_archive(path: Path) -> None:
@@ -125,9 +124,6 @@ class _ForeignCodeError(Exception):
 
 
 class _VocabularyUnpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file, encoding="utf-8")
-
     def find_class(self, module: str, name: str) -> Any:
         if name == "Vocabulary":  # in the module vocab, lib.vocab or __main__
             return _Vocabulary
@@ -194,7 +190,7 @@ class ReleasedCheckpoint:
     options: Mapping[str, Any]
     image: Weights
     text: Weights
-    progress: Mapping[str, int | float] = field(default_factory=dict)
+    progress: Mapping[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -223,7 +219,7 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
         image, text = map(dense_weights, model)
     else:
         everything = dense_weights(model if isinstance(model, dict) else {})
-        image, text = (_below(everything, side) for side in ("img_enc.", "txt_enc."))
+        image, text = (again(everything, side, "") for side in ("img_enc.", "txt_enc."))
     if not image or not text:
         raise CheckpointError(
             "it does not hold an image and a text encoder as VSE-infinity, PVSE and VSE+2AD save them: give a "
@@ -234,64 +230,33 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
     return ReleasedCheckpoint(options if isinstance(options, dict) else {}, image, text, progress)
 
 
-def _below(weights: Weights, begin: str) -> Weights:
-    return {n.removeprefix(begin): weight for n, weight in weights.items() if n.startswith(begin)}
+OptionT = TypeVar("OptionT", bool, str, int, float)
 
 
-def number(options: Mapping[str, Any], name: str, default: float, *, lowest: float, highest: float) -> float:
-    """Return a number of the command line.
-
-    Args:
-        options: the command line.
-        name: the name of the option, without its dashes.
-        default: the value of the released code if the file does not state one.
-        lowest: the smallest plausible value.
-        highest: the largest plausible value.
-
-    Raises:
-        CheckpointError: the value is not a number, not finite, or outside of the range.
-    """
+def option(options: Mapping[str, Any], name: str, default: OptionT) -> OptionT:
+    """Return an option of the command line, of the type of its default; raise CheckpointError if not plausible."""
     value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-        raise _implausible(name, value, f"a number from {lowest:g} to {highest:g}")
-    return float(value)
-
-
-def whole_number(options: Mapping[str, Any], name: str, default: int, *, lowest: int, highest: int) -> int:
-    """Return a whole number of the command line; arguments and errors are those of ``number``."""
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise _implausible(name, value, f"a whole number from {lowest} to {highest}")
-    return value
-
-
-def flag(options: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """Return whether an option is on; raise CheckpointError if it is neither True nor False."""
-    value = options.get(name, default)
-    if not isinstance(value, bool):
-        raise _implausible(name, value, "True or False")
-    return value
-
-
-def label(options: Mapping[str, Any], name: str, default: str) -> str:
-    """Return a name from the command line, such as that of a data set; raise CheckpointError if it is not a name."""
-    value = options.get(name, default)
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise _implausible(name, value, "a name")
-    return value
+    if isinstance(default, bool):
+        plausible, expected = isinstance(value, bool), "True or False"
+    elif isinstance(default, str):
+        plausible, expected = isinstance(value, str) and _NAME.fullmatch(value) is not None, "a name"
+    else:
+        (lowest, highest), whole = PLAUSIBLE[name], isinstance(default, int)
+        kind = int if whole else int | float
+        plausible = isinstance(value, kind) and not isinstance(value, bool) and lowest <= value <= highest
+        expected = f"a {'whole ' * whole}number from {lowest:g} to {highest:g}"
+    if not plausible:
+        plain = isinstance(value, bool | int | float | str | None)
+        shown = repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
+        raise CheckpointError(
+            f"its option --{name} is {shown}, but it must be {expected}: the file is damaged or was changed; download "
+            f"it again, or correct the option and save the file again"
+        )
+    return type(default)(value)
 
 
 def refuse_options(options: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
     """Raise CheckpointError if one of these options is on, with its reason."""
     for name, reason in reasons.items():
-        if flag(options, name):
+        if option(options, name, False):
             raise CheckpointError(f"it was trained with --{name}, but {reason}")
-
-
-def _implausible(name: str, value: Any, expected: str) -> CheckpointError:
-    plain = isinstance(value, bool | int | float | str | None)
-    shown = repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
-    return CheckpointError(
-        f"its option --{name} is {shown}, but it must be {expected}: the file is damaged or was changed; download "
-        f"it again, or correct the option and save the file again"
-    )

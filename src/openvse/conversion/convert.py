@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from openvse.backbones.pretrained import load_tokenizer
 from openvse.conversion.checkpoint import (
@@ -108,20 +107,13 @@ def convert(
 
 def converted_models() -> Path:
     """Return the folder for converted models that have a short name."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
+    if named := os.environ.get(CACHE_VARIABLE):
         return Path(named).expanduser() / "models"
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "models"
 
 
 def published_folder(name: str) -> Path | None:
-    """Return the model folder of a short name, which the first call converts; None for any other name.
-
-    The folder appears only when it is complete. An interrupted download continues where it stopped.
-
-    Raises:
-        ModelError: the model cannot be downloaded or converted, or another process is converting it.
-    """
+    """Return the model folder of a short name, which the first call converts; None for any other name."""
     if name not in PUBLISHED:
         return None
     folder = converted_models() / name / "model"
@@ -144,25 +136,27 @@ def _convert_released(
 ) -> Conversion:
     released = find_encoders(read_checkpoint(path))
     name = _which(released, repository)
-    plan = REPOSITORIES[name].plan(released)
-    return Conversion(name, _build(plan, vocabulary, overrides, _describe(path, released)), plan.notes)
+    each = REPOSITORIES[name]
+    plan = each.plan(released, name, each.aggregator, each.pooling)
+    progress = ", ".join(f"{key} {value}" for key, value in released.progress.items())
+    described = f"converted from {path.name}" + (f" ({progress})" if progress else "")
+    return Conversion(name, _build(plan, vocabulary, overrides, described), plan.notes)
 
 
-def _which(checkpoint: ReleasedCheckpoint, repository: str | None) -> str:
+def _which(released: ReleasedCheckpoint, repository: str | None) -> str:
     """Return the repository that a checkpoint comes from."""
-    if repository is not None and repository not in REPOSITORIES:
-        names = list(REPOSITORIES)
+    names = list(REPOSITORIES)
+    if repository is not None and repository not in names:
         raise CheckpointError(
             f"unknown kind {repository!r}{nearest(repository, names)} (allowed: {', '.join(names)})"
         )
-    fitting = [name for name, each in REPOSITORIES.items() if each.recognise(checkpoint)]
-    wanted = fitting if repository is None else [name for name in fitting if name == repository]
-    if not wanted:
-        of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
-        raise CheckpointError(
-            f"its weights are not those {of}: only checkpoints of their repositories are converted"
-        )
-    return wanted[0]
+    for name in names if repository is None else [repository]:
+        if REPOSITORIES[name].recognises(released):
+            return name
+    of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
+    raise CheckpointError(
+        f"its weights are not those {of}: only checkpoints of their repositories are converted"
+    )
 
 
 def _build(
@@ -188,20 +182,10 @@ def _build(
     return model.eval()
 
 
-def _describe(path: Path, checkpoint: ReleasedCheckpoint) -> str:
-    progress = ", ".join(f"{key} {value}" for key, value in checkpoint.progress.items())
-    return f"converted from {path.name}" + (f" ({progress})" if progress else "")
-
-
 def _write_words(
     plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
 ) -> Weights:
-    """Write the vocabulary of a plan, and return its weights with the word embeddings in this order.
-
-    Raises:
-        CheckpointError: the vocabulary does not exist, has another number of words than the model, or lacks the unknown
-            word, or those at both ends of a caption if the options of the encoder do not leave them out.
-    """
+    """Write the vocabulary of a plan, and return its weights with the word embeddings in this order."""
     if vocabulary is None:
         raise CheckpointError(
             f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
@@ -220,27 +204,24 @@ def _write_words(
     _expect_specials(vocabulary, ids, needed, plan.vocabulary)
     own = [word for word in ids if word not in SPECIALS]
     Vocabulary(own).save(folder / VOCABULARY_FILE)
-    return plan.weights | {WORDS: torch.stack([_row(embedded, ids, word) for word in (*SPECIALS, *own)])}
-
-
-def _row(embedded: Tensor, ids: dict[str, int], word: str) -> Tensor:
-    """Return the embedding of a word, or zeros: a vocabulary can lack the padding, and those of PVSE lack the mask."""
-    return embedded[ids[word]] if word in ids else torch.zeros_like(embedded[0])
+    none = torch.zeros_like(embedded[0])  # a vocabulary can lack the padding, and those of PVSE lack the mask
+    rows = [embedded[ids[word]] if word in ids else none for word in (*SPECIALS, *own)]
+    return plan.weights | {WORDS: torch.stack(rows)}
 
 
 def _write_pieces(
     plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
 ) -> Weights:
-    """Write the tokenizer of a plan's BERT and its configuration, and return its weights.
-
-    Raises:
-        CheckpointError: the tokenizer does not exist, has another number of word pieces than the model, or lacks one
-            that every caption needs.
-    """
+    """Write the tokenizer of a plan's BERT and its configuration, and return its weights."""
     config = bert_config(plan.weights)
     source = vocabulary or plan.vocabulary
     if Path(source).is_file():
-        pieces = _read_pieces(Path(source))
+        try:
+            pieces = read_lines(Path(source))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{source} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
+            ) from error
         # An uncased model drops accents and capitals; its name contains "uncased".
         described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
         (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
@@ -255,15 +236,6 @@ def _write_pieces(
     _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     return plan.weights
-
-
-def _read_pieces(path: Path) -> list[str]:
-    try:
-        return read_lines(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
-        ) from error
 
 
 def _expect_specials(source: str, known: Container[str], needed: Sequence[str], place: str) -> None:

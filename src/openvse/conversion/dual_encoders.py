@@ -30,14 +30,22 @@ from openvse.conversion.dual_files import (
     read_json,
 )
 from openvse.conversion.open_clip import load_clip_tokenizer, open_clip_files
-from openvse.conversion.weights import Names, Weights, fill, renamed, shape
+from openvse.conversion.weights import Names, Weights, again, fill, renamed, shape
 from openvse.errors import CheckpointError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
-from openvse.tokenization.cleaning import Cleaning
 
-IMAGE, TEXT = "image.encoder.", "text.encoder."
+# The names of all architectures; each has some of them.
+NAMES: Names = {
+    "vision_model.": "image.encoder.backbone.",
+    "vision_model.head.": "image.aggregator.",
+    "text_model.": "text.encoder.backbone.",
+    "visual_projection.": "image.encoder.projection.linear.",
+    "text_projection.": "text.encoder.projection.linear.",
+    "logit_": None,
+    "temperature": None,
+}
 NOT_WEIGHTS = "position_ids"  # older versions of transformers also save the positions
 _COMMIT_DIGITS = 12
 TOKENIZER_FILES = (
@@ -49,6 +57,7 @@ TOKENIZER_FILES = (
     "tokenizer.model",
 )
 GELUS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_PLAIN = {"name": "transformers_vision", "augmentation": "none", "projection": "none"}
 
 
 @dataclass(frozen=True)
@@ -57,65 +66,34 @@ class Architecture:
 
     Attributes:
         what: the name for messages and lists.
-        classes: the classes of ``transformers`` for the image tower and the text tower.
-        plan: a function of the configuration of the whole model, as ``transformers`` reads it, and of the weights by
-            the names of ``transformers``. It returns the spec of the model, as ``TwoTowerSpec`` reads it, without the
-            name of the checkpoint, and the weights by the names of that model.
+        prefix: the beginning of the classes of ``transformers`` for the image tower and the text tower.
+        towers: makes the specs of image tower, text tower and similarity of the configuration of the whole model, as
+            ``transformers`` reads it, and of the weights by the names of ``transformers``.
     """
 
     what: str
-    classes: tuple[str, str]
-    plan: Callable[[Any, Weights], tuple[dict[str, Any], Weights]]
+    prefix: str
+    towers: Callable[[Any, Weights], tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]
 
 
-def expect_architecture(config: Mapping[str, Any]) -> None:
-    """Raise CheckpointError unless a ``config.json`` describes a dual encoder that can be converted."""
-    kind = config.get("model_type")
-    if kind == "siglip2":
-        raise CheckpointError(
-            "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and is not "
-            "converted: take one of fixed resolution, such as google/siglip2-base-patch16-224"
-        )
-    if kind not in ARCHITECTURES:
-        named = ", ".join(each.what for each in ARCHITECTURES.values())
-        raise CheckpointError(
-            f"its config.json says model_type {kind!r}, but only these dual encoders are converted: {named}, and "
-            f"OpenCLIP's own files; to use a model that only reads images or texts, name it in a recipe "
-            f"(image.encoder.model, text.encoder.model)"
-        )
-
-
-def _clip(config: Any, weights: Weights, *, pooling: str = "last_token") -> tuple[dict[str, Any], Weights]:
+def _clip(
+    config: Any, weights: Weights, *, pooling: str = "last_token"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """CLIP and related models: class token -> LayerNorm -> linear; one token of the text -> linear."""
-    width = shape(weights, "text_projection.weight", axes=2)[0]
+    projection = {"name": "norm_linear", "eps": config.vision_config.layer_norm_eps}
     image = {
-        "encoder": {
-            "name": "transformers_vision",
-            "class_token": True,
-            "augmentation": "none",
-            "projection": {"name": "norm_linear", "eps": config.vision_config.layer_norm_eps},
-        },
+        "encoder": {**_PLAIN, "class_token": True, "projection": projection},
         "aggregator": "first_token",
     }
     text = _text(config, pooling, projection={"name": "linear", "bias": False})
-    scale = _number(weights, "logit_scale").exp().item()
-    spec = _spec(width, image, text, {"scale": scale, "link": "softmax"})
-    names: Names = {
-        "vision_model.": f"{IMAGE}backbone.",
-        "text_model.": f"{TEXT}backbone.",
-        "visual_projection.": f"{IMAGE}projection.linear.",
-        "text_projection.": f"{TEXT}projection.linear.",
-        "logit_": None,
-    }
-    ours = renamed(weights, names)
-    return spec, ours | _again(weights, "vision_model.post_layernorm.", f"{IMAGE}projection.norm.")
+    return image, text, {"scale": _number(weights, "logit_scale").exp().item(), "link": "softmax"}
 
 
 _bert_clip = partial(_clip, pooling="first_token")
 """AltCLIP and Chinese-CLIP: the image tower of CLIP, and the first token of a BERT."""
 
 
-def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
+def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """SigLIP: patches -> attention pooling; the last position of the text, padding or not -> linear."""
     vision = config.vision_config
     if not vision.vision_use_head:
@@ -127,63 +105,34 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
             f"the pooling head of its image tower has the activation {vision.hidden_act!r}, but map_head only "
             f"has {' or '.join(GELUS)}: take another SigLIP model"
         )
-    image = {
-        "encoder": {"name": "transformers_vision", "augmentation": "none", "projection": "none"},
-        "aggregator": {
-            "name": "map_head",
-            "num_heads": vision.num_attention_heads,
-            "hidden_dim": vision.intermediate_size,
-            "activation": GELUS[vision.hidden_act],
-            "eps": vision.layer_norm_eps,
-        },
+    head = {
+        "name": "map_head",
+        "num_heads": vision.num_attention_heads,
+        "hidden_dim": vision.intermediate_size,
+        "activation": GELUS[vision.hidden_act],
+        "eps": vision.layer_norm_eps,
     }
-    text = _text(config, "last_token", last_position=True, cleaning="lower")
+    text = _text(config, "last_token", projection="linear")
+    text["encoder"] |= {"last_position": True, "cleaning": "lower"}
     scaling = {
         "scale": _number(weights, "logit_scale").exp().item(),
         "bias": _number(weights, "logit_bias").item(),
         "link": "sigmoid",
     }
-    spec = _spec(vision.hidden_size, image, text, scaling)
     vision.vision_use_head = False  # the aggregator is the head
     # The defaults are those of CLIP, which are outside of SigLIP's vocabulary; nothing reads them.
     config.text_config.bos_token_id = config.text_config.eos_token_id = None
-    names: Names = {
-        "vision_model.": f"{IMAGE}backbone.",
-        "vision_model.head.": "image.aggregator.",
-        "text_model.": f"{TEXT}backbone.",
-        "logit_": None,
-    }
-    ours = renamed(weights, names)
-    return spec, ours | _again(weights, "text_model.head.", f"{TEXT}projection.linear.")
+    return {"encoder": _PLAIN, "aggregator": head}, text, scaling
 
 
-def _align(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
+def _align(config: Any, weights: Weights) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """ALIGN: the mean of an EfficientNet's last feature map; the first token of a BERT -> linear."""
-    pooling = config.vision_config.pooling_type
-    image = {
-        "encoder": {"name": "transformers_vision", "augmentation": "none", "projection": "none"},
-        "aggregator": pooling,
-    }
-    width = shape(weights, "text_projection.weight", axes=2)[0]
-    scale = 1 / _number(weights, "temperature").item()
-    spec = _spec(width, image, _text(config, "first_token"), {"scale": scale, "link": "softmax"})
-    names: Names = {
-        "vision_model.": f"{IMAGE}backbone.",
-        "text_model.": f"{TEXT}backbone.",
-        "text_projection.": f"{TEXT}projection.linear.",
-        "temperature": None,
-    }
-    return spec, renamed(weights, names)
+    image = {"encoder": _PLAIN, "aggregator": config.vision_config.pooling_type}
+    scaling = {"scale": 1 / _number(weights, "temperature").item(), "link": "softmax"}
+    return image, _text(config, "first_token", projection="linear"), scaling
 
 
-def _text(
-    config: Any,
-    aggregator: str,
-    *,
-    projection: Any = "linear",
-    last_position: bool = False,
-    cleaning: Cleaning | None = None,
-) -> dict[str, Any]:
+def _text(config: Any, aggregator: str, *, projection: Any) -> dict[str, Any]:
     """Return the text tower, which reads as many tokens as the text model has positions."""
     own = config.text_config
     # XLM-RoBERTa counts its positions from the one after the padding.
@@ -195,29 +144,7 @@ def _text(
         "size_augmentation": "none",
         "projection": projection,
     }
-    if last_position:
-        encoder["last_position"] = True
-    if cleaning is not None:
-        encoder["cleaning"] = cleaning
     return {"encoder": encoder, "aggregator": aggregator}
-
-
-def _spec(width: int, image: dict[str, Any], text: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
-    if not all(math.isfinite(value) for value in scaling.values() if isinstance(value, float)):
-        raise CheckpointError(
-            f"the scale of its logits is not finite ({scaling}): its training diverged, or the file is damaged"
-        )
-    return {
-        "embed_dim": width,
-        "image": image,
-        "text": text,
-        "similarity": {"name": "scaled_cosine", **scaling},
-    }
-
-
-def _again(weights: Weights, begin: str, ours: str) -> Weights:
-    """Return weights under a second name, for layers that openvse applies after the tower."""
-    return {ours + name.removeprefix(begin): w for name, w in weights.items() if name.startswith(begin)}
 
 
 def _number(weights: Weights, name: str) -> Any:
@@ -229,16 +156,12 @@ def _number(weights: Weights, name: str) -> Any:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "clip": Architecture("CLIP", ("CLIPVisionModel", "CLIPTextModel"), _clip),
-    "siglip": Architecture(
-        "SigLIP and SigLIP 2 of fixed resolution", ("SiglipVisionModel", "SiglipTextModel"), _siglip
-    ),
-    "altclip": Architecture("AltCLIP", ("AltCLIPVisionModel", "AltCLIPTextModel"), _bert_clip),
-    "chinese_clip": Architecture(
-        "Chinese-CLIP", ("ChineseCLIPVisionModel", "ChineseCLIPTextModel"), _bert_clip
-    ),
-    "align": Architecture("ALIGN", ("AlignVisionModel", "AlignTextModel"), _align),
-    "metaclip_2": Architecture("MetaCLIP 2", ("MetaClip2VisionModel", "MetaClip2TextModel"), _clip),
+    "clip": Architecture("CLIP", "CLIP", _clip),
+    "siglip": Architecture("SigLIP and SigLIP 2 of fixed resolution", "Siglip", _siglip),
+    "altclip": Architecture("AltCLIP", "AltCLIP", _bert_clip),
+    "chinese_clip": Architecture("Chinese-CLIP", "ChineseCLIP", _bert_clip),
+    "align": Architecture("ALIGN", "Align", _align),
+    "metaclip_2": Architecture("MetaCLIP 2", "MetaClip2", _clip),
 }
 """The dual encoders of ``transformers`` that are converted, by ``model_type``."""
 
@@ -246,19 +169,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def convert_dual(
     place: ModelFiles, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[str, TwoTower]:
-    """Build the model of a dual encoder, with its weights.
+    """Return the name of the architecture of a dual encoder, and its model with its weights.
 
     Args:
-        place: the place of the checkpoint's files.
         tokenizer: the folder or hub id of the tokenizer; None uses the one among the files.
         overrides: settings of the model's spec as ``key.path=value``, such as ``text.encoder.fine_tune=true``.
-
-    Returns:
-        The name of the architecture, and the model.
-
-    Raises:
-        CheckpointError: the files are not a dual encoder that can be converted, or are incomplete or damaged.
-        ModelError: ``transformers`` cannot load the configuration, the preprocessing or the tokenizer.
     """
     from transformers import AutoConfig
 
@@ -269,13 +184,22 @@ def convert_dual(
         kind = str(config.model_type)
         architecture = ARCHITECTURES[kind]
         used = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
-        spec, ours = architecture.plan(config, used)
-        assets = Path(temporary) / "assets"
-        _write_assets(files, tokenizer, config, architecture.classes, assets, _identity(place, config))
+        tree = _spec(architecture, config, used)
+        ours = renamed(used, NAMES)
+        # Layers that openvse applies after the tower, which holds them too.
+        ours |= again(used, "text_model.head.", "text.encoder.projection.linear.")
+        if kind != "siglip":
+            ours |= again(used, "vision_model.post_layernorm.", "image.encoder.projection.norm.")
+        for side in ("image", "text"):
+            tree[side]["encoder"] = {**tree[side]["encoder"], "model": place.name}
         if files == made:  # OpenCLIP preprocesses images with torchvision, and cleans sentences
-            spec["image"]["encoder"]["round_crop"] = True
-            spec["text"]["encoder"]["cleaning"] = "open_clip"
-        model = _build(spec, place.name, overrides, assets)
+            tree["image"]["encoder"]["round_crop"] = True
+            tree["text"]["encoder"]["cleaning"] = "open_clip"
+        for path, value in map(parse_override, overrides):
+            tree = apply_override(tree, path, value)
+        assets = Path(temporary) / "assets"
+        _write_assets(place, files, tokenizer, config, architecture.prefix, assets)
+        model = build_model(validated(TwoTowerSpec, tree), assets=assets)
     wanted = model.state_dict()
     fill(model, {_known(name, wanted): weight for name, weight in ours.items()})
     model.provenance = {
@@ -283,6 +207,20 @@ def convert_dual(
         "converted": {"source": place.name, "revision": place.revision, "architecture": kind},
     }
     return kind, model.eval()
+
+
+def _spec(architecture: Architecture, config: Any, weights: Weights) -> dict[str, Any]:
+    image, text, scaling = architecture.towers(config, weights)
+    if not all(math.isfinite(value) for value in scaling.values() if isinstance(value, float)):
+        raise CheckpointError(
+            f"the scale of its logits is not finite ({scaling}): its training diverged, or the file is damaged"
+        )
+    if architecture.towers is _siglip:
+        width = config.vision_config.hidden_size
+    else:
+        width = shape(weights, "text_projection.weight", axes=2)[0]
+    similarity = {"name": "scaled_cosine", **scaling}
+    return {"embed_dim": width, "image": image, "text": text, "similarity": similarity}
 
 
 def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> tuple[Path, Weights]:
@@ -299,25 +237,31 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
             f"it is not a dual encoder (it has neither {CONFIG} nor {OPEN_CLIP_CONFIG}): give a hub id, or a folder "
             f"with all files of a model such as openai/clip-vit-base-patch32"
         )
-    expect_architecture(read_json(config))
-    raise AssertionError("refused above")
-
-
-def _identity(place: ModelFiles, config: Any) -> str:
-    """Return the name of the image tower in feature stores."""
-    if place.revision is not None:
-        return f"{place.name}@{place.revision[:_COMMIT_DIGITS]}"
-    return identify(str(place.folder), config.vision_config)
+    kind = read_json(config).get("model_type")
+    if kind == "siglip2":
+        raise CheckpointError(
+            "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and is not "
+            "converted: take one of fixed resolution, such as google/siglip2-base-patch16-224"
+        )
+    named = ", ".join(each.what for each in ARCHITECTURES.values())
+    raise CheckpointError(
+        f"its config.json says model_type {kind!r}, but only these dual encoders are converted: {named}, and "
+        f"OpenCLIP's own files; to use a model that only reads images or texts, name it in a recipe "
+        f"(image.encoder.model, text.encoder.model)"
+    )
 
 
 def _write_assets(
-    files: Path, tokenizer: str | None, config: Any, classes: tuple[str, str], folder: Path, identity: str
+    place: ModelFiles, files: Path, tokenizer: str | None, config: Any, prefix: str, folder: Path
 ) -> None:
     """Write the files that the two encoders need in addition to their weights, as the encoders write them."""
-    towers = {"image": config.vision_config, "text": config.text_config}
-    for (side, own), kind in zip(towers.items(), classes, strict=True):
+    if place.revision is not None:
+        identity = f"{place.name}@{place.revision[:_COMMIT_DIGITS]}"
+    else:
+        identity = identify(str(place.folder), config.vision_config)
+    for side, own, kind in (("image", config.vision_config, "Vision"), ("text", config.text_config, "Text")):
         (folder / side).mkdir(parents=True)
-        own.architectures = [kind]
+        own.architectures = [f"{prefix}{kind}Model"]
         own.save_pretrained(folder / side)
     (folder / "image" / FINGERPRINT_FILE).write_text(f"{identity}\n", encoding="utf-8")
     load_processor(str(files)).save_pretrained(folder / "image")
@@ -325,12 +269,7 @@ def _write_assets(
 
 
 def _load_tokenizer(files: Path, named: str | None, config: Any) -> Any:
-    """Return the tokenizer that the user named, or the one among the files.
-
-    Raises:
-        CheckpointError: there is no tokenizer, or it has words that the model does not know.
-        ModelError: the tokenizer cannot be loaded.
-    """
+    """Return the tokenizer that the user named, or the one among the files."""
     # Without these files, transformers would make a tokenizer without words.
     if named is None and not any((files / name).is_file() for name in TOKENIZER_FILES):
         raise CheckpointError(
@@ -346,15 +285,6 @@ def _load_tokenizer(files: Path, named: str | None, config: Any) -> Any:
             f"was trained with"
         )
     return tokenizer
-
-
-def _build(spec: Mapping[str, Any], name: str, overrides: Sequence[str], assets: Path) -> TwoTower:
-    tree = dict(spec)
-    for side in ("image", "text"):
-        tree[side] = tree[side] | {"encoder": {**tree[side]["encoder"], "model": name}}
-    for path, value in map(parse_override, overrides):
-        tree = apply_override(tree, path, value)
-    return build_model(validated(TwoTowerSpec, tree), assets=assets)
 
 
 def _known(name: str, wanted: Weights) -> str:

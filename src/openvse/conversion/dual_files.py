@@ -31,12 +31,7 @@ _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_id(source: str) -> bool:
-    """Return whether a name has the form of a hub id, ``owner/name``.
-
-    Example:
-        >>> is_hub_id("openai/clip-vit-base-patch32"), is_hub_id("runs/clip/model.pth"), is_hub_id("../clip")
-        (True, False, False)
-    """
+    """Return whether a name has the form of a hub id, ``owner/name``."""
     return bool(_ID.fullmatch(source)) and not source.startswith((".", "/"))
 
 
@@ -56,19 +51,10 @@ class ModelFiles:
     revision: str | None = None
 
     def find(self, name: str) -> Path | None:
-        """Return a file, which is downloaded if the hub has it and its cache lacks it; None if there is no such file.
-
-        An interrupted download continues where it stopped.
-
-        Raises:
-            CheckpointError: the file cannot be fetched, or is larger than this machine's memory.
-        """
+        """Return a file, downloaded if the hub has it and its cache lacks it; None if there is no such file."""
         there = self.folder / name
-        if there.is_file():
-            return there
-        return None if self.revision is None else self._fetch(name)
-
-    def _fetch(self, name: str) -> Path | None:
+        if there.is_file() or self.revision is None:
+            return there if there.is_file() else None
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError
 
@@ -97,14 +83,7 @@ class ModelFiles:
 
 
 def open_model(source: str) -> ModelFiles:
-    """Find a model: a folder of this machine, or one of the hub, whose configurations and tokenizer are downloaded.
-
-    Args:
-        source: a folder, or ``owner/name``.
-
-    Raises:
-        CheckpointError: the model does not exist, or neither the hub nor its cache has it.
-    """
+    """Find a model: a folder of this machine, or one of the hub, whose configurations and tokenizer are downloaded."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return ModelFiles(folder, folder.resolve().name)
@@ -148,41 +127,27 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _find_weights(place: ModelFiles, names: tuple[str, ...]) -> list[Path]:
-    """Return the files of the weights: all parts of the first of these names that exists."""
-    for name in names:
-        path = place.find(name)
-        if path is None:
-            continue
-        return _parts(place, path) if name.endswith(INDEX) else [path]
-    raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
-
-
 def _parts(place: ModelFiles, index: Path) -> list[Path]:
+    """Return the files that a list of weights names."""
     listed = read_json(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
-    paths = [(name, place.find(name)) for name in names if Path(name).name == name]
-    missing = [name for name, path in paths if path is None]
-    if missing or len(paths) < max(1, len(names)):
+    paths = {name: place.find(name) if Path(name).name == name else None for name in names}
+    missing = [name for name, path in paths.items() if path is None]
+    if missing or not names:
         raise CheckpointError(
             f"{index.name} names weights that are missing ({', '.join(missing) or 'no file'}): download all files"
         )
-    return [path for _, path in paths if path is not None]
+    return [path for path in paths.values() if path is not None]
 
 
 def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
-    """Read weights; they are memory-mapped, so that each takes memory only when it is used.
-
-    Args:
-        names: the names of files; all parts of the first that exists are read.
-
-    Raises:
-        CheckpointError: none of these files exists, or a part is missing; a file is damaged or wants to run code; or
-            the weights exceed this machine's memory.
-    """
+    """Read all parts of the first file that exists; weights are mapped, so that each takes memory only once used."""
+    path = next(filter(None, map(place.find, names)), None)
+    if path is None:
+        raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
     weights: Weights = {}
-    for path in _find_weights(place, names):
-        weights |= dense_weights(_read(path))
+    for part in _parts(place, path) if path.name.endswith(INDEX) else [path]:
+        weights |= dense_weights(_read(part))
     numbers = sum(weight.numel() for weight in weights.values())
     expect_memory(_SINGLE * numbers, f"its {numbers:,} weights, in single precision,")
     return weights

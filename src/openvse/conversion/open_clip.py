@@ -51,7 +51,7 @@ _INSIDE: Names = {
     "ln_1.": "layer_norm1.",
     "ln_2.": "layer_norm2.",
     "attn.out_proj.": "self_attn.out_proj.",
-    "attn.in_proj_": "self_attn.in_proj_",
+    "attn.in_proj_": "self_attn.qkv_proj.",
     "mlp.c_fc.": "mlp.fc1.",
     "mlp.c_proj.": "mlp.fc2.",
 }
@@ -64,12 +64,7 @@ def open_clip_files(
 
     Args:
         config: the content of ``open_clip_config.json``.
-        weights: the weights by OpenCLIP's names.
-        source: the folder of the checkpoint, whose tokenizer is used if it has one.
         tokenizer: the folder or hub id of the tokenizer; None uses the one in ``source``, or CLIP's.
-
-    Raises:
-        CheckpointError: a part of the model cannot be converted, or a tokenizer is missing.
     """
     model = _section(config, "model_cfg")
     vision, text = _section(model, "vision_cfg"), _section(model, "text_cfg")
@@ -121,23 +116,18 @@ def _by_their_names(weights: Weights) -> Weights:
     """Return the weights by the names of ``transformers``, which has separate weights for queries, keys and values."""
     flat = {n.removeprefix(_TEXT): w for n, w in weights.items()}
     result: Weights = {}
-    for name, weight in renamed(flat, _OUTSIDE).items():
-        if name in ("visual_projection.weight", "text_projection.weight"):
-            result[name] = weight.T
-            continue
+    for outside, weight in renamed(flat, _OUTSIDE).items():
+        name = outside
         begin, layers, rest = name.partition(".encoder.layers.")
-        if not layers:
-            result[name] = weight
-            continue
-        number, _, inside = rest.partition(".")
-        (last,) = renamed({inside: weight}, _INSIDE)
-        place = f"{begin}{layers}{number}."
-        if not last.startswith("self_attn.in_proj_"):
-            result[place + last] = weight
-            continue
-        kind = last.removeprefix("self_attn.in_proj_")
-        for which, part in zip("qkv", weight.chunk(3), strict=True):
-            result[f"{place}self_attn.{which}_proj.{kind}"] = part
+        if layers:
+            number, _, inside = rest.partition(".")
+            (last,) = renamed({inside: weight}, _INSIDE)
+            name = f"{begin}{layers}{number}.{last}"
+        parts = zip("qkv", weight.chunk(3), strict=True) if ".qkv_proj." in name else [("qkv", weight)]
+        for which, part in parts:
+            result[name.replace(".qkv_", f".{which}_")] = part
+    for name in ("visual_projection.weight", "text_projection.weight"):
+        result |= {name: result[name].T} if name in result else {}
     return result
 
 

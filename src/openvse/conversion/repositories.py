@@ -1,7 +1,8 @@
-"""The repositories whose checkpoints are converted: VSE-infinity, VSE+2AD and PVSE.
+"""The repositories whose checkpoints are converted: VSE-infinity, ESA, VSE+2AD and PVSE.
 
 - VSE-infinity (github.com/woodfrog/vse_infty): BERT and BiGRU branches, regions and grids.
-- VSE+2AD (github.com/96-Zachary/vse_2ad), which began from it: regions and grids, BiGRU and BERT.
+- ESA (github.com/KevinLight831/ESA): the encoders of VSE-infinity with another pooling.
+- VSE+2AD (github.com/96-Zachary/vse_2ad), which began from VSE-infinity: regions and grids, BiGRU and BERT.
 - PVSE (github.com/yalesong/pvse): images or clips and sentences, one embedding or several.
 """
 
@@ -11,22 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openvse.conversion.checkpoint import (
-    ReleasedCheckpoint,
-    ReleasedPlan,
-    flag,
-    label,
-    number,
-    refuse_options,
-    whole_number,
-)
-from openvse.conversion.weights import Names, Weights, count, renamed, shape, sides
+from openvse.conversion.checkpoint import ReleasedCheckpoint, ReleasedPlan, option, refuse_options
+from openvse.conversion.weights import Names, Weights, again, count, renamed, shape
 from openvse.errors import CheckpointError
 
-BASE_SIZE, STRIDE = 256, 32  # pixels: the side of an image before --input_scale_factor, and of a grid cell
+BASE_SIZE = 256  # pixels: the side of an image before --input_scale_factor
 HEAD_DIM = 64  # in every published BERT and ViT; the weights do not show the width of a head
+SCALE = 1.25  # the exponent of VSE+2AD's number of negatives, which adaptive_top_k has as a constant
 
 BIGRU: Names = {"embed.": "encoder.words.", "rnn.": "encoder.gru."}
+BERT: Names = {
+    "bert.embeddings.position_ids": None,  # older versions of transformers save them
+    "bert.": "encoder.backbone.",
+    "linear.": "encoder.projection.linear.",
+    "fc.": "encoder.projection.linear.",
+}
 RESIDUAL_MLP: Names = {
     "fc.": "encoder.projection.linear.",
     "mlp.layers.0.": "encoder.projection.mlp.0.",
@@ -41,45 +41,52 @@ RESNET: Names = {
     "backbone.base.": None,
     "backbone.top.": None,
 }
+GPO: Names = {"gpool.gru.": "aggregator.generator.", "gpool.linear.": "aggregator.score."}
+EXTERNAL_ATTENTION: Names = {
+    "linear1.weight": "aggregator.attention.weight",
+    "linear1.bias": None,  # it shifts all logits of a dimension equally
+}
+ADPOOL: Names = {
+    "pool.linear.": "aggregator.token.0.",
+    "pool.balance.weight": "aggregator.balance.weight",
+    "pool.balance.bias": None,  # it shifts both logits equally
+}
+PIE_NET: Names = {
+    f"{module}.{theirs}.": f"aggregator.{ours}."
+    for module in ("pie_net", "our_model")  # the second in files from before July 2019
+    for theirs, ours in {
+        "attention.w_1": "hidden",
+        "attention.w_2": "heads",
+        "fc": "residual",
+        "layer_norm": "norm",
+    }.items()
+}
+CNN: Names = {"cnn.": "encoder.backbone.", "fc.": "encoder.global_projection.", "cnn.fc.": None}
+VIDEO_CNN: Names = {
+    "cnn.": "encoder.backbone.backbone.",
+    "cnn.fc.": None,
+    "rnn.": "encoder.global_projection.gru.",
+}
 
-
-def text_encoder(
-    weights: Weights, *, embed_dim: int, projection: str, model: str = "bert-base-uncased"
-) -> tuple[dict[str, Any], Names]:
-    """Return the text encoder of VSE-infinity or VSE+2AD, a fine-tuned BERT or a GRU, and the names of its weights.
-
-    Args:
-        weights: the weights of the text encoder, as released.
-        embed_dim: D.
-        projection: the name of the layer behind BERT.
-        model: the name of the BERT from which the training started.
-    """
-    if not any(name.startswith("bert.") for name in weights):
-        return bigru(weights, embed_dim=embed_dim), BIGRU
-    encoder = {
-        "name": "transformers_text",
-        "model": model,
-        # The released code does not cut captions; the limit is BERT's own.
-        "max_length": shape(weights, "bert.embeddings.position_embeddings.weight", axes=2)[0],
-        "size_augmentation": "bert_style",
-    }
-    # Older versions of transformers also save the positions.
-    names = {"bert.embeddings.position_ids": None, "bert.": "encoder.backbone."}
-    return encoder, {**names, f"{projection}.": "encoder.projection.linear."}
-
-
-def regions(feature_dim: int, *, residual: bool) -> dict[str, Any]:
-    """Return the image encoder of VSE-infinity or VSE+2AD for stored regions."""
-    projection = "residual_mlp" if residual else "linear"
-    return {"name": "precomputed", "feature_dim": feature_dim, "projection": projection}
+UNNORMALISED = dict.fromkeys(("no_imgnorm", "no_txtnorm"), "openvse scores with unit vectors")
+UNKNOWN_CNN = "the file does not say which CNN it holds: that of the detector is assumed (image.encoder.form)"
+COUNTING = (
+    "captions are pooled without padding: the embedding of each equals that of the released code for a batch with only "
+    "this caption; text.aggregator.count_padding=true repeats the released code in a batch, but cannot be indexed"
+)
+LEGACY = (
+    "the file does not say which states of its GRUs were used: --legacy is assumed, as in the commands of the "
+    "repository (otherwise set text.encoder.global_state=final, and for videos image.encoder.pooled_by=bigru)"
+)
+NUM_FRAMES = 8
+FRAMES = (
+    f"the file does not say how many frames it was trained with: {NUM_FRAMES} are assumed, as for TGIF; set "
+    f"image.encoder.num_frames=4 for MRW, as in the command of the repository"
+)
 
 
 def bert_config(weights: Weights) -> dict[str, Any]:
-    """Return the configuration of a BERT whose weights have our names, as ``transformers`` writes it.
-
-    Raises:
-        CheckpointError: its width is not a multiple of the width of a head.
-    """
+    """Return the configuration of a BERT whose weights have our names, as ``transformers`` writes it."""
     begin = "text.encoder.backbone."
     words, width = shape(weights, f"{begin}embeddings.word_embeddings.weight", axes=2)
     if width > HEAD_DIM and width % HEAD_DIM:
@@ -99,12 +106,18 @@ def bert_config(weights: Weights) -> dict[str, Any]:
     }
 
 
-def bigru(weights: Weights, *, embed_dim: int) -> dict[str, Any]:
-    """Return the text encoder of a bidirectional GRU over words, which NLTK splits.
+def _bert(weights: Weights, model: str) -> dict[str, Any]:
+    return {
+        "name": "transformers_text",
+        "model": model,
+        # The released code does not cut captions; the limit is BERT's own.
+        "max_length": shape(weights, "bert.embeddings.position_embeddings.weight", axes=2)[0],
+        "size_augmentation": "bert_style",
+    }
 
-    Raises:
-        CheckpointError: its GRU has several layers, one direction, or another width.
-    """
+
+def _bigru(weights: Weights, embed_dim: int) -> dict[str, Any]:
+    """Return the text encoder of a bidirectional GRU of one layer over words, which NLTK splits."""
     words, word_dim = shape(weights, "embed.weight", axes=2)
     if "rnn.weight_ih_l1" in weights:
         raise CheckpointError("its GRU has several layers: openvse's bigru has one")
@@ -118,17 +131,8 @@ def bigru(weights: Weights, *, embed_dim: int) -> dict[str, Any]:
     return {"name": "bigru", "word_dim": word_dim, "tokenizer": "nltk", "size_augmentation": "bert_style"}
 
 
-def resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
-    """Return the image encoder of a residual network, by the shapes of its weights.
-
-    Args:
-        weights: the weights of the image encoder, as released.
-        begin: the beginning of the names of the network's weights.
-        caffe: whether the network has the form of the bottom-up-attention detector.
-
-    Raises:
-        CheckpointError: the CNN is not a ResNet, or has basic blocks in the form of the detector.
-    """
+def _resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
+    """Return the image encoder of a residual network, or of the detector's, by the shapes of its weights."""
     if f"{begin}layer4.0.conv1.weight" not in weights:
         raise CheckpointError(
             "its CNN is neither a ResNet nor a ResNeXt: only these networks of torchvision are converted"
@@ -150,220 +154,88 @@ def resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
     }
 
 
-def scaled_size(options: Mapping[str, Any]) -> int:
-    """Return the side of the images of VSE-infinity and VSE+2AD in pixels, from the command line.
-
-    Raises:
-        CheckpointError: its ``--input_scale_factor`` is not plausible.
-    """
-    factor = number(options, "input_scale_factor", 1.0, lowest=STRIDE / BASE_SIZE, highest=16.0)
-    return int(BASE_SIZE * factor)
-
-
-UNNORMALISED = dict.fromkeys(("no_imgnorm", "no_txtnorm"), "openvse scores with unit vectors")
-
-GPO: Names = {"gpool.gru.": "aggregator.generator.", "gpool.linear.": "aggregator.score."}
-# Backbones of other projects; the repository's own backbones have the form of the detector.
-FROM_THE_HUB = ("wsl", "imagenet_resnext")
-
-
-def is_vse_infinity(checkpoint: ReleasedCheckpoint) -> bool:
-    """Return whether both sides are pooled by GPO."""
-    return any("gpool." in name for name in checkpoint.image) and "gpool.linear.weight" in checkpoint.text
-
-
-def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint; raise CheckpointError if openvse cannot represent the model."""
-    return _plan_pooled(checkpoint, "vse_infinity", "gpo", GPO)
-
-
-EXTERNAL_ATTENTION: Names = {
-    "linear1.weight": "aggregator.attention.weight",
-    "linear1.bias": None,  # it shifts all logits of a dimension equally
-}
-
-
-def is_esa(checkpoint: ReleasedCheckpoint) -> bool:
-    """Return whether both sides are pooled by external attention."""
-    return any("linear1." in name for name in checkpoint.image) and "linear1.weight" in checkpoint.text
-
-
-def plan_esa(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint, whose encoders are those of VSE-infinity; see ``plan_vse_infinity``."""
-    plan = _plan_pooled(checkpoint, "esa", "external_attention", EXTERNAL_ATTENTION)
-    plan.recipe["objective"]["ranking"]["positives"] = "hardest"
-    return plan
-
-
-def _plan_pooled(checkpoint: ReleasedCheckpoint, name: str, aggregator: str, names: Names) -> ReleasedPlan:
-    """Return the plan for the encoders of VSE-infinity with an aggregator, whose weights have the given names."""
-    options = checkpoint.options
+def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooling: Names) -> ReleasedPlan:
+    """Return the plan for the encoders of VSE-infinity, which ESA and VSE+2AD share, with some pooling."""
+    options, notes, of_2ad = released.options, list[str](), name == "vse_2ad"
     refuse_options(options, UNNORMALISED)
-    grid = {n.removeprefix("image_encoder."): w for n, w in checkpoint.image.items()}
-    embed_dim, feature_dim = shape(grid, "fc.weight", axes=2)
-    notes: list[str] = []
-    image_encoder = (
-        _infinity_grids(grid, checkpoint.options, notes)
-        if "image_encoder.fc.weight" in checkpoint.image
-        else regions(feature_dim, residual="mlp.layers.0.weight" in grid)
-    )
-    encoder, text_names = text_encoder(checkpoint.text, embed_dim=embed_dim, projection="linear")
-    uses_bert = encoder["name"] == "transformers_text"
-    recipe = {
-        "name": f"converted/{name}",
-        "embed_dim": embed_dim,
-        "image": {"encoder": image_encoder, "aggregator": aggregator},
-        "text": {"encoder": encoder, "aggregator": aggregator},
-        "objective": {
-            "ranking": {
-                "name": "contrast",
-                # Independent of --max_violation, which the training script turns on after --vse_mean_warmup_epochs.
-                "miner": "hardest",
-                "criterion": {
-                    "name": "hinge",
-                    "margin": number(options, "margin", 0.2, lowest=0.0, highest=2.0),
-                },
-            }
-        },
-        "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert else {}},
-    }
-    weights = sides(
-        renamed(grid, {**RESIDUAL_MLP, **RESNET, **names}), renamed(checkpoint.text, {**text_names, **names})
-    )
-    place = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, from the data of SCAN"
-    return ReleasedPlan(recipe, weights, "bert-base-uncased" if uses_bert else place, tuple(notes))
-
-
-def _infinity_grids(image: Weights, options: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    source = label(options, "backbone_source", "detector")
-    if "backbone_source" not in options:
-        notes.append(
-            "the file does not say which CNN it holds: that of the detector is assumed (image.encoder.form)"
-        )
-    return {
-        **resnet(image, "backbone.resnet.", caffe=not any(name in source for name in FROM_THE_HUB)),
-        "image_size": scaled_size(options),
-        "pixels": "caffe" if "detector" in source else "imagenet",
-    }
-
-
-ADPOOL: Names = {
-    "pool.linear.": "aggregator.token.0.",
-    "pool.balance.weight": "aggregator.balance.weight",
-    "pool.balance.bias": None,  # it shifts both logits equally
-}
-LINEAR: Names = {"fc.": "encoder.projection.linear.", "mlp.": None}
-SCALE = 1.25  # the exponent of its rule for the number of negatives, which adaptive_top_k has as a constant
-COUNTING = (
-    "captions are pooled without padding: the embedding of each equals that of the released code for a batch with only "
-    "this caption; text.aggregator.count_padding=true repeats the released code in a batch, but cannot be indexed"
-)
-
-
-def is_vse_2ad(checkpoint: ReleasedCheckpoint) -> bool:
-    """Return whether both sides are pooled by AdPool."""
-    return (
-        any("pool.balance." in name for name in checkpoint.image) and "pool.balance.weight" in checkpoint.text
-    )
-
-
-def plan_vse_2ad(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint; raise CheckpointError if openvse cannot represent the model."""
-    options = checkpoint.options
-    refuse_options(options, UNNORMALISED)
-    if any(name.startswith("vit_model.") for name in checkpoint.image):
+    if any(each.startswith("vit_model.") for each in released.image):
         raise CheckpointError(
             "its image encoder is a ViT, from which the released code drops a random tenth of the patches at "
             "evaluation: its embeddings cannot be reproduced, so it is not converted"
         )
-    image = {n.removeprefix("img_proj."): w for n, w in checkpoint.image.items()}
+    grids = "fc.weight" not in released.image
+    image = {n.removeprefix("image_encoder.").removeprefix("img_proj."): w for n, w in released.image.items()}
     embed_dim, feature_dim = shape(image, "fc.weight", axes=2)
-    grids = "img_proj.fc.weight" in checkpoint.image
-    # Both projections always exist; the second is only used for regions.
-    residual = not grids and label(options, "precomp_enc_type", "basic") == "basic"
+    residual = not grids and "mlp.layers.0.weight" in image
+    if of_2ad:
+        notes.append(COUNTING)
+        # Its second projection always exists, and is only used for regions.
+        residual = residual and option(options, "precomp_enc_type", "basic") == "basic"
+    image_encoder: dict[str, Any] = {
+        "name": "precomputed",
+        "feature_dim": feature_dim,
+        "projection": "residual_mlp" if residual else "linear",
+    }
     if grids:
-        image_encoder = {
-            **resnet(image, "backbone.resnet.", caffe=True),
-            "image_size": scaled_size(options),
-            "pixels": "caffe",
-        }
-    else:
-        image_encoder = regions(feature_dim, residual=residual)
-    image_names = {**(RESIDUAL_MLP if residual else LINEAR), **RESNET, **ADPOOL}
-    model = label(options, "bert_type", "bert-base-uncased")
-    encoder, text_names = text_encoder(checkpoint.text, embed_dim=embed_dim, projection="fc", model=model)
-    words = f"data/vocab/{label(options, 'data_name', 'f30k')}_precomp_vocab.json"
-    aggregator = {"name": "adpool", "token_weights": "per_dimension"}
+        image_encoder = _grids(
+            image, {"backbone_source": "detector", **options} if of_2ad else options, notes
+        )
+    uses_bert = any(each.startswith("bert.") for each in released.text)
+    model = option(options, "bert_type", "bert-base-uncased") if of_2ad else "bert-base-uncased"
     recipe = {
-        "name": "converted/vse_2ad",
+        "name": f"converted/{name}",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": aggregator},
-        "text": {"encoder": encoder, "aggregator": aggregator},
-        "objective": {"ranking": _2ad_ranking(options)},
+        "text": {
+            "encoder": _bert(released.text, model) if uses_bert else _bigru(released.text, embed_dim),
+            "aggregator": aggregator,
+        },
+        "objective": {"ranking": _ranking(options, name, notes)},
+        "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert and not of_2ad else {}},
     }
-    weights = sides(renamed(image, image_names), renamed(checkpoint.text, {**text_names, **ADPOOL}))
-    vocabulary = model if encoder["name"] == "transformers_text" else words
-    return ReleasedPlan(recipe, weights, vocabulary, (COUNTING, *_scale_note(options)))
+    projection = (
+        RESIDUAL_MLP if residual else {"fc.": RESIDUAL_MLP["fc."]} | ({"mlp.": None} if of_2ad else {})
+    )
+    text_names = {**(BERT if uses_bert else BIGRU), **pooling}
+    weights = _joined(renamed(image, {**projection, **RESNET, **pooling}), renamed(released.text, text_names))
+    words = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, from the data of SCAN"
+    if of_2ad:
+        words = f"data/vocab/{option(options, 'data_name', 'f30k')}_precomp_vocab.json"
+    return ReleasedPlan(recipe, weights, model if uses_bert else words, tuple(notes))
 
 
-def _2ad_ranking(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ranking term; the training script always passes --tau to its loss."""
-    criterion = {
-        "name": "info_nce",
-        "temperature": number(options, "tau", 0.05, lowest=0.001, highest=10.0),
-        "margin": number(options, "margin", 0.2, lowest=0.0, highest=2.0),
+def _grids(image: Weights, options: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    source = option(options, "backbone_source", "detector")
+    if "backbone_source" not in options:
+        notes.append(UNKNOWN_CNN)
+    # Two backbones are of other projects; the repository's own have the form of the detector.
+    from_the_hub = "wsl" in source or "imagenet_resnext" in source
+    return {
+        **_resnet(image, "backbone.resnet.", caffe=not from_the_hub),
+        "image_size": int(BASE_SIZE * option(options, "input_scale_factor", 1.0)),
+        "pixels": "caffe" if "detector" in source else "imagenet",
     }
+
+
+def _ranking(options: Mapping[str, Any], name: str, notes: list[str]) -> dict[str, Any]:
+    """Return the ranking term of VSE-infinity, ESA or VSE+2AD."""
+    margin = option(options, "margin", 0.2)
+    if name != "vse_2ad":
+        # Independent of --max_violation, which the training script turns on after --vse_mean_warmup_epochs.
+        term = {"name": "contrast", "miner": "hardest", "criterion": {"name": "hinge", "margin": margin}}
+        return term | ({"positives": "hardest"} if name == "esa" else {})
+    scale, temperature = option(options, "scale", SCALE), option(options, "tau", 0.05)
+    if scale != SCALE:
+        notes.append(
+            f"it was trained with --scale {scale:g}, but adaptive_top_k counts negatives as with --scale {SCALE}: its "
+            f"embeddings are the same, and only further training differs"
+        )
+    criterion = {"name": "info_nce", "temperature": temperature, "margin": margin}
     return {"name": "contrast", "miner": "adaptive_top_k", "criterion": criterion, "reduction": "mean"}
 
 
-def _scale_note(options: Mapping[str, Any]) -> tuple[str, ...]:
-    scale = number(options, "scale", SCALE, lowest=0.0, highest=100.0)
-    if scale == SCALE:
-        return ()
-    return (
-        f"it was trained with --scale {scale:g}, but adaptive_top_k counts negatives as with --scale {SCALE}: its "
-        f"embeddings are the same, and only further training differs",
-    )
-
-
-PIE_NET: Names = {
-    f"{module}.{theirs}.": f"aggregator.{ours}."
-    for module in ("pie_net", "our_model")  # the second in files from before July 2019
-    for theirs, ours in {
-        "attention.w_1": "hidden",
-        "attention.w_2": "heads",
-        "fc": "residual",
-        "layer_norm": "norm",
-    }.items()
-}
-CNN: Names = {"cnn.": "encoder.backbone.", "fc.": "encoder.global_projection.", "cnn.fc.": None}
-VIDEO_CNN: Names = {
-    "cnn.": "encoder.backbone.backbone.",
-    "cnn.fc.": None,
-    "rnn.": "encoder.global_projection.gru.",
-}
-LEGACY = (
-    "the file does not say which states of its GRUs were used: --legacy is assumed, as in the commands of the "
-    "repository (otherwise set text.encoder.global_state=final, and for videos image.encoder.pooled_by=bigru)"
-)
-NUM_FRAMES, MAX_FRAMES = 8, 1000
-FRAMES = (
-    f"the file does not say how many frames it was trained with: {NUM_FRAMES} are assumed, as for TGIF; set "
-    f"image.encoder.num_frames=4 for MRW, as in the command of the repository"
-)
-
-
-def is_pvse(checkpoint: ReleasedCheckpoint) -> bool:
-    """Return whether the checkpoint has a PIE-Net on either side, or its CNN and a GRU."""
-    named = (*checkpoint.image, *checkpoint.text)
-    return any(name.startswith(("pie_net.", "our_model.")) for name in named) or (
-        "cnn.conv1.weight" in checkpoint.image and "embed.weight" in checkpoint.text
-    )
-
-
-def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
-    """Return the plan for a checkpoint; raise CheckpointError if openvse cannot represent the model."""
-    options, image, text = checkpoint.options, checkpoint.image, checkpoint.text
+def _plan_pvse(released: ReleasedCheckpoint, name: str, aggregator: Any, pooling: Names) -> ReleasedPlan:
+    options, image, text = released.options, released.image, released.text
     refuse_options(options, {"order": "openvse has no PIE-Nets whose embeddings are absolute values"})
     heads = [n for side in (image, text) for n in side if n.endswith("attention.w_2.weight")]
     if len(heads) < 2:
@@ -373,26 +245,21 @@ def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         )
     head = next(n for n in heads if n in image)
     embed_dim = shape(image, head.replace("attention.w_2", "fc"), axes=2)[0]
-    legacy = flag(options, "legacy", default=not options)
+    legacy = option(options, "legacy", not options)
     video = "rnn.weight_ih_l0" in image
     num_embeddings = shape(image, head, axes=2)[0]
-    aggregator = {"name": "pie_net", "num_embeddings": num_embeddings}
+    aggregator = {"name": aggregator, "num_embeddings": num_embeddings}
     recipe = {
-        "name": "converted/pvse",
+        "name": f"converted/{name}",
         "embed_dim": embed_dim,
-        "image": {
-            "encoder": _pvse_clips(checkpoint, legacy=legacy)
-            if video
-            else {**_pvse_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True},
-            "aggregator": aggregator,
-        },
+        "image": {"encoder": _pvse_images(released, video=video, legacy=legacy), "aggregator": aggregator},
         "text": {
             "encoder": {
-                **bigru(text, embed_dim=embed_dim),
+                **_bigru(text, embed_dim),
                 "size_augmentation": "none",
                 "output": "words",
                 "global_state": "last_word" if legacy else "final",
-                "freeze_words": not flag(options, "txt_finetune", default=True),
+                "freeze_words": not option(options, "txt_finetune", True),
             },
             "aggregator": aggregator,
         },
@@ -400,79 +267,86 @@ def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         "optimizer": {
             "name": "adam",
             "amsgrad": True,
-            "weight_decay": number(options, "weight_decay", 0.0, lowest=0.0, highest=1.0),
-            "learning_rate": number(options, "lr", 2e-4, lowest=1e-8, highest=1.0),
+            "weight_decay": option(options, "weight_decay", 0.0),
+            "learning_rate": option(options, "lr", 2e-4),
         },
     }
-    image_names = {**(VIDEO_CNN if video else CNN), **PIE_NET}
-    weights = sides(renamed(image, image_names), renamed(text, {**BIGRU, **PIE_NET}))
+    image_names = {**(VIDEO_CNN if video else CNN), **pooling}
+    weights = _joined(renamed(image, image_names), renamed(text, {**BIGRU, **pooling}))
     notes = () if options else (LEGACY, FRAMES) if video else (LEGACY,)
-    place = (
-        f"vocab/{label(options, 'data_name', 'coco')}_vocab.pkl"
-        if "data_name" in options
-        else "vocab/{coco,mrw,tgif}_vocab.pkl"
-    )
-    return ReleasedPlan(recipe, weights, place, notes)
+    data = option(options, "data_name", "coco") if "data_name" in options else "{coco,mrw,tgif}"
+    return ReleasedPlan(recipe, weights, f"vocab/{data}_vocab.pkl", notes)
 
 
-def _pvse_clips(checkpoint: ReleasedCheckpoint, *, legacy: bool) -> dict[str, Any]:
+def _pvse_images(released: ReleasedCheckpoint, *, video: bool, legacy: bool) -> dict[str, Any]:
+    options = released.options
+    cnn = {
+        **_resnet(released.image, "cnn.", caffe=False),
+        "image_size": option(options, "crop_size", 224),
+        "fit": "crop",
+        "fine_tune": option(options, "img_finetune", True),
+    }
+    if not video:
+        return {**cnn, "projection": "none", "size_augmentation": "none", "pooled": True}
     return {
         "name": "frames",
-        "backbone": _pvse_cnn(checkpoint),
-        "num_frames": whole_number(
-            checkpoint.options, "max_video_length", NUM_FRAMES, lowest=1, highest=MAX_FRAMES
-        ),
+        "backbone": cnn,
+        "num_frames": option(options, "max_video_length", NUM_FRAMES),
         "projection": "none",
         "pooled": True,
         "pooled_by": "bigru_last" if legacy else "bigru",
     }
 
 
-def _pvse_cnn(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
-    options = checkpoint.options
-    return {
-        **resnet(checkpoint.image, "cnn.", caffe=False),
-        "image_size": whole_number(options, "crop_size", 224, lowest=32, highest=4096),
-        "fit": "crop",
-        "fine_tune": flag(options, "img_finetune", default=True),
-    }
-
-
 def _pvse_objective(options: Mapping[str, Any], num_embeddings: int) -> dict[str, Any]:
-    terms: dict[str, Any] = {
-        "ranking": {
-            "name": "contrast",
-            "miner": "hardest" if flag(options, "max_violation", default=True) else "all",
-            "criterion": {
-                "name": "hinge",
-                "margin": number(options, "margin", 0.1, lowest=0.0, highest=2.0),
-                "reduction": "mean",
-            },
-            "reduction": "mean",
-        }
-    }
-    weights = {
-        name: number(options, f"{option}_weight", 0.0, lowest=0.0, highest=1000.0)
-        for name, option in (("diversity", "div"), ("mmd", "mmd"))
-    }
-    if num_embeddings > 1:  # the released code computes neither term for single embeddings
-        terms |= {name: {"name": name, "weight": weight} for name, weight in weights.items() if weight}
-    if "mmd" in terms:
-        terms["mmd"]["kernel"] = "legacy_exp"
+    hinge = {"name": "hinge", "margin": option(options, "margin", 0.1), "reduction": "mean"}
+    miner = "hardest" if option(options, "max_violation", True) else "all"
+    ranking = {"name": "contrast", "miner": miner, "criterion": hinge, "reduction": "mean"}
+    terms: dict[str, Any] = {"ranking": ranking}
+    diversity, mmd = (option(options, f"{name}_weight", 0.0) for name in ("div", "mmd"))
+    if num_embeddings > 1 and diversity:  # the released code computes neither term for single embeddings
+        terms["diversity"] = {"name": "diversity", "weight": diversity}
+    if num_embeddings > 1 and mmd:
+        terms["mmd"] = {"name": "mmd", "weight": mmd, "kernel": "legacy_exp"}
     return terms
+
+
+def _joined(image: Weights, text: Weights) -> Weights:
+    """Return the weights of the two towers under the names that a model gives them."""
+    return again(image, "", "image.") | again(text, "", "text.")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The functions that read the checkpoints of one repository."""
+    """How the checkpoints of a repository are recognised and read.
 
-    recognise: Callable[[ReleasedCheckpoint], bool]
-    plan: Callable[[ReleasedCheckpoint], ReleasedPlan]
+    Attributes:
+        image: parts of names, one of which a weight of the image encoder has.
+        text: a weight of the text encoder.
+        aggregator: the aggregator of both sides.
+        pooling: the names of its weights.
+        plan: makes the plan for a checkpoint, or raises CheckpointError if openvse cannot represent the model.
+    """
+
+    image: tuple[str, ...]
+    text: str
+    aggregator: Any
+    pooling: Names
+    plan: Callable[[ReleasedCheckpoint, str, Any, Names], ReleasedPlan] = _plan_pooled
+
+    def recognises(self, released: ReleasedCheckpoint) -> bool:
+        """Return whether a checkpoint seems to be of the repository."""
+        return self.text in released.text and any(
+            part in name for name in released.image for part in self.image
+        )
 
 
+_ADPOOL = {"name": "adpool", "token_weights": "per_dimension"}
 REPOSITORIES: Mapping[str, Repository] = {
-    "vse_infinity": Repository(is_vse_infinity, plan_vse_infinity),
-    "pvse": Repository(is_pvse, plan_pvse),
-    "vse_2ad": Repository(is_vse_2ad, plan_vse_2ad),
-    "esa": Repository(is_esa, plan_esa),
+    "vse_infinity": Repository(("gpool.",), "gpool.linear.weight", "gpo", GPO),
+    "pvse": Repository(
+        ("pie_net.", "our_model.", "cnn.conv1.weight"), "embed.weight", "pie_net", PIE_NET, _plan_pvse
+    ),
+    "vse_2ad": Repository(("pool.balance.",), "pool.balance.weight", _ADPOOL, ADPOOL),
+    "esa": Repository(("linear1.",), "linear1.weight", "external_attention", EXTERNAL_ATTENTION),
 }

@@ -27,9 +27,8 @@ REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def dense_weights(state: Mapping[Any, Any]) -> Weights:
     """Return the tensors of a state dictionary, without the ``module.`` of data-parallel training; none is copied.
 
-    Raises:
-        CheckpointError: a tensor is empty, sparse, quantised or without data, or claims more elements than its
-            storage holds, so that every operation on it would take more memory than the size of the file suggests.
+    A tensor is refused that is empty, sparse, quantised or without data, or claims more elements than its storage
+    holds, so that every operation on it would take more memory than the size of the file suggests.
     """
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     for name, tensor in tensors.items():
@@ -57,7 +56,8 @@ def expect_own_storage(weights: Weights) -> None:
     """Raise CheckpointError if weights share so much storage that copies of them would exceed what the file holds."""
     claimed = sum(weight.numel() * weight.element_size() for weight in weights.values())
     held, counted = 0, 0
-    for start, stop in sorted(map(_memory, weights.values())):
+    storages = [weight.untyped_storage() for weight in weights.values()]
+    for start, stop in sorted((each.data_ptr(), each.data_ptr() + each.nbytes()) for each in storages):
         held += max(0, stop - max(start, counted))
         counted = max(counted, stop)
     if claimed > held:
@@ -67,23 +67,8 @@ def expect_own_storage(weights: Weights) -> None:
         )
 
 
-def _memory(weight: Tensor) -> tuple[int, int]:
-    """Return the addresses at which a weight's storage begins and ends."""
-    storage = weight.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-
-
 def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
-    """Compare weights with those of a model, by name, shape and number type.
-
-    Args:
-        weights: the weights, by the names in openvse.
-        wanted: the state of the model; it may be on the meta device, because its values are not read.
-
-    Raises:
-        CheckpointError: a weight is missing, superfluous, of another shape, or does not hold real numbers as the
-            model's does.
-    """
+    """Compare weights with the state of a model, maybe on the meta device, by name, shape and number type."""
     shared = wanted.keys() & weights.keys()
     faults = {
         "lacks": [n for n in wanted if n not in weights and not n.endswith(NOT_LEARNED)],
@@ -106,12 +91,7 @@ def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def fill(model: nn.Module, weights: Weights) -> None:
-    """Copy weights into a model one at a time, so that memory never holds a second copy of all.
-
-    Raises:
-        CheckpointError: the weights are not those of the model (see ``expect_fit``), or one is not finite, or too large
-            for single precision.
-    """
+    """Copy weights that fit into a model one at a time, so that memory never holds a second copy of all."""
     wanted = model.state_dict()
     expect_fit(weights, wanted)
     for name, weight in weights.items():
@@ -144,22 +124,13 @@ def renamed(weights: Weights, names: Names) -> Weights:
     return result
 
 
-def sides(image: Weights, text: Weights) -> Weights:
-    """Join the weights of the two towers under the names that a model gives them."""
-    return {f"image.{name}": weight for name, weight in image.items()} | {
-        f"text.{name}": weight for name, weight in text.items()
-    }
+def again(weights: Weights, begin: str, ours: str) -> Weights:
+    """Return the weights whose names have a beginning, with another beginning."""
+    return {ours + name.removeprefix(begin): w for name, w in weights.items() if name.startswith(begin)}
 
 
 def shape(weights: Weights, name: str, axes: int) -> tuple[int, ...]:
-    """Return the shape of a weight that every checkpoint of the kind has.
-
-    Args:
-        axes: the number of axes that it must have.
-
-    Raises:
-        CheckpointError: the weight is missing, or has another number of axes.
-    """
+    """Return the shape of a weight that every checkpoint of the kind has, with so many axes."""
     if name not in weights:
         raise CheckpointError(f"it has no weights {name!r}: the file is incomplete, or of another project")
     sizes = tuple(weights[name].shape)
@@ -172,11 +143,7 @@ def shape(weights: Weights, name: str, axes: int) -> tuple[int, ...]:
 
 
 def count(weights: Weights, begin: str) -> int:
-    """Return the number of numbered names with a beginning: ``layer.0.``, ``layer.1.``, ...
-
-    Raises:
-        CheckpointError: there are more such names than any network has.
-    """
+    """Return the number of numbered names with a beginning: ``layer.0.``, ``layer.1.``, ..."""
     numbers = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
     if len(numbers) > MAX_LAYERS:
         raise CheckpointError(
@@ -207,12 +174,7 @@ def memory_of_machine() -> int | None:
 
 
 def expect_memory(needed: int, what: str, error: type[OpenVSEError] = CheckpointError) -> None:
-    """Raise an error if something takes more memory than this machine has.
-
-    Args:
-        needed: the bytes that are needed.
-        what: the name of what needs them, which begins the message.
-    """
+    """Raise an error if something takes more bytes of memory than this machine has."""
     there = memory_of_machine()
     if there is not None and needed > there:
         raise error(
