@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -15,7 +16,7 @@ from typer.main import get_command
 from openvse.cli.program import app
 
 SOURCE = Path(__file__).parent.parent / "src"
-MOST_LINES, MOST_FILES, MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800, 450, 26, 288, 21
+MOST_LINES, MOST_FILES, MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800, 450, 26, 270, 21
 
 
 @cache
@@ -112,6 +113,23 @@ def test_the_command_line_has_a_bounded_number_of_parameters(name: str, most: in
 
     whole = get_command(app)
     assert count(whole.commands[name] if name else whole) <= most  # type: ignore[attr-defined]
+
+
+def test_data_are_an_argument_behind_what_reads_them_or_the_option_on() -> None:
+    def commands(command: object, name: str) -> Iterator[tuple[str, list[Any]]]:
+        yield name, command.params  # type: ignore[attr-defined]
+        for each, below in getattr(command, "commands", {}).items():
+            yield from commands(below, f"{name} {each}".strip())
+
+    given: dict[str, set[str]] = {"on": set(), "data": set()}
+    for name, params in commands(get_command(app), ""):
+        for place, each in enumerate(params):
+            if "DATA" in (each.metavar, each.name.upper()):
+                on = each.opts == ["--on"]
+                assert on or place == (0 if name == "data check" else 1), name
+                given["on" if on else "data"].add(name)
+    assert given["data"] == {"data check", "encode", "extract"}
+    assert given["on"] >= {"blend", "compare", "evaluate", "export", "analyze hits"}
 
 
 def test_the_command_line_has_a_bounded_number_of_commands() -> None:

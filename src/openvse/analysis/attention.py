@@ -278,7 +278,7 @@ def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
             tell_skipped([(path, reason_of(error, path))])
     if not readable:
         raise DataError(
-            f"none of the {len(drawn)} images drawn from {corpus.name} can be read: draw others by --seed, or check "
+            f"none of the {len(drawn)} images drawn from {corpus.name} can be read: name others with --image, or check "
             f"the data by 'openvse data check'"
         )
     return corpus.select(np.array(readable))

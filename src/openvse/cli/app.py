@@ -28,6 +28,7 @@ MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup
 _QUIET = ("--quiet", "-q")
 _VERBOSE = "--verbose"
 _PIXELS = "--max-pixels"
+_OUTSIDE = "--allow-outside"
 
 
 class Commands(TyperGroup):
@@ -46,7 +47,7 @@ class Commands(TyperGroup):
         rest: list[str] = []
         for place, each in enumerate(args[:end]):
             is_ours = (
-                each in (*_QUIET, _VERBOSE)
+                each in (*_QUIET, _VERBOSE, _OUTSIDE)
                 or each.split("=")[0] == _PIXELS
                 or args[max(0, place - 1)] == _PIXELS
             )
@@ -155,6 +156,14 @@ def options(
             "memory. It may stand behind a command, too.",
         ),
     ] = None,
+    allow_outside: Annotated[
+        bool,
+        typer.Option(
+            _OUTSIDE,
+            help="Also use images outside of the data's folder, which ../, an absolute path or a link leads to. "
+            "It may stand behind a command, too.",
+        ),
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -163,7 +172,7 @@ def options(
     from openvse.cli.progress import voice
     from openvse.media.names import PIXELS_VARIABLE
 
-    voice.quiet, voice.verbose = quiet, verbose
+    voice.quiet, voice.verbose, voice.allow_outside = quiet, verbose, allow_outside
     logging.getLogger("openvse").setLevel(logging.INFO if verbose else logging.NOTSET)
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)

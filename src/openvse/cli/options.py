@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from openvse.errors import OpenVSEError, message_of
 from openvse.halves import missing_package, training_module
@@ -127,14 +128,20 @@ def chosen_workers(processes: int, cluster: str | None, threads: int | None, dev
     return None
 
 
-AllowOutside: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--allow-outside",
-        help="Also use images outside of the data's folder, which ../, an absolute path or a link leads to; without "
-        "this option they are refused.",
-    ),
-]
+def few_first(*names: str) -> type[TyperCommand]:
+    """Return a class of commands whose help shows these options first, and the others in a panel of their own."""
+
+    class FewFirst(TyperCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            """Return arguments and options, each with its panel."""
+            params = super().get_params(ctx)
+            for each in params:
+                if isinstance(each, TyperOption) and each.name not in (*names, "help"):
+                    each.rich_help_panel = "More options"
+            return params
+
+    return FewFirst
+
 
 Device: TypeAlias = Annotated[
     str,
@@ -229,8 +236,26 @@ ProtocolName: TypeAlias = Annotated[
     str,
     typer.Option(help="Published protocol to follow, such as coco_1k; 'openvse list protocols' lists them."),
 ]
+Models: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL...",
+        help="Model folders, runs, hub ids, or names that 'openvse list models' lists.",
+    ),
+]
 On: TypeAlias = Annotated[
-    str, typer.Option("--on", help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+    str,
+    typer.Option(
+        "--on",
+        metavar="DATA",
+        help="The data: a folder, a table, or NAME:ROOT such as flickr8k:/data/f8k.",
+        show_default=False,
+    ),
+]
+Out: TypeAlias = Annotated[Path, typer.Option("--out", help="The folder to write.")]
+Overwrite: TypeAlias = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace what is there, of another model or with other settings, too."),
 ]
 Split: TypeAlias = Annotated[str, typer.Option(help="Split: train, validation, test or all.")]
 Stores: TypeAlias = Annotated[

@@ -30,23 +30,25 @@ WORTH_A_LINE_S = 1.0
 
 @dataclass
 class Voice:
-    """The settings of what a command prints on standard error.
+    """What the options before a command say, and what the command has said on standard error.
 
     Attributes:
         quiet: whether progress and notes are left out; warnings and errors are always printed.
         verbose: whether details are printed, which do not matter for the results.
+        allow_outside: whether images outside of the data's folder may be used.
         warnings: the warnings of the command so far.
         skipped: the number of those about items that cannot be used, of which few are printed.
     """
 
     quiet: bool = False
     verbose: bool = False
+    allow_outside: bool = False
     warnings: list[str] = field(default_factory=list)
     skipped: int = 0
 
     def reset(self) -> None:
         """Print everything again, and forget the warnings."""
-        self.quiet, self.verbose, self.warnings, self.skipped = False, False, [], 0
+        self.__init__()  # type: ignore[misc]
 
 
 voice = Voice()

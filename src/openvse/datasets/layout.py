@@ -172,7 +172,7 @@ def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
         if not place.is_relative_to(base):
             raise DataError(
                 f"{escaped(folder)}: image {escaped(name)!r} is outside the folder, at {escaped(place)}; move it "
-                "inside, or allow it with --allow-outside (for train data.allow_outside=true)"
+                "inside, or allow it with --allow-outside (in a recipe data.allow_outside=true)"
             )
 
 

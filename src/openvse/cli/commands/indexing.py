@@ -10,14 +10,18 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import (
+    BatchSize,
     Cluster,
     Device,
     Engine,
     Json,
     ModelName,
+    Out,
+    Overwrite,
     Processes,
     ThreadsOfEach,
     chosen_workers,
+    few_first,
     read_query_bank,
 )
 from openvse.cli.stopping import going_on
@@ -39,7 +43,6 @@ Folders = Annotated[
         help="Folders of images, at any depth; or a text file with a sentence a line, to find captions by images.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="The index folder.")]
 Add = Annotated[bool, typer.Option("--add", help="Add the folders to those that the index already holds.")]
 Forget = Annotated[
     list[Path] | None,
@@ -73,9 +76,6 @@ Features = Annotated[
         help="A feature store, read instead of images that have not changed since; by default that of the model's run."
     ),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
-]
 Bank = Annotated[
     str,
     typer.Option(
@@ -108,7 +108,10 @@ CheckAll = Annotated[
 ]
 
 
-@app.command(rich_help_panel="Search")
+@app.command(
+    rich_help_panel="Search",
+    cls=few_first("out", "add", "forget", "ignore", "check", "device"),
+)
 @going_on("what was embedded is kept; run the same command again to continue")
 def index(
     model: ModelName,
@@ -119,7 +122,7 @@ def index(
     ignore: Ignore = None,
     follow_links: FollowLinks = None,
     segment_seconds: SegmentSeconds = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
+    batch_size: BatchSize = 64,
     dtype: NumberFormat = None,
     features: Features = None,
     query_bank: Bank = "",

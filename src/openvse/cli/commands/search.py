@@ -21,6 +21,7 @@ from openvse.cli.options import (
     Null,
     Rerank,
     Reranking,
+    few_first,
     split_settings,
 )
 from openvse.errors import IndexFormatError, OpenVSEError
@@ -122,7 +123,7 @@ Output = Annotated[
 ]
 
 
-@app.command(rich_help_panel="Search")
+@app.command(rich_help_panel="Search", cls=few_first("like", "avoid", "where", "top_k", "html", "as_json"))
 def search(
     words: Words,
     model: ModelOption = None,

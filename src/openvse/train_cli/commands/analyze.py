@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, On, QueryBankSplit, Split, Stores, read_query_bank
+from openvse.cli.options import (
+    Device,
+    Json,
+    Models,
+    On,
+    Out,
+    Overwrite,
+    QueryBankSplit,
+    Split,
+    Stores,
+    read_query_bank,
+)
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -24,21 +35,10 @@ analyze_app = typer.Typer(
 )
 app.add_typer(analyze_app, name="analyze", rich_help_panel="Explain")
 
-Models: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        help="Runs or models: folders, hub ids, or names from 'openvse list models'. NAME=MODEL renames one."
-    ),
-]
-Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder for the figures and tables.")]
-Overwrite: TypeAlias = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an earlier result of this analysis in --out.")
-]
 Images: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="Take only so many images, spread evenly over the split. Default: all."),
 ]
-Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Seed of what is drawn at random.")]
 
 
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
@@ -48,6 +48,14 @@ def begin(out: Path, name: str, *, overwrite: bool) -> None:
 
     refuse_written(out, name, overwrite=overwrite)
     import_figure()
+
+
+def request_of(on: str, split: str, features: list[Path] | None) -> Request:
+    """Return what an analysis asks of the data."""
+    from openvse.cli.progress import voice
+    from openvse.training.kind import Request
+
+    return Request(on, split, features or (), allow_outside=voice.allow_outside)
 
 
 def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool, command: str = "") -> None:
@@ -78,7 +86,6 @@ def coefficients(
         list[int] | None,
         typer.Option(min=1, help="Size of a set; give it several times. Default: 10, 20, 36 and 49."),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="The k of the k-max pooling shown beside.")] = 5,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -87,7 +94,7 @@ def coefficients(
     from openvse.analysis.opening import open_towers
 
     begin(out, NAME, overwrite=overwrite)
-    analysis = analyze_coefficients(open_towers(models, "cpu"), size or SIZES, k)
+    analysis = analyze_coefficients(open_towers(models, "cpu"), size or SIZES)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -95,9 +102,7 @@ def coefficients(
 def attention(
     models: Models,
     out: Out,
-    on: Annotated[
-        str, typer.Option("--on", help="Data to draw images from, and captions or questions to match.")
-    ] = "",
+    on: On = "",
     split: Split = "test",
     features: Stores = None,
     image: Annotated[
@@ -109,8 +114,6 @@ def attention(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Images to draw from --on.")] = 3,
     images: Images = None,
-    seed: Seed = 0,
-    allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
@@ -118,15 +121,14 @@ def attention(
     """What each view, head or reduction sees in an image, with the best caption."""
     from openvse.analysis.attention import NAME, Subjects, analyze_attention, look
     from openvse.analysis.opening import open_models
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     if not on and not (image and caption):
         raise OpenVSEError(
             "attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them"
         )
-    request = Request(on, split, features or (), allow_outside=allow_outside)
-    asked = Subjects(tuple(image or ()), tuple(caption or ()), count, seed, images)
+    request = request_of(on, split, features)
+    asked = Subjects(tuple(image or ()), tuple(caption or ()), count, limit=images)
     analysis = analyze_attention(look(open_models(models, device), request, asked))
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
@@ -144,20 +146,17 @@ def hits(
         Literal["random", "first", "missed"],
         typer.Option(help="Queries: random ones, the first ones, or those without a right hit."),
     ] = "random",
-    seed: Seed = 0,
-    allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """The first five hits of some queries, the right ones ticked."""
     from openvse.analysis.hits import NAME, analyze_hits
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
-    request = Request(on, split, features or (), allow_outside=allow_outside)
+    request = request_of(on, split, features)
     embedded = embedded_by(models, device, request, images)
-    analysis = analyze_hits(embedded, count=count, pick=pick, seed=seed)
+    analysis = analyze_hits(embedded, count=count, pick=pick)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -173,8 +172,6 @@ def answers(
         Literal["differ", "random"],
         typer.Option(help="Questions: first those on which the models differ, or random ones."),
     ] = "differ",
-    seed: Seed = 0,
-    allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
@@ -183,13 +180,12 @@ def answers(
     from openvse.analysis.answers import NAME, analyze_answers, answer_all
     from openvse.analysis.opening import open_models
     from openvse.cli.progress import bar
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     with bar() as progress:
-        request = Request(on, split, features or (), allow_outside=allow_outside, progress=progress.show)
+        request = replace(request_of(on, split, features), progress=progress.show)
         questions, rows = answer_all(open_models(models, device), request)
-    analysis = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
+    analysis = analyze_answers(questions, rows, count=count, pick=pick)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -201,17 +197,15 @@ def views(
     split: Split = "test",
     features: Stores = None,
     images: Images = None,
-    allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Share of the pairs that each view wins, and how similar views are."""
     from openvse.analysis.views import NAME, analyze_views
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
-    request = Request(on, split, features or (), allow_outside=allow_outside)
+    request = request_of(on, split, features)
     embedded = embedded_by(models, device, request, images)
     finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
 
@@ -232,22 +226,21 @@ def captions(
     ] = None,
     split: Split = "test",
     images: Images = None,
-    allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """How similar the captions of one image are, by any text model."""
     from openvse.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
     from openvse.analysis.opening import open_split, open_towers
+    from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     if not models and not text_model:
         raise OpenVSEError("captions needs a text model: name a MODEL, or give --text-model")
     # No image is read, so none has to be there.
-    source = open_corpus(on, require_images=False, allow_outside=allow_outside)
-    corpus = open_split(Request(on, split, allow_outside=allow_outside), images, source)
+    source = open_corpus(on, require_images=False, allow_outside=voice.allow_outside)
+    corpus = open_split(request_of(on, split, None), images, source)
     texts = {Path(name).name: embed_captions(name, corpus.captions) for name in text_model or ()}
     texts |= embed_by_towers(open_towers(models or [], "cpu"), corpus.captions)
     finish(analyze_captions(corpus, texts), out, overwrite=overwrite, as_json=as_json)
@@ -265,8 +258,6 @@ def embeddings(
     places: Annotated[
         bool, typer.Option("--map", help="Also draw a map of the embeddings by t-SNE (scikit-learn).")
     ] = False,
-    seed: Seed = 0,
-    allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
@@ -274,16 +265,13 @@ def embeddings(
     """Alignment, uniformity, hubs, recall by caption length and rare words."""
     from openvse.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
     from openvse.analysis.opening import training_captions
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     if places:
         require_sklearn()
-    request = Request(
-        on, split, features or (), allow_outside=allow_outside, query_bank=read_query_bank(query_bank)
-    )
+    request = replace(request_of(on, split, features), query_bank=read_query_bank(query_bank))
     embedded = embedded_by(models, device, request, images)
-    analysis = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
+    analysis = analyze_embeddings(embedded, training_captions(request), places=places)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, On
+from openvse.cli.options import Device, On, Out
 
 
 @app.command(rich_help_panel="Convert")
@@ -24,42 +24,30 @@ def blend(
         typer.Argument(help="A second model with the same parts, such as the folder best/ of the run."),
     ],
     on: On,
-    out: Annotated[Path, typer.Option(help="Folder of the new model.")],
-    split: Annotated[
-        str, typer.Option(help="Split on which the share is chosen: validation or train.")
-    ] = "validation",
+    out: Out,
     features: Annotated[
         Path | None,
         typer.Option(help="Feature store to read instead of the images, or a folder of stores."),
     ] = None,
-    shares: Annotated[
-        int,
-        typer.Option(min=2, help="Number of shares of the second model to try, evenly spaced from 0 to 1."),
-    ] = 11,
-    allow_outside: AllowOutside = False,
     device: Device = "cpu",
 ) -> None:
     """Average the weights of two models with the same parts, with the share that is best on validation."""
-    from openvse.cli.progress import warn
-    from openvse.errors import OpenVSEError
+    from openvse.cli.progress import voice, warn
     from openvse.files import refuse_there
     from openvse.model.folder import CONFIG, WEIGHTS
     from openvse.tasks.blend import blend as run
     from openvse.tasks.load import find_model, load
     from openvse.training.kind import Request
 
-    if split == "test":
-        raise OpenVSEError(
-            "--split test is not allowed, because the share must not be chosen on the data of the final evaluation: "
-            "give validation or train"
-        )
     refuse_there([out / CONFIG, out / WEIGHTS], "choose another --out, or delete it first")
-    request = Request(on, split, () if features is None else (features,), allow_outside=allow_outside)
+    request = Request(
+        on, "validation", () if features is None else (features,), allow_outside=voice.allow_outside
+    )
     one, other = (load(find_model(name, in_run=True), device=device) for name in (first, second))
-    done = run(one, other, request, num_shares=shares)
+    done = run(one, other, request)
     for line in done.warnings:
         warn(line)
-    typer.echo(f"share of {second}   {split} {done.metric}")
+    typer.echo(f"share of {second}   validation {done.metric}")
     for share, score in done.scores:
         typer.echo(f"{share:5.2f}  {score:6.1f}{'  best' if share == done.share else ''}")
     done.model.save(out)

@@ -11,17 +11,19 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import (
-    AllowOutside,
     BatchSize,
     Device,
     Folds,
     Json,
+    On,
+    Overwrite,
     ProtocolName,
     Reranking,
     Split,
     Stores,
     TextFeatures,
     Threads,
+    few_first,
 )
 from openvse.errors import OpenVSEError
 
@@ -33,13 +35,6 @@ if TYPE_CHECKING:
     from openvse.training.kind import Compared, LoadedRun, Request
 
 Rows: TypeAlias = "Mapping[str, Sequence[NamedRun]]"
-On: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        help="The test data, as for 'openvse evaluate'. Default: the data and the store of the recipes.",
-    ),
-]
 Page: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -80,18 +75,17 @@ Examples: TypeAlias = Annotated[int, typer.Option(min=0, help="Queries of each k
 Apart: TypeAlias = Annotated[
     bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
 ]
-Replaced: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace the page.")]
 
 
-@app.command(rich_help_panel="Explain")
+@app.command(rich_help_panel="Explain", cls=few_first("on", "split", "features", "html", "form", "device"))
 def compare(
     runs: Named,
-    on: On = None,
+    on: On = "",
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
     html: Page = None,
-    overwrite: Replaced = False,
+    overwrite: Overwrite = False,
     form: Format = "text",
     examples: Examples = 6,
     apart: Apart = False,
@@ -100,13 +94,16 @@ def compare(
     protocol: ProtocolName = "",
     rerank: Again = "top=20,weight=1",
     resamples: Resamples = None,
-    allow_outside: AllowOutside = False,
     batch_size: BatchSize = 128,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Say what one run reaches, or whether several differ: paired intervals, sign tests, seeds, wins and losses."""
+    """Say what one run reaches, or whether several differ: paired intervals, sign tests, seeds, wins and losses.
+
+    Without --on, the data and the store of the recipes are read.
+    """
+    from openvse.cli.progress import voice
     from openvse.tasks.runs import parse_rows
     from openvse.training.kind import Request
 
@@ -115,12 +112,12 @@ def compare(
     if as_json and form != "text":
         raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
     request = Request(
-        on or "",
+        on,
         split,
         tuple(features or ()),
         folds,
         text_features=text_features,
-        allow_outside=allow_outside,
+        allow_outside=voice.allow_outside,
         batch_size=batch_size,
         protocol=protocol,
         rerank_top=again.top,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Json
+from openvse.cli.options import Json
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
 from openvse.train_cli.completion import complete_data_set
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from openvse.datasets import Finding
     from openvse.output.table import Table
 
+
+CASES = 5
+"""Examples of a finding that are printed."""
 
 data = typer.Typer(help="Check and count data, and import features.", no_args_is_help=True)
 app.add_typer(data, name="data", rich_help_panel="Data")
@@ -41,8 +44,6 @@ def check(
             help="Do not decode the images of your own data; of published data, do not compare files or read features.",
         ),
     ] = False,
-    allow_outside: AllowOutside = False,
-    cases: Annotated[int, typer.Option(min=0, help="Number of examples to list for each finding.")] = 5,
     as_json: Json = False,
 ) -> None:
     """Check data and count them: broken or duplicate images, captions, leakage, the completeness of published data.
@@ -51,7 +52,7 @@ def check(
     Lines marked "note" name facts that are not faults.
     """
     from openvse.cli.json_output import print_json
-    from openvse.cli.progress import bar
+    from openvse.cli.progress import bar, voice
     from openvse.datasets import DATASETS, FACTS, check_data
     from openvse.datasets.registry import parse_source
 
@@ -61,7 +62,7 @@ def check(
             f"{source} is the name of a data set: give {source}:FOLDER, the folder with its files"
         )
     with bar() as progress:
-        findings = check_data(source, quick=quick, allow_outside=allow_outside, progress=progress.show)
+        findings = check_data(source, quick=quick, allow_outside=voice.allow_outside, progress=progress.show)
     counts, complete = counted(source), all(finding.ok for finding in findings)
     if as_json:
         reports = [
@@ -72,7 +73,7 @@ def check(
         print_json("data check", {**result, "splits": [] if counts is None else counts.to_json()})
         raise typer.Exit(0 if complete else 1)
     for finding in findings:
-        show_finding(finding, cases)
+        show_finding(finding)
     if counts is not None:
         typer.echo(f"\n{counts.to_text().rstrip()}\n")
     where = escaped(f"{name} at {place}" if name else source)
@@ -96,12 +97,12 @@ def counted(source: str) -> Table | None:
     return data_statistics(corpus)
 
 
-def show_finding(finding: Finding, cases: int) -> None:
+def show_finding(finding: Finding) -> None:
     """Print a finding and its first cases; on a terminal, lines are broken between words."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     lines = textwrap.wrap(finding.text, columns - 8, break_long_words=False) if columns else [finding.text]
     typer.echo(f"{finding.mark:>5}  {f'{chr(10)}       '.join(lines)}")
-    for case in finding.cases[:cases]:
+    for case in finding.cases[:CASES]:
         typer.echo(f"         {case}")
-    if cases and len(finding.cases) > cases:
-        typer.echo(f"         ... and {len(finding.cases) - cases:,} more (--cases {len(finding.cases)})")
+    if (more := len(finding.cases) - CASES) > 0:
+        typer.echo(f"         ... and {more:,} more (--json lists all)")

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import RunDevice, Threads
+from openvse.cli.options import Out, RunDevice, Threads
 from openvse.cli.stopping import going_on
 
 
 @app.command(rich_help_panel="Train")
 @going_on("what was finished is kept; run the same command again to continue")
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="Folder for the images, features, model, report and contact sheet.")
-    ] = Path("demo_output"),
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
+    out: Out = Path("demo_output"),
     device: RunDevice = None,
     threads: Threads = None,
 ) -> None:
@@ -31,7 +27,7 @@ def demo(
     with bar() as progress:
         watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
         overrides = [] if device is None else [f"training.device={device}"]
-        result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare, overrides=overrides)
+        result = run_demo(out, seed=0, watcher=watcher, on_images=prepare, overrides=overrides)
     typer.echo(result.table)
     for query, hits in zip(QUERIES, result.answers, strict=True):
         shown = ", ".join(

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Cluster, Device, Json, ModelName, Processes, ThreadsOfEach, chosen_workers
+from openvse.cli.options import (
+    BatchSize,
+    Cluster,
+    Device,
+    Json,
+    ModelName,
+    Overwrite,
+    Processes,
+    ThreadsOfEach,
+    chosen_workers,
+)
 from openvse.cli.stopping import going_on
 
 if TYPE_CHECKING:
@@ -35,9 +45,6 @@ ShardSize = Annotated[
     int,
     typer.Option(min=1, help="How many records a file of a folder has, or a row group of one Parquet file."),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an output of other records or of another model.")
-]
 
 
 @app.command(rich_help_panel="Data")
@@ -47,9 +54,7 @@ def encode(
     data: Records,
     out: Output,
     dtype: NumberType = "float32",
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="How many images or sentences are embedded at a time.")
-    ] = 64,
+    batch_size: BatchSize = 64,
     shard_size: ShardSize = 1024,
     processes: Processes = 0,
     cluster: Cluster = None,

@@ -11,7 +11,6 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import (
-    AllowOutside,
     Annotations,
     BatchSize,
     Device,
@@ -19,6 +18,7 @@ from openvse.cli.options import (
     Exchanged,
     Folds,
     Json,
+    Models,
     On,
     ProtocolName,
     QueryBankSplit,
@@ -28,6 +28,7 @@ from openvse.cli.options import (
     Stores,
     TextFeatures,
     Threads,
+    few_first,
     read_query_bank,
 )
 from openvse.errors import ModelError, OpenVSEError
@@ -39,14 +40,7 @@ if TYPE_CHECKING:
     from openvse.scoring import Calibration
     from openvse.training.kind import Evaluation
 
-Models: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        help="One or more models: model folders, hub ids, or names from 'openvse list models'. The scores of several "
-        "models are averaged."
-    ),
-]
-Out: TypeAlias = Annotated[
+Reports: TypeAlias = Annotated[
     Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
 ]
 Calibrate: TypeAlias = Annotated[
@@ -65,14 +59,14 @@ WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
 """What ``--out`` holds afterwards; the last two for questions and for probabilities."""
 
 
-@app.command(rich_help_panel="Explain")
+@app.command(rich_help_panel="Explain", cls=few_first("on", "split", "features", "out", "device", "as_json"))
 def evaluate(
     models: Models,
     on: On,
     split: Split = "test",
     features: Stores = None,
     text_features: TextFeatures = None,
-    out: Out = None,
+    out: Reports = None,
     rerank: Rerank = None,
     query_bank: QueryBankSplit = "",
     folds: Folds = 1,
@@ -81,15 +75,14 @@ def evaluate(
     every: Every = False,
     exchanged: Exchanged = False,
     calibrate: Calibrate = False,
-    allow_outside: AllowOutside = False,
     batch_size: BatchSize = 128,
     processes: Processes = 1,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure retrieval in both directions (R@1/5/10, RSUM, MedR, MeanR) or answer accuracy, with intervals."""
-    from openvse.cli.progress import bar
+    """Measure retrieval in both directions or answer accuracy, with intervals; several models are averaged."""
+    from openvse.cli.progress import bar, voice
     from openvse.tasks import kind_of
     from openvse.training.kind import Request
 
@@ -111,7 +104,7 @@ def evaluate(
             rerank=again is not None,
             rerank_top=20 if again is None else again.top,
             rerank_weight=1.0 if again is None else again.weight,
-            allow_outside=allow_outside,
+            allow_outside=voice.allow_outside,
             batch_size=batch_size,
             progress=progress.show,
             exchanged=exchanged,

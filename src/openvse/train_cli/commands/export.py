@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Json, Threads
+from openvse.cli.options import Json, ModelName, On, Split, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel="Convert")
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model folder, the folder of a run, or a name that 'openvse list models' lists."
-        ),
-    ],
+    model: ModelName,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     format: Annotated[
         Literal["onnx", "torch_export", "sentence_transformers"],
@@ -48,37 +43,34 @@ def export(
             min=1, help="Largest number of stored features of an image (for a model of precomputed features)."
         ),
     ] = 200,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            help="Images with captions, as for 'openvse evaluate', on which the effect of --int8 is measured.",
-        ),
-    ] = None,
-    split: Annotated[str, typer.Option(help="Part of --on: train, validation, test, or all.")] = "validation",
-    allow_outside: AllowOutside = False,
+    on: On = "",
+    split: Split = "validation",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model for other runtimes, such as ONNX Runtime. It is compared with the model first."""
+    """Write a model for other runtimes, such as ONNX Runtime. It is compared with the model first.
+
+    With --int8, --on names images with captions, on which its effect is measured.
+    """
     from openvse.cli.progress import note
     from openvse.exporting import export as run
     from openvse.tasks.load import find_model, load
 
-    if on is not None and not int8:
+    if on and not int8:
         raise OpenVSEError("--on measures the effect of --int8: give both, or leave --on out")
-    corpus = None if on is None else chosen_corpus(on, split, allow_outside)
+    corpus = chosen_corpus(on, split) if on else None
     loaded = load(find_model(model, in_run=True))
     note(f"exporting to {out}; this takes a minute for a large model")
     done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus)
     print_export(done, as_json=as_json)
 
 
-def chosen_corpus(on: str, split: str, allow_outside: bool) -> Corpus:
+def chosen_corpus(on: str, split: str) -> Corpus:
     """Open the data on which the effect of int8 is measured."""
+    from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
 
-    corpus = open_corpus(on, require_images=True, allow_outside=allow_outside)
+    corpus = open_corpus(on, require_images=True, allow_outside=voice.allow_outside)
     return corpus if split == "all" else corpus.split(split)
 
 

@@ -12,7 +12,6 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import (
-    AllowOutside,
     Cluster,
     Device,
     Processes,
@@ -76,7 +75,6 @@ def extract(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of threads that decode images.")] = 2,
     dtype: Stored = "float16",
-    allow_outside: AllowOutside = False,
     check: Annotated[
         bool, typer.Option("--check", help="First compare an existing store with its checksums.")
     ] = False,
@@ -91,10 +89,8 @@ def extract(
 
     shared = chosen_workers(processes, cluster, threads, device)
     tree = _tree(options or [])
-    if encoder in TEXT_ENCODERS:
-        chosen = _of_texts(encoder, data, tree, allow_outside)
-    else:
-        chosen = _of_images(encoder, data, tree, allow_outside, workers)
+    of_texts = encoder in TEXT_ENCODERS
+    chosen = _of_texts(encoder, data, tree) if of_texts else _of_images(encoder, data, tree, workers)
     if check and store.is_dir():
         FeatureStore.open(store, chosen.fingerprint, check=True)
     report = _run(
@@ -106,7 +102,7 @@ def extract(
         workers=shared,
     )
     were_there = f"{report.skipped_existing} were there"
-    if encoder not in TEXT_ENCODERS:
+    if not of_texts:
         were_there += f", {len(report.failed)} unreadable"
     typer.echo(f"{store}: {report.done} new, {were_there}, {report.images_per_s:.1f} {report.unit}/s")
     if report.failed and not report.done and not report.skipped_existing:
@@ -152,33 +148,33 @@ def _tree(options: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _of_images(
-    name: str, data: str, options: Mapping[str, Any], allow_outside: bool, threads: int
-) -> _Extraction:
+def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int) -> _Extraction:
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
+    from openvse.cli.progress import voice
     from openvse.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features import extract_features
     from openvse.specs import Part
 
     backbone = build_part(BACKBONES, Part(**{**options, "name": name}), name, {"assets": None})
-    corpus = open_corpus(data, allow_outside=allow_outside)
+    corpus = open_corpus(data, allow_outside=voice.allow_outside)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     run = partial(extract_features, backbone, images, num_workers=threads)
     problems = [*corpus.problems, *filter(None, [long_captions(corpus.captions)])]
     return _Extraction(backbone.fingerprint, run, IMAGES_AT_ONCE, problems, "images")
 
 
-def _of_texts(name: str, data: str, options: Mapping[str, Any], allow_outside: bool) -> _Extraction:
+def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     from openvse.assembly import build_part
     from openvse.assembly.parts import parameters
+    from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
     from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
     from openvse.features import extract_text_features
     from openvse.specs import Part
 
-    corpus = open_corpus(data, require_images=False, allow_outside=allow_outside)
+    corpus = open_corpus(data, require_images=False, allow_outside=voice.allow_outside)
     # These options only change what training does with the states.
     usual = {"fine_tune": False, "size_augmentation": "none"}
     usual = {key: value for key, value in usual.items() if key in parameters(TEXT_ENCODERS.get(name))}

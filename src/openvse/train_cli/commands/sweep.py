@@ -7,9 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Json
+from openvse.cli.options import Json, Out, Overwrite
 from openvse.cli.stopping import going_on
-from openvse.train_cli.commands.analyze import Out, Overwrite, begin, finish
+from openvse.train_cli.commands.analyze import begin, finish
 from openvse.train_cli.completion import complete_override, complete_recipe
 
 RESUME = "what is trained is kept; run the same command again to continue"
@@ -77,12 +77,13 @@ def sweep(
         parse_seeds,
         run_sweep,
     )
-    from openvse.cli.progress import bar
+    from openvse.cli.progress import bar, voice
     from openvse.train_cli.training_bar import TrainingBar
 
     begin(out, NAME, overwrite=overwrite)
     drawn = check_metrics(metrics or ())
-    shared, axes = parse_axes(overrides or (), settings or ())
+    outside = ["data.allow_outside=true"] * voice.allow_outside
+    shared, axes = parse_axes([*(overrides or ()), *outside], settings or ())
     with bar() as progress:
         asked = Sweep(recipe, shared, axes, parse_seeds(seeds), out / "runs", split)
         results = run_sweep(asked, TrainingBar(progress), progress.show)

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import RunDevice, StartModel, Threads
+from openvse.cli.options import Overwrite, RunDevice, StartModel, Threads
 from openvse.cli.stopping import going_on
 from openvse.train_cli.completion import complete_override, complete_recipe
 from openvse.train_cli.launching import launch, leads, leave
@@ -41,13 +41,7 @@ def train(
         bool,
         typer.Option("--resume", help="Continue the run in the folder of --out; start one if there is none."),
     ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace the run in the folder of --out by a new one; stored features are kept.",
-        ),
-    ] = False,
+    overwrite: Overwrite = False,
     processes: Annotated[
         int,
         typer.Option(
@@ -97,7 +91,10 @@ def _chosen(
     settings = [*overrides, *([f"start={start}"] if start else [])]
     if start and "=" in recipe:
         recipe, settings = "finetune", [recipe, *settings]
-    given = {"training.device": device, "training.threads": threads}
+    from openvse.cli.progress import voice
+
+    outside = "true" if voice.allow_outside else None
+    given = {"training.device": device, "training.threads": threads, "data.allow_outside": outside}
     return recipe, [*settings, *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
