@@ -17,7 +17,7 @@ from openvse.index.writer import Entry, IndexWriter
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
-from openvse.search.exact import Searcher
+from openvse.search.proposing import Searcher
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import choose_engine, update_engine
 

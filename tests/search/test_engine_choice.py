@@ -15,7 +15,7 @@ from colour_model import ColourModel
 from openvse.errors import EngineError
 from openvse.index import Index
 from openvse.index.manifest import read_manifest
-from openvse.search import SearchEngine
+from openvse.search import ExactSearch, SearchEngine
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
@@ -119,7 +119,7 @@ def test_a_search_takes_the_engine_of_the_index(tmp_path: Path) -> None:
     engine_of(tmp_path, "int8")
     index = Index.open(tmp_path)
     assert isinstance(SearchEngine(model, index).catalogue.searcher, StoreSearch)
-    assert SearchEngine(model, index, engine="exact").catalogue.searcher.is_exact
+    assert SearchEngine(model, index, engine="exact").catalogue.searcher.name == "exact"
     with pytest.raises(EngineError):
         SearchEngine(model, index, engine="qdrant")
 
@@ -175,7 +175,7 @@ def test_a_damaged_folder_costs_a_warning_and_never_the_search(
     for engine in (None, "int8"):
         caplog.clear()
         found = open_searcher(Index.open(tmp_path), exact, engine=engine)
-        assert found.is_exact and len(caplog.records) == 1
+        assert isinstance(found, ExactSearch) and len(caplog.records) == 1
         assert found.search(queries(2), 5)[1].tolist() == exact.search(queries(2), 5)[1].tolist()
     if damage == "a file":
         place.unlink()

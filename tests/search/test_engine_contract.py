@@ -18,7 +18,7 @@ from openvse.index import Index, parse_condition
 from openvse.index.conditions import allowed_items
 from openvse.runtime import ArraySet
 from openvse.search import measured_recall
-from openvse.search.exact import Searcher
+from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import Within, choose_engine, engine_names, update_engine
@@ -251,7 +251,7 @@ def test_a_place_that_is_gone_is_said_and_made_again(engine: tuple[str, str | No
         with pytest.raises(EngineError, match="'openvse index'"):
             opened(folder, url)
     else:
-        assert opened(folder)[0].is_exact
+        assert isinstance(opened(folder)[0], ExactSearch)
     assert update_engine(folder, url=url).put == 30
 
 
@@ -277,14 +277,14 @@ def test_recall_against_the_exact_engine_is_measured(engine: tuple[str, str | No
     found, exact = engine_of(folder, *engine)
     index = Index.open(folder)
     assert measured_recall(found, index, sample=20) == 1.0
-    assert found.is_exact == (engine[0] == "exact")
+    assert isinstance(found, ExactSearch) == (engine[0] == "exact")
 
-    class Forgetful(Searcher):
+    class Forgetful(ExactSearch):
         def search(self, asked: EmbeddedQueries, top_k: int, **_: object) -> tuple[np.ndarray, np.ndarray]:
             scores, positions = exact.search(asked, top_k + 5)
             return scores[:, 5:], positions[:, 5:]
 
-    assert measured_recall(Forgetful(), index, sample=20) == 0.5
+    assert measured_recall(Forgetful(index.segments), index, sample=20) == 0.5
 
 
 @pytest.mark.medium

@@ -16,7 +16,6 @@ from openvse.halves import missing_package, training_module
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
-    from openvse.search.engine import SearchReranker
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,9 @@ class Reranking:
             raise OpenVSEError(f"--rerank {value}: give a whole top of 1 or more, and a weight from 0 to 1")
         return cls(model, int(top), weight, None if features is None else Path(features))
 
-    def load(self, device: str) -> SearchReranker:
+    def load(self, device: str) -> Any:
         """Load the model, and the store that it reads, if one is named."""
-        load: Callable[..., SearchReranker] = training_module("openvse.tasks.for_search").load_reranker
+        load: Callable[..., Any] = training_module("openvse.tasks.for_search").load_reranker
         return load(self.model, self.features, top=self.top, weight=self.weight, device=device)
 
 

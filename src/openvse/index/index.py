@@ -26,6 +26,7 @@ SMALL_COUNT = 1 << 16
 """The same for the number of items."""
 
 _ATTEMPTS = 5
+_KEYS_AN_ITEM = 4  # more are searched for: a place for each would take too much memory
 
 
 class Index:
@@ -164,6 +165,29 @@ class Index:
         """Return the position of an item; None where the index does not hold it."""
         place = bisect_left(self.table.ids, encode_id(item_id), key=encode_id)
         return place if place < len(self) and self.table.ids[place] == item_id else None
+
+    def of_keys(self, keys: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
+        """Return the positions of those items of some keys that the index holds."""
+        rising, order, by_key = self._by_key
+        if by_key is None:
+            places, held = places_among(rising, keys)
+            positions: np.ndarray = order[places[held]]
+            return positions
+        positions = by_key[keys[keys < len(by_key)]]
+        return positions[positions >= 0].astype(np.int64)
+
+    @cached_property
+    def _by_key(
+        self,
+    ) -> tuple[Int[np.ndarray, "count"], Int[np.ndarray, "count"], Int[np.ndarray, "_"] | None]:
+        """The keys in their order, their positions, and a table from key to position where most keys have an item."""
+        order = np.argsort(self.table.keys, kind="stable")
+        rising = self.table.keys[order]
+        if not len(self) or rising[-1] > _KEYS_AN_ITEM * len(self):
+            return rising, order, None
+        positions = np.full(rising[-1] + 1, -1, np.int32)
+        positions[rising] = order
+        return rising, order, positions
 
     def image_path(self, position: int) -> Path:
         """Return the path of an image, or of the clip of a segment; in an index of sentences, that of their file."""

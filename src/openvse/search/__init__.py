@@ -5,8 +5,9 @@ from __future__ import annotations
 from openvse.search.contact_sheet import captions_beside, contact_sheet
 from openvse.search.duplicates import find_duplicates
 from openvse.search.engine import SearchEngine
-from openvse.search.exact import ExactSearch, measured_recall
+from openvse.search.exact import ExactSearch
 from openvse.search.hits import Answer, Hit, Probabilities
+from openvse.search.proposing import measured_recall
 from openvse.search.query import Page, Query
 
 __all__ = [

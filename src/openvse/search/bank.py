@@ -68,14 +68,9 @@ def update_bank(
     Args:
         sentences: those of the bank; None keeps what the index has, and an empty sequence takes its bank away.
         beta: see ``scoring.hubs``; None is that of the index, or ``BETA`` for new sentences.
-        progress: called with how many sentences are embedded, and how many there are.
 
     Returns:
         The number of ``sentences`` and ``beta``; None where the index has no bank.
-
-    Raises:
-        DataError: the index holds sentences, or beta is not above 0.
-        IndexFormatError: there is no index, another model made it, another process writes it, or its bank is damaged.
     """
     folder = Path(path)
     if not sentences and not (folder / BANK).exists():

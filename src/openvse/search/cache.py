@@ -11,12 +11,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ByteCache(Generic[ValueT]):
-    """A cache that drops the least recently used values; several threads may use it.
-
-    Args:
-        limit: the largest number of bytes in all.
-        size: returns the number of bytes of a value.
-    """
+    """A cache of ``limit`` bytes that drops the least recently used values; several threads may use it."""
 
     def __init__(self, limit: int, size: Callable[[Any], int] = len) -> None:
         self._limit, self._size, self._bytes = limit, size, 0

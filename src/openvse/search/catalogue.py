@@ -13,12 +13,11 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -26,13 +25,13 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import EngineError, IndexFormatError, MissingItemError
 from openvse.index.conditions import Condition, all_of, allowed_items
 from openvse.index.database import add_functions, encode_id
-from openvse.index.index import Index, places_among
+from openvse.index.index import Index
 from openvse.index.manifest import Item
 from openvse.index.words import query_words
 from openvse.media.segments import file_of
 from openvse.search.bank import read_attraction
-from openvse.search.exact import ExactSearch, ItemComparison, Searcher
-from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
+from openvse.search.exact import ExactSearch, ItemComparison
+from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import WordHits
 from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, kind_of, open_store
@@ -49,9 +48,6 @@ COMMON = 0.1
 FEW = 10
 
 _ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
-_KEYS_AN_ITEM = (
-    4  # of a large index from which many items were removed, the positions are searched among the keys
-)
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
 _REMEMBERED = 50_000  # items
 _COUNTED_S = 10.0
@@ -63,8 +59,6 @@ _TABLE = (
 _KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 
 _logger = logging.getLogger(__name__)
-
-AnswerT = TypeVar("AnswerT")
 
 
 class Catalogue(ABC):
@@ -158,35 +152,16 @@ class IndexCatalogue(Catalogue):
     """An open index, as it was when it was opened.
 
     Args:
-        compare: how the model compares items with queries.
         engine: the engine that is wanted; see ``open_searcher``.
-
-    Attributes:
-        searcher: what finds the best items.
-
-    Raises:
-        EngineError: the index has another engine, its server cannot be reached, or it cannot serve the model. Without
-            the engine's folder, or where that is damaged, the search is exact.
     """
 
     def __init__(
-        self,
-        index: Index,
-        compare: ItemComparison,
-        *,
-        model: object = None,
-        engine: str | None = None,
+        self, index: Index, compare: ItemComparison, *, model: object = None, engine: str | None = None
     ) -> None:
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
         exact = ExactSearch(index.segments, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
         self._hubs = read_attraction(index, compare)
-        self._order = np.argsort(index.table.keys, kind="stable")
-        self._keys = index.table.keys[self._order]
-        self._by_key: Int[np.ndarray, "_"] | None = None  # positions; a search among the keys takes longer
-        if len(index) and self._keys[-1] <= _KEYS_AN_ITEM * len(index):
-            self._by_key = np.full(self._keys[-1] + 1, -1, np.int32)
-            self._by_key[self._keys] = self._order
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -204,12 +179,10 @@ class IndexCatalogue(Catalogue):
         return allowed
 
     def count(self, where: Sequence[Condition]) -> int:
-        """Return how many items fulfil conditions."""
         allowed = self._allowed(where)
         return len(self.index) if allowed is None else int(allowed.sum())
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a warning for each condition on values that no item has."""
         if not any(condition.key for condition in where):
             return ()
 
@@ -225,7 +198,6 @@ class IndexCatalogue(Catalogue):
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best items."""
         allowed, hubs = self._allowed(where), self._hubs if sentences else None
         search = partial(self.searcher.search, top_k=count, allowed=allowed, where=where)
         scores, positions = search(queries)
@@ -252,7 +224,7 @@ class IndexCatalogue(Catalogue):
             for word, count in database.rarest_first(words):
                 if positions_of and (count > room or (is_rare and count - outside > most)):
                     break
-                positions = self._positions(database.having(words[word], limit))
+                positions = self.index.of_keys(database.having(words[word], limit))
                 room -= count
                 if allowed is not None:
                     positions = positions[allowed[positions]]
@@ -266,11 +238,9 @@ class IndexCatalogue(Catalogue):
         return WordHits.of(chosen, searched, len(self))
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items."""
         return self.index.gather(positions).astype(np.float32)
 
     def position(self, item_id: str) -> int:
-        """Return the position of an item."""
         position = self.index.position(item_id)
         if position is None:
             raise MissingItemError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
@@ -284,27 +254,15 @@ class IndexCatalogue(Catalogue):
         return "give the path below the indexed folder"
 
     def at(self, key: int) -> int:
-        """Return the position of an item."""
-        held = self._positions(np.array([key]))
+        held = self.index.of_keys(np.array([key]))
         if not len(held):
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
         return int(held[0])
 
-    def _positions(self, keys: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
-        """Return the positions of those items of some keys that the index holds."""
-        if self._by_key is None:
-            places, held = places_among(self._keys, keys)
-            positions: np.ndarray = self._order[places[held]]
-        else:
-            positions = self._by_key[keys[keys < len(self._by_key)]]
-        return positions[positions >= 0]
-
     def key_of(self, position: int) -> int:
-        """Return the key of an item."""
         return int(self.index.table.keys[position])
 
     def item(self, position: int) -> Item:
-        """Return id, time and size of an item; they are in memory."""
         table = self.index.table
         return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
 
@@ -317,11 +275,9 @@ class IndexCatalogue(Catalogue):
         return ItemFacts(item.id, str(kind), item.modified_ns, item.size, read_metadata(metadata))
 
     def path_of(self, position: int) -> Path:
-        """Return where the file of an item was when it was indexed."""
         return self.index.image_path(position)
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
-        """Return the user's metadata of items."""
         keys = [self.key_of(each) for each in positions]
         sql = (
             "SELECT key, metadata FROM items WHERE metadata IS NOT NULL AND "
@@ -344,21 +300,15 @@ class IndexCatalogue(Catalogue):
         return [(str(name), str(value)) for name, value, _ in rows]
 
     def close(self) -> None:
-        """Close the searcher."""
         self.searcher.close()
 
 
 def open_searcher(
-    index: Index,
-    exact: ExactSearch,
-    *,
-    engine: str | None = None,
-    model: object = None,
+    index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None
 ) -> Searcher:
     """Open the engine of an index.
 
     Args:
-        exact: the exact search of this index and the model that is served.
         engine: the engine that is wanted: ``exact``, or that of the index, by its name or by the URL of its server,
             with its secrets. None takes that of the index, and its URL from the index and the environment.
 
@@ -398,13 +348,11 @@ class StoreCatalogue(Catalogue):
     store's. Conditions are checked again on the facts that it holds. Several threads may use it, one call at a time.
 
     Args:
-        compare: how the model compares items with queries.
-        fingerprint: of the model.
         images: where the first of the indexed folders is now; None leaves it where it was.
 
     Raises:
         EngineError: the store cannot be reached, or its place does not say which model made it.
-        IndexFormatError: another model made it.
+        IndexFormatError: another model than that of the fingerprint made it.
     """
 
     def __init__(
@@ -412,7 +360,7 @@ class StoreCatalogue(Catalogue):
     ) -> None:
         self.place, self._compare = str(address), compare
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, ItemFacts] = OrderedDict()
+        self._known: dict[int, ItemFacts] = {}
         self._keys: dict[str, int] = {}
         self._counts: dict[tuple[Condition, ...], tuple[float, int]] = {}
         first = _opened(address, (1, 1))
@@ -429,16 +377,16 @@ class StoreCatalogue(Catalogue):
 
     def close(self) -> None:
         """Close the store, after the call in progress."""
-        with self._lock:
-            self._store.close()
+        with self._opened() as store:
+            store.close()
 
-    def _ask(self, work: Callable[[CatalogueStore], AnswerT]) -> AnswerT:
-        """Call the store from one thread at a time, as its connection requires."""
+    @contextmanager
+    def _opened(self) -> Iterator[CatalogueStore]:
+        """Yield the store to one thread at a time, as its connection requires."""
         with self._lock:
-            return work(self._store)
+            yield self._store
 
     def __len__(self) -> int:
-        """Return the number of items, which may be some seconds old."""
         return self.count(())
 
     def count(self, where: Sequence[Condition]) -> int:
@@ -447,9 +395,8 @@ class StoreCatalogue(Catalogue):
         counted, number = self._counts.get(conditions, (-math.inf, 0))
         if now - counted < _COUNTED_S:
             return number
-        points = self._ask(
-            lambda store: store.count(Within(conditions)) if conditions else store.num_points()
-        )
+        with self._opened() as store:
+            points = store.count(Within(conditions)) if conditions else store.num_points()
         if len(self._counts) >= _COUNTS:
             self._counts.clear()
         self._counts[conditions] = now, points // self.note.embeddings
@@ -459,10 +406,7 @@ class StoreCatalogue(Catalogue):
         """Return a warning for each condition on values that none of a sample of items has."""
         if not any(condition.key for condition in where):
             return ()
-        some = self._some()
-        with self._lock:
-            looked_at = {facts.path: facts for facts in (*self._known.values(), *some)}
-        items = dict(enumerate(looked_at.values()))
+        items = dict(enumerate({facts.path: facts for facts in self._some()}.values()))
 
         def holds(sql: str, values: Sequence[object]) -> bool:
             return database.execute(f"SELECT 1 FROM items WHERE {sql} LIMIT 1", values).fetchone() is not None
@@ -477,7 +421,8 @@ class StoreCatalogue(Catalogue):
         )
 
     def _some(self) -> list[ItemFacts]:
-        return self._ask(lambda store: store.some(_FIELDS_FROM // 4))
+        with self._opened() as store:
+            return store.some(_FIELDS_FROM // 4)
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
@@ -487,7 +432,8 @@ class StoreCatalogue(Catalogue):
         is_linear = self._compare.is_inner and self.note.embeddings == 1
         searches = queries.searches(is_linear=is_linear)
         known = self._candidates(queries.liked() if searches is None else searches, wanted, where)
-        held = self._ask(lambda store: store.vectors(np.array(sorted(known), np.int64))) if known else {}
+        with self._opened() as store:
+            held = store.vectors(np.array(sorted(known), np.int64)) if known else {}
         order = sorted(held, key=lambda key: encode_id(known[key].path))
         if not order:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
@@ -505,9 +451,10 @@ class StoreCatalogue(Catalogue):
         count, known = (wanted + SPARE) * self.note.embeddings, dict[int, ItemFacts]()
         within = Within(tuple(where))
         while True:
-            answers = self._ask(partial(_nearest, asked, count, within))
-            new = np.setdiff1d(np.concatenate(answers), np.fromiter(known, np.int64))
-            known |= self._ask(partial(_facts, new)) if len(new) else {}
+            with self._opened() as store:
+                answers = store.nearest(asked, count, within)
+                new = np.setdiff1d(np.concatenate(answers), np.fromiter(known, np.int64))
+                known |= store.facts(new) if len(new) else {}
             self._remember(known)
             good = fulfilling(known, where)
             chosen = [[key for key in dict.fromkeys(each.tolist()) if key in good] for each in answers]
@@ -520,18 +467,18 @@ class StoreCatalogue(Catalogue):
             count = min(LARGEST_SEARCH, count * 8)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items."""
-        held = self._ask(lambda store: store.vectors(np.unique(positions)))
+        with self._opened() as store:
+            held = store.vectors(np.unique(positions))
         for key in positions.tolist():
             if key not in held:
                 raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
         return np.stack([held[key] for key in positions.tolist()])
 
     def position(self, item_id: str) -> int:
-        """Return the key of an item."""
-        with self._lock:
-            known = self._keys.get(item_id)
-        key = self._ask(lambda store: store.key_of(item_id)) if known is None else known
+        key = self._keys.get(item_id)
+        if key is None:
+            with self._opened() as store:
+                key = store.key_of(item_id)
         if key is None:
             raise MissingItemError(
                 f"the engine holds no item {item_id}: give the path below the indexed folder"
@@ -539,25 +486,22 @@ class StoreCatalogue(Catalogue):
         return key
 
     def at(self, key: int) -> int:
-        """Return the key itself."""
         self.facts(key)
         return key
 
     def key_of(self, position: int) -> int:
-        """Return the key itself."""
         return position
 
     def item(self, position: int) -> Item:
-        """Return id, time and size of an item."""
         facts = self.facts(position)
         return Item(facts.path, facts.modified_ns, facts.size)
 
     def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item, which may be cached."""
-        with self._lock:
-            known = self._known.get(position)
+        known = self._known.get(position)
         if known is None:
-            facts = self._ask(lambda store: store.facts(np.array([position], np.int64)))
+            with self._opened() as store:
+                facts = store.facts(np.array([position], np.int64))
             self._remember(facts)
             known = facts.get(position)
         if known is None:
@@ -569,7 +513,6 @@ class StoreCatalogue(Catalogue):
         return self.note.file_of(self.facts(position).path)
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
-        """Return the user's metadata of items."""
         return [self.facts(each).metadata for each in positions]
 
     def metadata_values(self) -> list[tuple[str, str]]:
@@ -584,14 +527,11 @@ class StoreCatalogue(Catalogue):
         return [pair for pair, _ in counted.most_common()]
 
     def _remember(self, items: Mapping[int, ItemFacts]) -> None:
-        with self._lock:
-            for key, facts in items.items():
-                self._known[key] = facts
-                self._known.move_to_end(key)
-                self._keys[facts.path] = key
-            while len(self._known) > _REMEMBERED:
-                _, gone = self._known.popitem(last=False)
-                self._keys.pop(gone.path, None)
+        """Keep the facts of items that a reply names, which are asked for soon; all are dropped when they are many."""
+        if len(self._known) > _REMEMBERED:
+            self._known, self._keys = {}, {}
+        self._known |= items
+        self._keys |= {facts.path: key for key, facts in items.items()}
 
 
 def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> set[int]:
@@ -628,13 +568,3 @@ def _opened(address: StoreAddress, shape: tuple[int, int]) -> CatalogueStore:
     if not isinstance(store, CatalogueStore):
         raise EngineError(f"the engine {address.engine} is part of the folder of an index: give that folder")
     return store
-
-
-def _nearest(
-    queries: Float[np.ndarray, "M D"], count: int, within: Within, store: CatalogueStore
-) -> list[Int[np.ndarray, "_"]]:
-    return store.nearest(queries, count, within)
-
-
-def _facts(keys: Int[np.ndarray, "n"], store: CatalogueStore) -> dict[int, ItemFacts]:
-    return store.facts(keys)

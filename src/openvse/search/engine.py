@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -33,48 +33,6 @@ from openvse.stores import Note, StoreAddress
 from openvse.tokenization.vocabulary import UnknownWord
 
 _logger = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class SearchModel(Protocol):
-    """What the search engine needs of a model; ``TwoTower`` and ``OnnxModel`` have it.
-
-    Optional are ``score`` (an exported model has ``kind`` instead), ``unknown_words`` and ``calibration``.
-    """
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash that identifies the model."""
-        ...
-
-    def encode_text(self, captions: Sequence[str]) -> Any:
-        """Embed sentences as an embedding set of tensors or arrays."""
-        ...
-
-    def encode_image(self, images: Any) -> Any:
-        """Embed images or clips as an embedding set of tensors or arrays."""
-        ...
-
-
-@runtime_checkable
-class SearchReranker(Protocol):
-    """What ranks the first hits of sentences again; ``openvse.retrieval.HitReranker`` is one.
-
-    Attributes:
-        top: the number of hits of each query that it ranks.
-    """
-
-    top: int
-
-    def first(self, page: Page) -> Page:
-        """Return the page of the index that a page of the new order needs."""
-        ...
-
-    def rerank(
-        self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
-    ) -> list[Answer]:
-        """Rank the first hits of every answer, and return pages of them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -131,7 +89,7 @@ class SearchEngine:
 
     def __init__(
         self,
-        model: SearchModel,
+        model: Any,
         source: Index | StoreAddress,
         *,
         engine: str | None = None,
@@ -191,7 +149,7 @@ class SearchEngine:
         self,
         queries: str | Query | Iterable[str | Query],
         page: Page | Sequence[Page] | None = None,
-        rerank: SearchReranker | None = None,
+        rerank: Any = None,
     ) -> list[Answer]:
         """Return a page of the best items for every query.
 

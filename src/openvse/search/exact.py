@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -14,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import IndexFormatError, ModelError
 from openvse.halves import training_module
 from openvse.index.conditions import Condition
-from openvse.index.index import Index
 from openvse.index.segments import Segment
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.search.query import EmbeddedQueries
@@ -23,31 +21,11 @@ from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promis
 Scores = Float[np.ndarray, "n Q"]
 
 
-@runtime_checkable
-class ItemComparison(Protocol):
-    """How a model compares items with queries.
-
-    Attributes:
-        is_inner: whether the score is the largest inner product of two embeddings and nothing else, so that a product
-            of the processor may stand for it.
-    """
-
-    @property
-    def is_inner(self) -> bool:
-        """See above."""
-        ...
-
-    def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
-        """Score all pairs in the precision of the items, or in single where the model computes no other."""
-        ...
-
-
 @dataclass(frozen=True)
 class ArrayComparison:
     """The comparison of an exported model, in NumPy.
 
     Attributes:
-        kind: how two embeddings are compared.
         swapped: whether the items are sentences, which take the side of the texts.
     """
 
@@ -56,11 +34,11 @@ class ArrayComparison:
 
     @property
     def is_inner(self) -> bool:
-        """Whether the score is the largest inner product."""
+        """Whether the score is the largest inner product of two embeddings and nothing else."""
         return self.kind != "order"
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
-        """Score all pairs."""
+        """Score all pairs in the precision of the items."""
         asked = ArraySet(queries.vectors.astype(items.dtype), queries.mask)
         if self.swapped:
             return score_sets(asked, ArraySet.full(items), self.kind).T
@@ -72,7 +50,6 @@ class ModelComparison:
     """The comparison of a model of PyTorch, by its own similarity.
 
     Attributes:
-        model: whose ``score`` is called; the items take the side of the images, the queries that of the texts.
         swapped: whether the items are sentences, which take the side of the texts.
     """
 
@@ -106,50 +83,15 @@ class ModelComparison:
         return scored
 
 
+ItemComparison: TypeAlias = ArrayComparison | ModelComparison
+"""How a model compares items with queries."""
+
+
 def comparison_of(model: Any, holds: str) -> ItemComparison:
     """Return how a model compares items, images or sentences, with queries."""
     kind = getattr(model, "kind", None)  # of an exported model
     swapped = holds == "sentences"
     return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
-
-
-class Searcher(ABC):
-    """Finds the best items of an index; ``ExactSearch`` compares all, ``StoreSearch`` those that a store proposes.
-
-    Attributes:
-        name: of the engine, as the command line and the manifest have it.
-        is_exact: whether it always finds the best items; otherwise it may miss some, but scores and order are exact.
-    """
-
-    name: str = ""
-    is_exact: bool = False
-
-    @abstractmethod
-    def search(
-        self,
-        queries: EmbeddedQueries,
-        top_k: int,
-        *,
-        allowed: Bool[np.ndarray, "count"] | None = None,
-        where: Sequence[Condition] = (),
-        less: Float[np.ndarray, "count"] | None = None,
-    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
-
-        Args:
-            top_k: how many items of each query; fewer are found where there are fewer.
-            allowed: which items may be found; None for all.
-            where: the conditions that ``allowed`` stands for, for a store that understands them itself.
-            less: what is subtracted from the scores of each item; None for nothing.
-
-        Raises:
-            IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
-            ModelError: a query's does, or the model's similarity yields such scores.
-        """
-
-    def close(self) -> None:
-        """Close files and connections."""
-        return
 
 
 @dataclass(frozen=True)
@@ -174,7 +116,7 @@ class _Steps:
     copied: int
 
 
-class ExactSearch(Searcher):
+class ExactSearch:
     """Scores every item and returns the best.
 
     Items are ordered by score, then by position. What may be among the best of a block is scored once more in double
@@ -192,7 +134,6 @@ class ExactSearch(Searcher):
     """
 
     name = "exact"
-    is_exact = True
 
     def __init__(
         self,
@@ -219,7 +160,18 @@ class ExactSearch(Searcher):
         where: Sequence[Condition] = (),
         less: Float[np.ndarray, "count"] | None = None,
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best allowed items; see ``Searcher``."""
+        """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
+
+        Args:
+            top_k: how many items of each query; fewer are found where there are fewer.
+            allowed: which items may be found; None for all.
+            where: the conditions that ``allowed`` stands for, for a store that understands them itself.
+            less: what is subtracted from the scores of each item; None for nothing.
+
+        Raises:
+            IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
+            ModelError: a query's does, or the model's similarity yields such scores.
+        """
         if not len(queries):
             return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)
         steps, parts = self._plan(queries)
@@ -228,6 +180,9 @@ class ExactSearch(Searcher):
             for number, part in enumerate(parts):
                 best[number] = self._improved(best[number], block, part, top_k, less)
         return unpack(np.concatenate(best))
+
+    def close(self) -> None:
+        """Do nothing: the index keeps its files."""
 
     def score(
         self, queries: EmbeddedQueries, vectors: Float[np.ndarray, "n K D"]
@@ -359,25 +314,3 @@ class _Part:
     def weighted(self, scores: Float[np.ndarray, "n P"]) -> Float[np.ndarray, "n Q"]:
         """Join the scores of the parts."""
         return scores if self._weights is None else scores @ self._weights.astype(scores.dtype).T
-
-
-def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_k: int = 10) -> float:
-    """Return the recall of a search against the exact one, on queries drawn with a fixed seed.
-
-    A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
-    several images, and is harder to answer than an item's own embedding.
-
-    Args:
-        sample: how many queries.
-        top_k: how many items of each.
-    """
-    draw = np.random.default_rng(0)
-    pairs = draw.integers(len(index), size=(2, sample))
-    first, second = (index.gather(each).astype(np.float32)[:, :1] for each in pairs)
-    sums = first + second
-    lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
-    queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
-    truth = ExactSearch(index.segments).search(queries, top_k)[1].tolist()
-    nearest = searcher.search(queries, top_k)[1].tolist()
-    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(nearest, truth, strict=True)]
-    return float(np.mean(hits))

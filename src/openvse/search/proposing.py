@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import ModelError
 from openvse.index.conditions import Condition
-from openvse.index.index import Index, places_among
-from openvse.search.exact import ExactSearch, Searcher
+from openvse.index.index import Index
+from openvse.runtime.arrays import ArraySet
+from openvse.search.exact import ExactSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import Store, Within
 from openvse.stores.following import EngineState
@@ -36,7 +38,7 @@ _SAME = 1e-6  # scores that differ by less may be equal, in the precision of a s
 _LARGEST_TIE = 1000  # points; no search goes on for more equal scores
 
 
-class StoreSearch(Searcher):
+class StoreSearch:
     """Searches an index through a store of its points.
 
     The score of an item is the largest inner product of one of its embeddings with one of the query's. So every
@@ -48,9 +50,6 @@ class StoreSearch(Searcher):
     otherwise all items are compared.
 
     Args:
-        store: holds its points.
-        state: which items the store holds.
-        exact: the exact search of the same index and model.
         is_linear: whether the score is the largest inner product itself.
 
     Attributes:
@@ -72,8 +71,6 @@ class StoreSearch(Searcher):
         self._is_linear = is_linear and index.manifest.num_embeddings == 1
         table = index.table
         self._fresh = state.holds(table.keys, table.checksums)
-        self._order = np.argsort(table.keys)
-        self._sorted = table.keys[self._order]
         self.num_missing = int((~self._fresh).sum())
         if self.num_missing:
             _logger.warning(
@@ -85,6 +82,7 @@ class StoreSearch(Searcher):
             )
 
     def close(self) -> None:
+        """Close the store."""
         self._store.close()
 
     def search(
@@ -96,7 +94,7 @@ class StoreSearch(Searcher):
         where: Sequence[Condition] = (),
         less: Float[np.ndarray, "count"] | None = None,
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best allowed items; see ``Searcher``."""
+        """Return scores and positions of the best allowed items; see ``ExactSearch``."""
         if not np.isfinite(queries.parts.vectors[queries.parts.mask]).all():
             raise ModelError(
                 "the embedding of a query holds NaN or infinite numbers: check the query and the weights"
@@ -165,15 +163,9 @@ class StoreSearch(Searcher):
         answers = self._store.nearest(np.concatenate(searches), count, within)
         proposals: list[list[Int[np.ndarray, "_"]]] = [[] for _ in searches]
         for owner, keys in zip(owners.tolist(), answers, strict=True):
-            places = self._places(keys)
+            places = self._index.of_keys(keys)  # the store may know some that are gone
             proposals[owner].append(places[wanted[places]])
         return proposals, all(len(keys) < count for keys in answers)
-
-    def _places(self, keys: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
-        """Return the positions of the items with these keys; the store may know some that are gone."""
-        places, held = places_among(self._sorted, keys)
-        known: np.ndarray = self._order[places[held]]
-        return known
 
 
 def _is_cut(
@@ -189,3 +181,29 @@ def _is_cut(
             if len(positions) and row[np.searchsorted(places, positions)].min() >= last - _SAME:
                 return True
     return False
+
+
+Searcher: TypeAlias = ExactSearch | StoreSearch
+"""What finds the best items of an index."""
+
+
+def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_k: int = 10) -> float:
+    """Return the recall of a search against the exact one, on queries drawn with a fixed seed.
+
+    A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
+    several images, and is harder to answer than an item's own embedding.
+
+    Args:
+        sample: how many queries.
+        top_k: how many items of each.
+    """
+    draw = np.random.default_rng(0)
+    pairs = draw.integers(len(index), size=(2, sample))
+    first, second = (index.gather(each).astype(np.float32)[:, :1] for each in pairs)
+    sums = first + second
+    lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
+    queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
+    truth = ExactSearch(index.segments).search(queries, top_k)[1].tolist()
+    nearest = searcher.search(queries, top_k)[1].tolist()
+    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(nearest, truth, strict=True)]
+    return float(np.mean(hits))

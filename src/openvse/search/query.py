@@ -146,11 +146,8 @@ class EmbeddedQueries:
     def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
         """Return the vectors whose nearest neighbours are wanted, for each query; None if no sum stands for a score.
 
-        Without weights these are its embeddings. With weights it is one weighted sum.
-
-        Args:
-            is_linear: whether the score of a weighted sum is the weighted sum of the scores: items have one embedding
-                each, and are compared by inner products.
+        Without weights these are its embeddings. With weights it is one weighted sum, whose score is that of the query
+        only ``is_linear``: where items have one embedding each, and are compared by inner products.
         """
         vectors, mask = self.parts.vectors, self.parts.mask
         if self.weights is None:
@@ -178,30 +175,24 @@ def embed_queries(
     images: Callable[[Sequence[ClipSource]], ArraySet],
     items: Callable[[Sequence[str]], ArraySet],
 ) -> EmbeddedQueries:
-    """Embed every part of some queries once, each kind together.
-
-    Args:
-        queries: at least one.
-        items: returns the embeddings of items by their ids.
-    """
-    used: tuple[
-        list[tuple[int, str, float]], list[tuple[int, ClipSource, float]], list[tuple[int, str, float]]
-    ]
-    used = [], [], []
+    """Embed every part of some queries once, each kind together; ``items`` takes ids."""
+    sentences: list[tuple[int, str, float]] = []
+    seen: list[tuple[int, ClipSource, float]] = []
+    liked: list[tuple[int, str, float]] = []
     for number, query in enumerate(queries):
         of_text, of_image, of_item = query.weights()
         if query.text.strip():
-            used[0].append((number, query.text, of_text))
-        used[0].extend((number, term, -query.avoid_weight) for term in query.avoid if term.strip())
+            sentences.append((number, query.text, of_text))
+        sentences.extend((number, term, -query.avoid_weight) for term in query.avoid if term.strip())
         if query.image is not None:
-            used[1].append((number, query.image, of_image))
+            seen.append((number, query.image, of_image))
         if query.like is not None:
-            used[2].append((number, query.like, of_item))
+            liked.append((number, query.like, of_item))
     parts: list[ArraySet] = []
     columns: list[tuple[int, int, float]] = []
-    _add(used[0], texts, parts, columns)
-    _add(used[1], images, parts, columns)
-    _add(used[2], items, parts, columns)
+    _add(sentences, texts, parts, columns)
+    _add(seen, images, parts, columns)
+    _add(liked, items, parts, columns)
     weights = np.zeros((len(queries), sum(len(part) for part in parts)), np.float32)
     for row, column, weight in columns:
         weights[row, column] += np.float32(weight)

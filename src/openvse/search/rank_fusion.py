@@ -46,12 +46,7 @@ class WordHits:
 
     @classmethod
     def of(cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int) -> WordHits:
-        """Return the items, given the positions of those that have each word; at most 64 words.
-
-        Args:
-            searched: the number of items that are searched.
-            size: the number of all items, above any position.
-        """
+        """Return the items, given the positions of those that have each word, of at most 64 words."""
         bits = np.zeros(size, np.min_scalar_type((1 << len(items)) - 1))
         rarity = [math.log1p(searched / len(positions)) for positions in items.values()]
         whole = sum(rarity)
@@ -129,7 +124,6 @@ def joined(
         looks: the items by visual similarity; at least ``DEPTH`` where there are so many.
         score: returns the scores of items with words that are not among these.
         count: how many of the first items are wanted; None takes all.
-        weight: of the ranking by words.
     """
     by_position = np.argsort(words.positions)
     places, held = places_among(words.positions[by_position], looks.positions)

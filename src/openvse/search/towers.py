@@ -29,10 +29,6 @@ class IndexTowers(OnnxModel):
 
     Args:
         load: loads the model that made the index; it is called when it is first needed.
-        threads: the number of CPU threads; None leaves it to ONNX Runtime.
-
-    Raises:
-        ModelError: the towers are missing or damaged, or ONNX Runtime is not installed.
     """
 
     def __init__(self, folder: Path, load: Callable[[], Any], *, threads: int | None = None) -> None:
@@ -95,15 +91,7 @@ class IndexTowers(OnnxModel):
 def open_towers(
     index: Path, manifest: IndexManifest, load: Callable[[], Any], *, threads: int | None = None
 ) -> tuple[IndexTowers | None, str]:
-    """Open the towers beside an index, if they are those of its model.
-
-    Args:
-        manifest: what the index says of itself.
-        load: loads the model that made the index.
-
-    Returns:
-        The towers, or None and the reason.
-    """
+    """Open the towers beside an index, if they are those of its model; or return None and the reason."""
     folder = towers_of(index, manifest.model)
     if not is_export(folder):
         reason = left_out_of(folder, __version__).get(

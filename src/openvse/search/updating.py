@@ -22,7 +22,8 @@ from openvse.runtime import load_embedder
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
 from openvse.search.bank import update_bank
 from openvse.search.catalogue import open_searcher
-from openvse.search.exact import ExactSearch, measured_recall
+from openvse.search.exact import ExactSearch
+from openvse.search.proposing import measured_recall
 from openvse.stores.following import EngineChange, EngineReport, plan_engine
 
 Progress = Callable[[str, WorkProgress], None]

@@ -26,7 +26,6 @@ from openvse.media.videos import ClipSource, read_poster
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
-from openvse.search.engine import SearchReranker
 from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
 from openvse.serving.layers import Metrics
 from openvse.serving.schemas import LARGEST_PAGE
@@ -195,9 +194,9 @@ class Service:
         self._failed.set()
 
     @cached_property
-    def _hit_reranker(self) -> SearchReranker:
+    def _hit_reranker(self) -> Any:
         assert self.reranker is not None
-        made: Callable[..., SearchReranker] = training_module("openvse.retrieval").HitReranker
+        made: Callable[..., Any] = training_module("openvse.retrieval").HitReranker
         return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
