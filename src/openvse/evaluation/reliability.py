@@ -12,7 +12,7 @@ from torch import Tensor
 
 from openvse.evaluation.rerank import Proposals, RelevantPairs
 from openvse.output.documents import percent
-from openvse.output.figures import import_figure
+from openvse.output.figures import COLUMN, QUIET, new_figure
 from openvse.output.table import Table
 from openvse.scoring.calibration import PRECISIONS, Calibration
 from openvse.types import Relevance
@@ -118,9 +118,9 @@ class Reliability:
         Raises:
             OpenVSEError: matplotlib is not installed.
         """
-        figure = import_figure()(figsize=(5, 6.3), layout="constrained")
+        figure = new_figure(COLUMN, 4.2)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        upper.plot([0, 1], [0, 1], color="black", alpha=0.3, linewidth=1, label="as it should be")
+        upper.plot([0, 1], [0, 1], color=QUIET, linestyle="--", linewidth=0.9, label="as it should be")
         upper.plot(
             [each.probability for each in self.bins],
             [each.relevant for each in self.bins],
@@ -128,7 +128,7 @@ class Reliability:
             label=f"expected calibration error {100 * self.expected_error:.1f} %",
         )
         upper.set(ylabel="share of relevant hits", xlim=(0, 1), ylim=(0, 1))
-        upper.legend(frameon=False, loc="upper left")
+        upper.legend(loc="upper left")
         lower.bar(
             [each.low for each in self.bins],
             [each.hits for each in self.bins],

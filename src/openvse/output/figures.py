@@ -1,9 +1,12 @@
-"""The one style of all figures, which need the extra ``analysis``: sizes, type and colours."""
+"""The one style of all figures, which need the extra ``analysis``: sizes, type, colours, and SVG for web pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
+from io import StringIO
+from re import sub
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +50,8 @@ _LINE = 0.25  # inches of a legend of one line
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Set type and lines for everything that is drawn and saved inside the block."""
+    """Set type and lines for all that is drawn and saved inside the block; raise OpenVSEError without matplotlib."""
+    import_figure()
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {  # matplotlib's type is a list of all keys
@@ -84,6 +88,31 @@ def _cycle() -> object:
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure, whose size is given in inches; raise OpenVSEError if matplotlib is not installed."""
     return import_figure()(figsize=(width, height), layout="constrained")
+
+
+def svg_element(draw: Callable[[], Figure], about: str) -> str:
+    """Return a figure as an SVG element for a web page, whose light or dark colours its axes and words follow.
+
+    Args:
+        about: what it shows, for people who cannot see it.
+    """
+    written = StringIO()
+    with styled():
+        figure = draw()
+        figure.patch.set_visible(False)
+        for axes in figure.axes:
+            axes.patch.set_visible(False)
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    svg = written.getvalue()
+    start = f'<svg class="chart" role="img" aria-label="{escape(about)}"'
+    svg = start + svg[svg.index("<svg") + len("<svg") :].rstrip()
+    # What a page does not need, and the names of groups, which are the same in all figures.
+    svg = sub(
+        r"""(?s)<metadata>.*?</metadata>| xmlns(?::xlink)?="[^"]*"|(?<=<g) id="[^"]*"|xlink:(?=href)""",
+        "",
+        svg,
+    )
+    return sub("#(?:000000|262626|cccccc)", "currentColor", svg)
 
 
 def colour(number: int) -> str:

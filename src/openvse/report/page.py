@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import cache, partial
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -30,14 +30,17 @@ from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import metric_title
 from openvse.files import read_text
 from openvse.media.packed import ImageFile
-from openvse.output.charts import CHART_STYLE, COLOURS, Line, line_chart
 from openvse.output.documents import CONFIDENCE, html_page, percent
+from openvse.output.figures import COLUMN, colour, new_figure, svg_element
 from openvse.output.table import Table
 from openvse.output.thumbnails import thumbnail
 from openvse.report.run import MeasuredReport, ReportedRun
 from openvse.report.tables import Figures, figure_rows, remarks, shown_metrics
 from openvse.specs import list_recipes, read_recipe
 from openvse.training.kind import published_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _VALIDATION = ("rsum", "i2t_r1", "t2i_r1", "i2t_r10", "t2i_r10", "accuracy")
 _COEFFICIENTS = re.compile(r"(?P<part>.*?)\.?coefficients_(?P<size>\d+)$")
@@ -83,7 +86,7 @@ def runs_page(
     title = ", ".join(names)
     if comparison is not None:
         title, note = comparison.name, comparison.about()
-    return html_page(f"openvse compare: {title}", "\n".join(sections), note=note, style=CHART_STYLE + style)
+    return html_page(f"openvse compare: {title}", "\n".join(sections), note=note, style=style)
 
 
 def comparison_sections(
@@ -120,7 +123,7 @@ def _verdict(verdicts: Sequence[int], last: int, row: int, column: int) -> str:
 
 def _legend(labels: Iterable[str]) -> str:
     keys = "".join(
-        f'<li><span class="key k{number % COLOURS}"></span>{escape(label)}</li>'
+        f'<li><span class="key" style="background: {colour(number)}"></span>{escape(label)}</li>'
         for number, label in enumerate(labels)
     )
     return f'<ul class="legend">{keys}</ul>'
@@ -204,6 +207,36 @@ def _figure(title: str, chart: str) -> str:
     return f'<figure class="card"><figcaption>{escape(title)}</figcaption>\n{chart}\n</figure>'
 
 
+_Line = tuple[str, Sequence[float], Sequence[float], int]
+"""The name of a line, its positions, its values, and the number of its colour."""
+
+_WIDE_RANGE = 300.0
+_DOTS = 24
+
+
+def _chart(lines: Sequence[_Line], x: str, y: str) -> str:
+    """Return a line chart, over a logarithmic axis where the values differ by more than ``_WIDE_RANGE``.
+
+    A loss does whose first epoch sums over all negatives.
+    """
+
+    def draw() -> Figure:
+        figure = new_figure(COLUMN, 2.1)
+        axes = figure.subplots()
+        for name, places, values, number in lines:
+            marker = "o" if len(places) <= _DOTS else ""
+            axes.plot(places, values, color=colour(number), marker=marker, label=name)
+        axes.set_xlabel(x)
+        axes.grid(axis="y", linewidth=0.4, alpha=0.4)
+        every = [value for _, _, values, _ in lines for value in values]
+        if min(every) > 0 and max(every) > _WIDE_RANGE * min(every):
+            axes.set_yscale("log")
+        return figure
+
+    ends = "; ".join(f"{name} from {values[0]:.4g} to {values[-1]:.4g}" for name, _, values, _ in lines)
+    return svg_element(draw, f"{y} over {x}: {ends}")
+
+
 def _from_records(reports: Sequence[MeasuredReport], kind: str) -> Iterator[str]:
     """Yield a chart for each number that the runs have recorded, with a line for each run."""
     names = dict.fromkeys(
@@ -212,14 +245,14 @@ def _from_records(reports: Sequence[MeasuredReport], kind: str) -> Iterator[str]
     by_epoch = kind == "validation"
     for name in _chosen([*names], kind):
         lines = [
-            Line(each.run.name, series.epochs if by_epoch else series.steps, series.values, number)
+            (each.run.name, series.epochs if by_epoch else series.steps, series.values, number)
             for number, each in enumerate(reports)
             if each.run.records
             and len((series := each.run.records.series(kind, name)).values) > (0 if by_epoch else 1)
         ]
         if lines:
             title = f"{metric_title(name)} (validation)" if by_epoch else _plain(name)
-            yield _figure(title, line_chart(lines, x="epoch" if by_epoch else "step", y=title))
+            yield _figure(title, _chart(lines, "epoch" if by_epoch else "step", title))
 
 
 def _chosen(names: Sequence[str], kind: str) -> list[str]:
@@ -244,12 +277,12 @@ def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
         curves = each.run.records.curves(each.run.best_epoch)
         for part, sizes in _by_part(curves).items():
             lines = [
-                Line(f"{size} elements", [float(place) for place in range(1, size + 1)], values, number)
+                (f"{size} elements", [float(place) for place in range(1, size + 1)], values, number)
                 for number, (size, values) in enumerate(sizes.items())
             ]
             owner = f"{each.run.name}, " if len(reports) > 1 else ""
-            chart = line_chart(lines, x="place of the element, largest first", y="coefficient")
-            chart += f"\n{_legend(line.label for line in lines)}"
+            chart = _chart(lines, "place of the element, largest first", "coefficient")
+            chart += f"\n{_legend(name for name, *_ in lines)}"
             charts.append(_figure(f"{owner}{_SIDES.get(part, part)}", chart))
     yield from _section(
         "Learned pooling",
@@ -270,25 +303,11 @@ def _by_part(curves: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Seque
 def _probabilities(reports: Sequence[MeasuredReport]) -> Iterator[str]:
     """Yield how far the probabilities of the runs hold, for those that know any."""
     charts = []
-    for number, each in enumerate(reports):
+    for each in reports:
         reliability = each.findings.reliability if each.findings else None
-        if reliability is None or not reliability.bins:
-            continue
-        lines = [
-            Line("as it should be", [0.0, 1.0], [0.0, 1.0], None),
-            Line(
-                each.run.name,
-                [bin_.probability for bin_ in reliability.bins],
-                [bin_.relevant for bin_ in reliability.bins],
-                number,
-            ),
-        ]
-        chart = line_chart(lines, x="probability", y="share of relevant hits", bounds=(0.0, 1.0))
-        owner = f"{each.run.name}: " if len(reports) > 1 else ""
-        title = (
-            f"{owner}share of relevant hits, expected calibration error {percent(reliability.expected_error)}"
-        )
-        charts.append(_figure(title, chart))
+        if reliability is not None and reliability.bins:
+            error = f"expected calibration error {percent(reliability.expected_error)}"
+            charts.append(_figure(each.run.name, svg_element(reliability.plot, error)))
     yield from _section(
         "Probabilities",
         charts,

@@ -35,6 +35,7 @@ from openvse.evaluation.report import QueryOutcomes
 from openvse.features import find_stored_features, has_store_of, open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
+from openvse.output.figures import styled
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.scoring.hubs import BETA
@@ -67,12 +68,11 @@ class RetrievalEvaluation(Evaluation):
         if reliability is None:
             return written
         try:
-            figure = reliability.plot()
+            with styled(), replacing(folder / RELIABILITY) as partial:
+                reliability.plot().savefig(partial, format="png")
         except OpenVSEError as error:
             _logger.warning("%s is not written: %s", RELIABILITY, error)
             return written
-        with replacing(folder / RELIABILITY) as partial:
-            figure.savefig(partial, format="png", dpi=120)
         return [*written, folder / RELIABILITY]
 
 

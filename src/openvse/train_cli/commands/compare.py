@@ -163,8 +163,9 @@ def single(rows: Rows) -> bool:
 def check(
     rows: Rows, features: Sequence[Path], html: Path | None, *, overwrite: bool, no_test: bool, protocol: str
 ) -> None:
-    """Refuse what would fail only after hours: runs that make no rows, a number of stores, a page that is there."""
+    """Refuse what would fail only after hours: runs that make no rows, a page that cannot be written."""
     from openvse.files import refuse_there
+    from openvse.output.figures import import_figure
 
     runs = sum(map(len, rows.values()))
     models = sum(len(run.models) for group in rows.values() for run in group)
@@ -182,6 +183,8 @@ def check(
             f"--features is given {len(features)} times for {models} models: give it once for all, or once per model, "
             f"in their order"
         )
+    if html is not None:
+        import_figure()
     if html is not None and html.is_dir():
         raise OpenVSEError(f"{html} is a folder: give --html a file, such as {html / 'runs.html'}")
     if html is not None and not overwrite:
