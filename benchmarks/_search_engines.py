@@ -18,9 +18,9 @@ import torch
 
 from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
-from openvse.index import Index, Item
-from openvse.index.database import Entry, Root
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Index, Item
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.writer import IndexWriter
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher

@@ -210,8 +210,8 @@ def describe(photos: Path, count: int) -> None:
 def words(folder: Path) -> list[list[object]]:
     """Return index time, size and a search in a fresh process, each without the table of words and with it."""
     from openvse.exporting.beside import write_towers
-    from openvse.index import build_index, place_of
-    from openvse.index.database import Database
+    from openvse.indexing import build_index, place_of
+    from openvse.indexing.database import Database
     from openvse.model import TwoTower
     from openvse.retrieval.build import build_model
     from openvse.specs import TwoTowerSpec
@@ -227,7 +227,7 @@ def words(folder: Path) -> list[list[object]]:
         build_index(model, photos, out, model_place=place_of(saved, out))
 
     def index_without() -> None:
-        with patch("openvse.index.database.SCHEMA", ()), patch.object(Database, "keep_words"):
+        with patch("openvse.indexing.database.SCHEMA", ()), patch.object(Database, "keep_words"):
             index(places[0])
 
     seconds = turns([index_without, partial(index, places[1])], repeats=3)

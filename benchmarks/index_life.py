@@ -27,9 +27,9 @@ import torch
 from _measure import environment, median_times, table
 from extraction import draw
 from openvse.features import extract_features
-from openvse.index import Index, Item, build_index, remove_items
-from openvse.index.database import Entry, Root
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Index, Item, build_index, remove_items
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.writer import IndexWriter
 from openvse.media.listing import list_media
 from openvse.media.videos import ClipSource
 from openvse.model import TwoTower

@@ -29,9 +29,9 @@ import torch
 from _measure import environment, median_times, table
 from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
-from openvse.index import Index, Item
-from openvse.index.database import Entry, Root
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Index, Item
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.writer import IndexWriter
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch, Page, SearchEngine
 from openvse.search.query import EmbeddedQueries

@@ -33,9 +33,9 @@ from PIL import Image
 
 from _measure import environment, table
 from openvse import export, load
-from openvse.index import Item
-from openvse.index.database import Entry, Root
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Item
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.writer import IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.serving.server import allow_many_files

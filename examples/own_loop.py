@@ -8,7 +8,7 @@ import openvse
 from openvse.aggregators import GPO
 from openvse.backbones import EfficientNetLite0
 from openvse.encoders import BiGRU, ImageEncoder
-from openvse.index import Index, build_index
+from openvse.indexing import Index
 from openvse.types import Inputs
 from shapes import draw
 
@@ -34,7 +34,7 @@ for epoch in range(12):
     print(f"epoch {epoch + 1}: loss {value.item():.3f}")
 
 model = openvse.load(model.save("my_model"))
-build_index(model, "shapes", "my_index")
+openvse.index(model, "shapes", "my_index")
 engine = openvse.SearchEngine(model, Index.open("my_index"))
 for hit in engine.search(["a large red circle"], top_k=3)[0]:
     print(hit.rank, f"{hit.score:.2f}", hit.id)

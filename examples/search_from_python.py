@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import openvse
-from openvse.index import Index, build_index
+from openvse.indexing import Index
 from openvse.search import Query, contact_sheet
 from shapes import draw
 
@@ -21,8 +21,8 @@ run = openvse.train(openvse.load_recipe("vse_infinity/folder_cpu", changes), Pat
 print(f"best epoch on validation: {run.progress.best_epoch}")
 
 model = openvse.load(run.best)  # a folder, or a name on the Hugging Face hub
-report = build_index(model, "shapes", "shapes_index")
-print(f"{report.count} images indexed, {len(report.failed)} that cannot be read")
+items = openvse.index(model, "shapes", "shapes_index").items
+print(f"{items.count} images indexed, {len(items.failed)} that cannot be read")
 
 engine = openvse.SearchEngine(model, Index.open("shapes_index"))
 queries = ["a small blue square", "a large orange triangle"]

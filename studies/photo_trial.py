@@ -20,7 +20,7 @@ from pathlib import Path
 import openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.media.images import read_image
 from openvse.output.table import Table
 from openvse.search import Page, SearchEngine

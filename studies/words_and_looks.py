@@ -19,7 +19,7 @@ import openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.features import StoredFeatures, find_stored_features
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.output.table import Table
 from openvse.search import SearchEngine
 from openvse.search.query import Query, embed_queries

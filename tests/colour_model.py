@@ -30,6 +30,7 @@ class ColourModel:
     indexable: bool = True
     reads_videos: bool = False
     num_embeddings: int = 1
+    has_whole: bool = True
     batches: list[list[str]] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.index import Index
-from openvse.index.database import Database
-from openvse.index.segments import row_checksum
+from openvse.indexing import Index
+from openvse.indexing.database import Database
+from openvse.indexing.segments import row_checksum
 
 
 def reseal(path: Path, position: int, value: float) -> None:

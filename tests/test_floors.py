@@ -32,7 +32,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (2, frozenset({"features", "sentences"})),
     (2, frozenset({"datasets", "batches"})),
     (3, frozenset({"evaluation"})),
-    (4, frozenset({"training", "index", "exporting"})),
+    (4, frozenset({"training", "indexing", "exporting"})),
     (4, frozenset({"stores"})),
     (4, frozenset({"search"})),
     (5, frozenset({"retrieval", "vqa"})),

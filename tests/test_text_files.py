@@ -16,9 +16,9 @@ from openvse.encoders.word_vectors import read_word_vectors
 from openvse.encoding.listing import list_records
 from openvse.errors import DataError, OpenVSEError, TextError
 from openvse.files import read_lines, read_text, whole_characters
-from openvse.index.conditions import parse_condition
-from openvse.index.database import Root
-from openvse.index.scanning import METADATA, RootListing, list_sentences, new_metadata
+from openvse.indexing.conditions import parse_condition
+from openvse.indexing.database import Root
+from openvse.indexing.scanning import METADATA, RootListing, list_sentences, new_metadata
 from openvse.media.listing import RULES_FILE, rules_of
 from openvse.search.query import Query
 from openvse.specs.load import read_recipe

@@ -17,6 +17,7 @@ from openvse.lazy import lazy_names
 __version__ = "1.0.0"
 __all__ = [
     "Answerer",
+    "IndexSettings",
     "Pool",
     "SearchEngine",
     "Tower",
@@ -24,6 +25,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "index",
     "load",
     "load_recipe",
     "pooling",
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
         features,
         functional,
         fusion,
-        index,
+        indexing,
         losses,
         model,
         objectives,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from openvse.exporting import export
     from openvse.model import Tower, TwoTower
     from openvse.search import SearchEngine
+    from openvse.search.updating import IndexSettings, index
     from openvse.tasks.load import load
     from openvse.tasks.recipes import load_recipe
     from openvse.tasks.run import train

@@ -12,8 +12,8 @@ from openvse.datasets import open_corpus
 from openvse.evaluation import Report, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.files import write_whole
-from openvse.index import Index
-from openvse.index.scanning import METADATA
+from openvse.indexing import Index
+from openvse.indexing.scanning import METADATA
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe

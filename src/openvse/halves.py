@@ -18,7 +18,7 @@ from openvse.errors import MissingHalfError
 SEARCH = frozenset(
     {
         *("errors", "halves", "lazy", "registry", "files", "media", "output", "pipeline"),
-        *("tokenization", "scoring", "runtime", "index", "stores", "search", "serving", "cli"),
+        *("tokenization", "scoring", "runtime", "indexing", "stores", "search", "serving", "cli"),
     }
 )
 """The rooms of the search half."""

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from openvse.errors import DataError
-from openvse.index.database import Entry, Root
-from openvse.index.manifest import Item
-from openvse.index.writer import IndexWriter
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.manifest import Item
+from openvse.indexing.writer import IndexWriter
 from openvse.media import near_duplicates
 from openvse.media.listing import SPECIAL, list_media
 from openvse.media.names import HEIC, RAW

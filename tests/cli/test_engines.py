@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.index.manifest import read_manifest
+from openvse.indexing.manifest import read_manifest
 
 
 @pytest.mark.medium

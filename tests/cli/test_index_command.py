@@ -16,7 +16,7 @@ from album import digest, write_album
 from test_stopping import start, wait_for
 
 from openvse.errors import IndexFormatError
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.model import base
 
 
@@ -101,8 +101,8 @@ def test_a_check_looks_at_checksums_and_numbers(
 ) -> None:
     words = ("index", place / "run" / "best", place / "album", "--out", index, "--check")
     assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
-    monkeypatch.setattr("openvse.index.index.SMALL_BYTES", 0)
-    monkeypatch.setattr("openvse.index.maintenance.SMALL_BYTES", 0)
+    monkeypatch.setattr("openvse.indexing.index.SMALL_BYTES", 0)
+    monkeypatch.setattr("openvse.indexing.maintenance.SMALL_BYTES", 0)
     (vectors,) = index.glob("vectors-*")
     stored = np.load(vectors, mmap_mode="r+")
     stored[3] = np.nan

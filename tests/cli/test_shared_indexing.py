@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from openvse.errors import ModelError
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_same

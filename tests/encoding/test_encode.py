@@ -20,7 +20,7 @@ from pyarrow import parquet
 from openvse.encoding import encode
 from openvse.encoding.listing import list_records
 from openvse.errors import DataError, ModelError, OpenVSEError
-from openvse.index import Index, embedding
+from openvse.indexing import Index, embedding
 from openvse.model import TwoTower
 from openvse.pipeline import Workers, WorkProgress
 from tests.full_disk import full_disk

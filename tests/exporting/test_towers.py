@@ -22,8 +22,8 @@ from openvse.errors import ModelError
 from openvse.exporting import beside, write
 from openvse.exporting.beside import write_towers
 from openvse.exporting.checking import Deviation
-from openvse.index import Index, build_index
-from openvse.index.manifest import read_manifest
+from openvse.indexing import Index, build_index
+from openvse.indexing.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.runtime.beside import Towers, towers_of
 from openvse.scoring import Calibration, CalibrationData

@@ -17,7 +17,7 @@ import yaml
 
 import openvse
 from openvse.features import FeatureStore
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.search import Hit, Query, SearchEngine
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Inputs

@@ -18,7 +18,7 @@ from openvse.encoders import BiGRU, ImageEncoder
 from openvse.encoders.projections import ResidualMLP
 from openvse.errors import ModelError
 from openvse.fusion import ScoreAttentionFusion
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.model import Tower, TwoTower
 from openvse.search import SearchEngine
 from openvse.similarities import Fused, SetMax

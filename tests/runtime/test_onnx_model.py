@@ -11,7 +11,7 @@ from colour_export import COLOURS, write_export
 from PIL import Image
 
 from openvse.errors import DataError, ModelError
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
 from openvse.runtime.arrays import score_sets
 from openvse.search import ExactSearch, Page, Query, SearchEngine

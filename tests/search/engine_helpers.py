@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from openvse.functional import normalize
-from openvse.index import Index
-from openvse.index.database import Database, Root
-from openvse.index.manifest import Item
-from openvse.index.writer import Entry, IndexWriter
+from openvse.indexing import Index
+from openvse.indexing.database import Database, Root
+from openvse.indexing.manifest import Item
+from openvse.indexing.writer import Entry, IndexWriter
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher

@@ -12,7 +12,7 @@ import torch
 
 from colour_model import ColourModel, paint
 from openvse.errors import DataError
-from openvse.index import Index, build_index, parse_condition
+from openvse.indexing import Index, build_index, parse_condition
 from openvse.search import Hit, Page, Query, SearchEngine
 
 DAY = 86_400 * 10**9

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from colour_model import COLOURS, ColourModel
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.search import Answer, Hit, Page, Query, SearchEngine
 from openvse.tokenization import UnknownWord
 from openvse.types import EmbeddingSet

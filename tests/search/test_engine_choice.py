@@ -13,8 +13,8 @@ from engine_helpers import engine_of, opened, queries, unit, write
 
 from colour_model import ColourModel
 from openvse.errors import EngineError
-from openvse.index import Index
-from openvse.index.manifest import read_manifest
+from openvse.indexing import Index
+from openvse.indexing.manifest import read_manifest
 from openvse.search import ExactSearch, SearchEngine
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import StoreSearch
@@ -220,7 +220,7 @@ def test_a_change_of_engine_that_fails_leaves_a_searchable_index(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("openvse.index.manifest.IndexManifest.write", refuse)
+        patched.setattr("openvse.indexing.manifest.IndexManifest.write", refuse)
         with pytest.raises(OSError, match="the disk is full"):
             choose_engine(tmp_path, after)
     assert read_manifest(tmp_path).engine == noted

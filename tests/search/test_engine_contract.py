@@ -14,8 +14,8 @@ from engine_helpers import DIM, engine_of, opened, queries, unit, write
 
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import EngineError
-from openvse.index import Index, parse_condition
-from openvse.index.conditions import allowed_items
+from openvse.indexing import Index, parse_condition
+from openvse.indexing.conditions import allowed_items
 from openvse.runtime import ArraySet
 from openvse.search import measured_recall
 from openvse.search.exact import ExactSearch
@@ -190,8 +190,8 @@ def test_what_the_user_says_of_an_item_reaches_the_engine(
     name, url = engine
     write(folder, range(20), unit(20))
     engine_of(folder, name, url)
-    from openvse.index.database import Database
-    from openvse.index.manifest import read_manifest
+    from openvse.indexing.database import Database
+    from openvse.indexing.manifest import read_manifest
 
     with Database(folder / read_manifest(folder).items, write=True) as database, database.transaction():
         database.describe([('{"year": 1815}', "{}", 4)])  # the key of number 3

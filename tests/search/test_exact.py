@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.functional import normalize, set_max_scores
-from openvse.index.segments import Segment
+from openvse.indexing.segments import Segment
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.exact import ArrayComparison, ModelComparison

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.index import Index
-from openvse.index.embedding import embeds_gaussians
-from openvse.index.manifest import Item
-from openvse.index.writer import Entry, IndexWriter
+from openvse.indexing import Index
+from openvse.indexing.embedding import embeds_gaussians
+from openvse.indexing.manifest import Item
+from openvse.indexing.writer import Entry, IndexWriter
 from openvse.runtime.arrays import ArraySet, Kind, directions
 from openvse.search import Query, SearchEngine, find_duplicates
 from openvse.similarities import CSD, Similarity

@@ -12,7 +12,7 @@ import pytest
 from engine_helpers import DIM, engine_of, write
 
 from openvse.errors import DataError, IndexFormatError
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch, Page, Query, SearchEngine
 from openvse.search.bank import BANK, update_bank
@@ -148,9 +148,9 @@ def test_sentences_are_embedded_once_and_again_by_another_model(folder: Path) ->
 
 
 def _write_by(folder: Path, model: str) -> None:
-    from openvse.index.database import Entry, Root
-    from openvse.index.manifest import Item
-    from openvse.index.writer import IndexWriter
+    from openvse.indexing.database import Entry, Root
+    from openvse.indexing.manifest import Item
+    from openvse.indexing.writer import IndexWriter
 
     with IndexWriter(folder, model=model, roots=[Root(0, "/photos", "")]) as writer:
         writer.append([Entry(Item(f"{n}.jpg", n, n), 0, "image") for n in range(9)], drawn(9, 9))

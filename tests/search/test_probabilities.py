@@ -10,7 +10,7 @@ import pytest
 
 from colour_model import ColourModel
 from openvse.errors import DataError, ModelError
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Hit, Page, Query, SearchEngine, contact_sheet
 from openvse.search.hits import Probabilities, title_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from openvse.errors import ModelError
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import SearchEngine

@@ -8,8 +8,8 @@ import pytest
 
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import ModelError
-from openvse.index import Index
-from openvse.index.manifest import find_model, read_manifest
+from openvse.indexing import Index
+from openvse.indexing.manifest import find_model, read_manifest
 from openvse.pipeline import WorkProgress
 from openvse.search.updating import IndexSettings, index
 from openvse.stores.choice import EngineChoice

@@ -14,8 +14,8 @@ from engine_helpers import name_of, unit, write
 
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import DataError, EngineError, IndexFormatError, MissingItemError
-from openvse.index import Index
-from openvse.index.manifest import read_manifest
+from openvse.indexing import Index
+from openvse.indexing.manifest import read_manifest
 from openvse.search import Page, Query, SearchEngine
 from openvse.similarities import SetMax
 from openvse.stores import StoreAddress, choose_engine, update_engine

@@ -15,11 +15,11 @@ import pytest
 
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
-from openvse.index import Index, build_index, remove_items
-from openvse.index.database import Database, Entry, Root
-from openvse.index.manifest import Item
-from openvse.index.words import REMOVE, query_words
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Index, build_index, remove_items
+from openvse.indexing.database import Database, Entry, Root
+from openvse.indexing.manifest import Item
+from openvse.indexing.words import REMOVE, query_words
+from openvse.indexing.writer import IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval import HitReranker
 from openvse.scoring import Calibration, CalibrationData

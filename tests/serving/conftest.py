@@ -18,7 +18,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 from uvicorn import Server
 
-from openvse.index import build_index
+from openvse.indexing import build_index
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.serving import Settings

@@ -15,8 +15,8 @@ from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all te
 from openvse.cli.commands.serve import Compute, load_answerer, load_second, load_served, source_of
 from openvse.cli.options import Reranking
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
-from openvse.index import Index, build_index
-from openvse.index.manifest import read_manifest
+from openvse.indexing import Index, build_index
+from openvse.indexing.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.search import Page, SearchEngine

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openvse.errors import DataError
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.model import TwoTower
 from openvse.search import Page, Query, SearchEngine
 from openvse.serving.batching import BusyError, Gatherer, RememberingModel

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.model import TwoTower
 from openvse.serving import Settings
 from openvse.serving.service import Service, open_file

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from openvse.index import build_index
+from openvse.indexing import build_index
 from openvse.model import TwoTower
 from openvse.scoring import Calibration, CalibrationData
 from openvse.serving import Settings

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from openvse.errors import OpenVSEError
-from openvse.index import build_index
+from openvse.indexing import build_index
 from openvse.model import TwoTower
 from openvse.serving import Limits, Settings
 from openvse.serving.layers import Bounds, Metrics, session_of

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from openvse.index import build_index
+from openvse.indexing import build_index
 from openvse.model import TwoTower
 from openvse.serving import Limits, Settings
 from openvse.serving.server import listen

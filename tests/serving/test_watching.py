@@ -11,7 +11,7 @@ import pytest
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.model import TwoTower
 from openvse.serving import Settings
 from openvse.serving.service import Service

@@ -13,7 +13,7 @@ import pytest
 from colour_model import ColourModel
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import EngineError
-from openvse.index import Index
+from openvse.indexing import Index
 from openvse.search import SearchEngine
 from openvse.stores import (
     STORES,

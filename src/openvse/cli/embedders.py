@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from openvse.cli.progress import detail, warn
 
 if TYPE_CHECKING:
-    from openvse.index.manifest import IndexManifest
+    from openvse.indexing.manifest import IndexManifest
 
 Embedder: TypeAlias = Any
 
@@ -54,7 +54,7 @@ def load_for_index(
 
 def model_of(folder: Path, manifest: IndexManifest) -> str:
     """Return where the model of an index is, and warn where the index has moved away from it."""
-    from openvse.index import find_model
+    from openvse.indexing import find_model
 
     model = find_model(folder, manifest)
     if model.warning:

@@ -14,8 +14,8 @@ from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, first_f
 from openvse.datasets.table import TABLE_SUFFIXES, read_entries
 from openvse.errors import DataError, TextError
 from openvse.files import read_lines, whole_characters
-from openvse.index.manifest import Item
-from openvse.index.scanning import Candidate
+from openvse.indexing.manifest import Item
+from openvse.indexing.scanning import Candidate
 from openvse.media.listing import LeftOut, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name

@@ -19,12 +19,12 @@ import torch
 from openvse.encoding.listing import Kind, RecordList, list_records
 from openvse.encoding.output import Block, Target, target_of
 from openvse.errors import DataError, IndexDamagedError, ModelError
-from openvse.index.database import Root
-from openvse.index.embedding import Embedder, Sharing
-from openvse.index.index import Index
-from openvse.index.manifest import VectorDtype
-from openvse.index.scanning import Candidate
-from openvse.index.writer import FoundIndex, IndexFolder, IndexWriter
+from openvse.indexing.database import Root
+from openvse.indexing.embedding import Embedder, Sharing
+from openvse.indexing.index import Index
+from openvse.indexing.manifest import VectorDtype
+from openvse.indexing.scanning import Candidate
+from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower

@@ -22,7 +22,7 @@ from openvse.types import EmbeddingSet
 
 
 class StoredFeatures:
-    """Embeds images from the features in a store; an ``openvse.index.build.StoredEmbedder``.
+    """Embeds images from the features in a store; an ``openvse.indexing.build.StoredEmbedder``.
 
     Args:
         model: the model whose encoder made the features.

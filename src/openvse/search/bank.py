@@ -20,7 +20,7 @@ import numpy as np
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import locked, replacing
-from openvse.index.index import Index, places_among
+from openvse.indexing.index import Index, places_among
 from openvse.runtime.arrays import ArraySet
 from openvse.scoring.hubs import BETA, Attraction, measure_attraction
 from openvse.search.exact import ItemComparison, comparison_of

@@ -23,11 +23,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineError, IndexFormatError, MissingItemError
-from openvse.index.conditions import Condition, all_of, allowed_items
-from openvse.index.database import add_functions, encode_id
-from openvse.index.index import Index
-from openvse.index.manifest import Item
-from openvse.index.words import query_words
+from openvse.indexing.conditions import Condition, all_of, allowed_items
+from openvse.indexing.database import add_functions, encode_id
+from openvse.indexing.index import Index
+from openvse.indexing.manifest import Item
+from openvse.indexing.words import query_words
 from openvse.media.segments import file_of
 from openvse.search.bank import read_attraction
 from openvse.search.exact import ExactSearch, ItemComparison

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError
-from openvse.index.database import encode_id
-from openvse.index.index import Index
-from openvse.index.manifest import MANIFEST
+from openvse.indexing.database import encode_id
+from openvse.indexing.index import Index
+from openvse.indexing.manifest import MANIFEST
 from openvse.media.listing import list_media
 from openvse.media.names import HEIC, RAW, suffix_kind
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images

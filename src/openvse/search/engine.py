@@ -16,10 +16,10 @@ from jaxtyping import Float, Int
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import several
-from openvse.index.conditions import Condition, parse_conditions
-from openvse.index.embedding import embeds_gaussians
-from openvse.index.index import Index
-from openvse.index.manifest import check_model
+from openvse.indexing.conditions import Condition, parse_conditions
+from openvse.indexing.embedding import embeds_gaussians
+from openvse.indexing.index import Index
+from openvse.indexing.manifest import check_model
 from openvse.media.segments import span_of
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet, turned, uncertainties

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.halves import training_module
-from openvse.index.conditions import Condition
-from openvse.index.segments import Segment
+from openvse.indexing.conditions import Condition
+from openvse.indexing.segments import Segment
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.search.query import EmbeddedQueries
 from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promising, unpack

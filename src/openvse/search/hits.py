@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError
-from openvse.index.words import TITLE_KEYS
+from openvse.indexing.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
 from openvse.scoring.calibration import Calibration, check_precision
 from openvse.search.query import Query

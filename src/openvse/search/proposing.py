@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import ModelError
-from openvse.index.conditions import Condition
-from openvse.index.index import Index
+from openvse.indexing.conditions import Condition
+from openvse.indexing.index import Index
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ExactSearch
 from openvse.search.query import EmbeddedQueries

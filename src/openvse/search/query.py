@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from openvse.errors import DataError
 from openvse.files import several, whole_characters
-from openvse.index.conditions import Condition
+from openvse.indexing.conditions import Condition
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
 
@@ -78,7 +78,7 @@ class Page:
     Attributes:
         top_k: how many hits of each query; 1 and more.
         skip: how many of the best to leave out, for a page after the first; ranks go on.
-        where: conditions that all hits fulfil, or one, such as ``"date >= 2024"``; see ``openvse.index.conditions``.
+        where: conditions that all hits fulfil, or one, such as ``"date >= 2024"``; see ``openvse.indexing.conditions``.
         min_score: the lowest score of a hit.
         min_precision: the lowest probability of a hit, so that at least this share of the hits is expected to be
             relevant. Above 0 and at most 1; only for queries that are just a sentence.

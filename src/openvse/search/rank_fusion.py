@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
-from openvse.index.index import places_among
+from openvse.indexing.index import places_among
 
 K = 60
 """The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009): how little the first ranks differ."""

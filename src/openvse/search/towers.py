@@ -14,7 +14,7 @@ from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import several
 from openvse.halves import missing_package
-from openvse.index.manifest import IndexManifest, find_model
+from openvse.indexing.manifest import IndexManifest, find_model
 from openvse.media.videos import ClipSource
 from openvse.runtime import ArraySet, OnnxModel, is_export
 from openvse.runtime.beside import left_out_of, towers_of

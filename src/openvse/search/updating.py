@@ -12,11 +12,11 @@ from typing import Any
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.halves import training_module
-from openvse.index.build import IndexReport, build_index
-from openvse.index.embedding import Sharing, StoredEmbedder
-from openvse.index.index import Index
-from openvse.index.maintenance import forget_root
-from openvse.index.manifest import Place, VectorDtype, place_of
+from openvse.indexing.build import IndexReport, build_index
+from openvse.indexing.embedding import Sharing, StoredEmbedder
+from openvse.indexing.index import Index
+from openvse.indexing.maintenance import forget_root
+from openvse.indexing.manifest import Place, VectorDtype, place_of
 from openvse.pipeline import WorkProgress
 from openvse.runtime import load_embedder
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers

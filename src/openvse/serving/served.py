@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from openvse.errors import IndexFormatError, MissingItemError
-from openvse.index import Index
-from openvse.index.manifest import MANIFEST, read_manifest
+from openvse.indexing import Index
+from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.search import Answer, Hit, Probabilities, SearchEngine

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
-from openvse.index.conditions import Condition
-from openvse.index.database import Root, taken_at
-from openvse.index.index import Index
-from openvse.index.scanning import FOLLOW_LINKS
+from openvse.indexing.conditions import Condition
+from openvse.indexing.database import Root, taken_at
+from openvse.indexing.index import Index
+from openvse.indexing.scanning import FOLLOW_LINKS
 from openvse.media.segments import file_of
 
 Payload = dict[str, object]

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Int
 
 from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
-from openvse.index.index import Index, places_among
-from openvse.index.manifest import MANIFEST, read_manifest
+from openvse.indexing.index import Index, places_among
+from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, kind_of, open_store
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import PLACE, PREFIX, EngineChoice, split_engine

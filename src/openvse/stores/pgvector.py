@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
-from openvse.index.conditions import Condition, forms_of
+from openvse.indexing.conditions import Condition, forms_of
 from openvse.stores.base import CatalogueStore, ItemFacts, StoreAddress, Within
 from openvse.stores.choice import PLACE, public_url, without_secrets
 

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.index.conditions import Condition, forms_of
+from openvse.indexing.conditions import Condition, forms_of
 from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreAddress, StoreKind, Within
 from openvse.stores.choice import PLACE, public_url, secrets_in, without_secrets
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
-from openvse.index.conditions import parse_condition
+from openvse.indexing.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
 from openvse.stores import CatalogueStore, ItemFacts, Store, StoreAddress, Within
 from openvse.testing.contract import hold, part_name, require

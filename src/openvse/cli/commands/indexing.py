@@ -30,8 +30,8 @@ from openvse.halves import training_module
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
     from openvse.cli.progress import Display
-    from openvse.index.build import IndexReport
-    from openvse.index.embedding import Sharing
+    from openvse.indexing.build import IndexReport
+    from openvse.indexing.embedding import Sharing
     from openvse.pipeline import Workers, WorkProgress
     from openvse.runtime.beside import Towers
     from openvse.search.updating import IndexUpdate
@@ -205,7 +205,7 @@ def tell_of_towers(out: Path, towers: Towers | None) -> None:
 
 def sharing_of(model: Embedder, workers: Workers) -> Sharing:
     """Return the processes that embed."""
-    from openvse.index.embedding import Sharing
+    from openvse.indexing.embedding import Sharing
 
     load_same = training_module("openvse.tasks.load").load_same
     return Sharing(workers, partial(load_same, model.source, model.fingerprint, workers.device))

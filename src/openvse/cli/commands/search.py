@@ -29,7 +29,7 @@ from openvse.files import refuse_there, write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Asked
-    from openvse.index import Index
+    from openvse.indexing import Index
     from openvse.search import Answer, Page, Query, SearchEngine
 
 Form = Literal["table", "json", "jsonl", "paths"]
@@ -150,7 +150,7 @@ def search(
     """Find the images that fit a sentence, or resemble an image."""
     from openvse.cli.embedders import load_for_index
     from openvse.cli.queries import read_queries
-    from openvse.index import Index
+    from openvse.indexing import Index
     from openvse.search import Page, SearchEngine
 
     named, folder, sentences = in_order(words, model)
@@ -207,7 +207,7 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
 
 def is_index(word: str) -> bool:
     """Return whether a word names the folder of an index."""
-    from openvse.index.manifest import MANIFEST
+    from openvse.indexing.manifest import MANIFEST
 
     try:
         return Path(word, MANIFEST).is_file()

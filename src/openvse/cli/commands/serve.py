@@ -231,7 +231,7 @@ def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Em
     """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
     from openvse.cli.embedders import load_for_index
     from openvse.errors import IndexFormatError
-    from openvse.index.manifest import find_model, read_manifest
+    from openvse.indexing.manifest import find_model, read_manifest
     from openvse.runtime import load_embedder
 
     if not isinstance(source.place, Path):  # an engine, whose model has to be named

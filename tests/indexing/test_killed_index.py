@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openvse.index import Index, Item, compact_index
-from openvse.index.database import Entry, Root
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Index, Item, compact_index
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.writer import IndexWriter
 
 ROOTS = [Root(0, "/photos", "")]
 

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
-from openvse.index.database import Entry, Root
-from openvse.index.scanning import Candidate, header_of, same_segments, segments_of
-from openvse.index.segments import map_segment
-from openvse.index.writer import FoundIndex
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.scanning import Candidate, header_of, same_segments, segments_of
+from openvse.indexing.segments import map_segment
+from openvse.indexing.writer import FoundIndex
 from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource, clip_seconds
 from openvse.pipeline import (

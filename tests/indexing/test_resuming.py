@@ -17,8 +17,8 @@ from colour_model import ColourModel, Pixels, paint
 from openvse import pipeline
 from openvse.errors import IndexFormatError
 from openvse.files import LOCK
-from openvse.index import Index, build_index
-from openvse.index.manifest import MANIFEST, UNFINISHED
+from openvse.indexing import Index, build_index
+from openvse.indexing.manifest import MANIFEST, UNFINISHED
 from openvse.types import EmbeddingSet
 from tests.full_disk import full_disk
 

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 from openvse.errors import DataError, TextError, decoded
 from openvse.files import parse_json, read_lines, whole_characters
-from openvse.index.database import ONLY_HEADER, Database, Root, decode_id, encode_id
-from openvse.index.manifest import Held, Item
+from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
+from openvse.indexing.manifest import Held, Item
 from openvse.media.headers import read_header
 from openvse.media.listing import LeftOut, Listing, list_folders, rules_of
 from openvse.media.matching import find_files

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
-from openvse.index.manifest import Item, damaged
-from openvse.index.words import FILL, LAST, MOST_WORDS, REMOVE, SCHEMA, VERSION, folded, line_of, words_of
+from openvse.indexing.manifest import Item, damaged
+from openvse.indexing.words import FILL, LAST, MOST_WORDS, REMOVE, SCHEMA, VERSION, folded, line_of, words_of
 from openvse.media.matching import composed
 from openvse.media.segments import file_of
 

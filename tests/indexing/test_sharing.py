@@ -12,10 +12,10 @@ from test_clip_segments import ClipColours, film
 
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
-from openvse.index import Index, build_index
-from openvse.index.embedding import BATCHES_IN_SHARD, Sharing, cut_candidates
-from openvse.index.manifest import Item
-from openvse.index.scanning import Candidate
+from openvse.indexing import Index, build_index
+from openvse.indexing.embedding import BATCHES_IN_SHARD, Sharing, cut_candidates
+from openvse.indexing.manifest import Item
+from openvse.indexing.scanning import Candidate
 from openvse.pipeline import Workers, WorkProgress
 from tests.pickled_work import PickledWork, pickled_work
 

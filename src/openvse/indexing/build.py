@@ -12,8 +12,8 @@ from pathlib import Path
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import several
-from openvse.index.database import Database, Root
-from openvse.index.embedding import (
+from openvse.indexing.database import Database, Root
+from openvse.indexing.embedding import (
     Embedder,
     ImageEmbedder,
     KnownContent,
@@ -22,9 +22,9 @@ from openvse.index.embedding import (
     embeds_gaussians,
     rewritten_items,
 )
-from openvse.index.maintenance import damaged_items, recoloured_items, rewrite, unused_rows
-from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
-from openvse.index.scanning import (
+from openvse.indexing.maintenance import damaged_items, recoloured_items, rewrite, unused_rows
+from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
+from openvse.indexing.scanning import (
     FOLLOW_LINKS,
     SECONDS,
     Candidate,
@@ -37,7 +37,7 @@ from openvse.index.scanning import (
     new_metadata,
     note_metadata,
 )
-from openvse.index.writer import FoundIndex, IndexFolder, IndexWriter
+from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
@@ -127,8 +127,7 @@ def build_index(
         ignore: patterns to skip beside ``.openvseignore`` (see ``IgnoreRules``); None takes those it was last given.
         follow_links: whether to enter links to folders, and list what links lead to once; None: as was last given.
         segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
-        check: first compare even a large index with its checksums, and files with the hashes of their contents, and
-            embed anew what is damaged or was changed without a trace.
+        check: first compare a large index with its checksums, and files with their hashes; embed what differs anew.
         compact: rewrite the files without the rows that no item needs, even if these are few.
         stored: features that may stand for images which have not changed since they were extracted.
         model_place: the place of the model, for searches (``place_of``); None keeps what the index says of it.

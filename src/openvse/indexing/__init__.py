@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from openvse.index.build import IndexReport, build_index
-    from openvse.index.conditions import Condition, parse_condition
-    from openvse.index.index import Index
-    from openvse.index.maintenance import compact_index, forget_root, remove_items
-    from openvse.index.manifest import FoundModel, Item, find_model, place_of
+    from openvse.indexing.build import IndexReport, build_index
+    from openvse.indexing.conditions import Condition, parse_condition
+    from openvse.indexing.index import Index
+    from openvse.indexing.maintenance import compact_index, forget_root, remove_items
+    from openvse.indexing.manifest import FoundModel, Item, find_model, place_of
 
 __all__ = [
     "Condition",

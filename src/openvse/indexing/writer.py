@@ -16,8 +16,8 @@ from jaxtyping import Float
 
 from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import locked, made
-from openvse.index.database import Database, Entry, Root, SegmentFile
-from openvse.index.manifest import (
+from openvse.indexing.database import Database, Entry, Root, SegmentFile
+from openvse.indexing.manifest import (
     MANIFEST,
     UNFINISHED,
     Held,
@@ -26,7 +26,7 @@ from openvse.index.manifest import (
     damaged,
     read_manifest,
 )
-from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_segment, row_checksum
+from openvse.indexing.segments import PATTERN, SegmentWriter, finite_rows, map_segment, row_checksum
 
 _MANY = 1000  # new items whose words are added before the end of a run
 

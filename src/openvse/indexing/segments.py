@@ -12,8 +12,8 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.index.database import SegmentFile, encode_id
-from openvse.index.manifest import IndexManifest, Item, VectorDtype
+from openvse.indexing.database import SegmentFile, encode_id
+from openvse.indexing.manifest import IndexManifest, Item, VectorDtype
 
 SEGMENT_BYTES = 1 << 28
 """A segment of this size is full; embeddings go into the next one."""

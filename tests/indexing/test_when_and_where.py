@@ -15,12 +15,12 @@ import pytest
 
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError
-from openvse.index.build import build_index
-from openvse.index.conditions import allowed_items, parse_condition
-from openvse.index.database import Database, Entry
-from openvse.index.index import Index
-from openvse.index.manifest import Item
-from openvse.index.writer import IndexWriter, Root
+from openvse.indexing.build import build_index
+from openvse.indexing.conditions import allowed_items, parse_condition
+from openvse.indexing.database import Database, Entry
+from openvse.indexing.index import Index
+from openvse.indexing.manifest import Item
+from openvse.indexing.writer import IndexWriter, Root
 from openvse.media.videos import ClipSource, read_poster
 from photographs import exif_of, jpeg, write_video, xmp_of
 
@@ -330,7 +330,9 @@ def test_metadata_that_the_database_cannot_read_are_mended(
     model: ColourModel, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One such line would make every condition fail."""
-    monkeypatch.setattr("openvse.index.scanning.read_header", lambda path: {"gain": float("inf"), "mark": 1})
+    monkeypatch.setattr(
+        "openvse.indexing.scanning.read_header", lambda path: {"gain": float("inf"), "mark": 1}
+    )
     (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}\n')
     build_index(model, album, tmp_path / "index")
     assert said(tmp_path / "index")["drawn.png"] == {

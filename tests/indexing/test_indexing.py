@@ -13,7 +13,7 @@ from PIL import Image, ImageCms
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.index import Index, IndexReport, build_index
+from openvse.indexing import Index, IndexReport, build_index
 from openvse.pipeline import WorkProgress
 from openvse.types import EmbeddingSet
 

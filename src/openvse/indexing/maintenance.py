@@ -11,12 +11,12 @@ import numpy as np
 
 from openvse.errors import DiskError, IndexFormatError
 from openvse.files import refusal_of_disk
-from openvse.index.database import Database
-from openvse.index.index import SMALL_BYTES, SMALL_COUNT
-from openvse.index.manifest import MANIFEST, Item, read_manifest
-from openvse.index.scanning import SECONDS
-from openvse.index.segments import SegmentWriter, map_segment, row_checksum
-from openvse.index.writer import FoundIndex, IndexFolder
+from openvse.indexing.database import Database
+from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
+from openvse.indexing.manifest import MANIFEST, Item, read_manifest
+from openvse.indexing.scanning import SECONDS
+from openvse.indexing.segments import SegmentWriter, map_segment, row_checksum
+from openvse.indexing.writer import FoundIndex, IndexFolder
 from openvse.media.images import has_other_colours
 from openvse.media.segments import file_of
 

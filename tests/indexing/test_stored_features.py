@@ -14,7 +14,7 @@ from openvse.encoders import BiGRU, ImageEncoder
 from openvse.errors import StoreError
 from openvse.features import FeatureStore, StoredFeatures, extract_features, find_stored_features
 from openvse.features.sources import SOURCES, read_sources
-from openvse.index import Index, build_index
+from openvse.indexing import Index, build_index
 from openvse.model import Tower, TwoTower
 from openvse.similarities import SetMax
 from tests.conftest import PhotoMaker

@@ -10,10 +10,10 @@ import pytest
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.index import Index, Item, build_index
-from openvse.index.database import Entry, Root
-from openvse.index.manifest import MANIFEST
-from openvse.index.writer import IndexWriter
+from openvse.indexing import Index, Item, build_index
+from openvse.indexing.database import Entry, Root
+from openvse.indexing.manifest import MANIFEST
+from openvse.indexing.writer import IndexWriter
 from resealing import reseal
 
 ROOTS = [Root(0, "/photos", "")]

@@ -14,7 +14,16 @@ import pytest
 
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
-from openvse.index import Index, Item, build, build_index, compact_index, forget_root, remove_items, segments
+from openvse.indexing import (
+    Index,
+    Item,
+    build,
+    build_index,
+    compact_index,
+    forget_root,
+    remove_items,
+    segments,
+)
 from openvse.search import Query, SearchEngine
 
 
@@ -231,7 +240,7 @@ def test_names_that_are_written_in_another_way(model: ColourModel, photos: Path,
 
 
 def said(out: Path) -> dict[str, object]:
-    from openvse.index.database import Database
+    from openvse.indexing.database import Database
 
     with Database(out / Index.open(out).manifest.items) as database:
         rows = database.read("SELECT id, metadata FROM items WHERE metadata IS NOT NULL")

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError
-from openvse.index.database import Database, ItemTable, Root, SegmentFile, encode_id
-from openvse.index.manifest import IndexManifest, Item, check_model, damaged, read_manifest
-from openvse.index.segments import Segment, finite_rows, map_segment, row_checksum
+from openvse.indexing.database import Database, ItemTable, Root, SegmentFile, encode_id
+from openvse.indexing.manifest import IndexManifest, Item, check_model, damaged, read_manifest
+from openvse.indexing.segments import Segment, finite_rows, map_segment, row_checksum
 from openvse.media.segments import file_of, span_of
 
 SMALL_BYTES = 1 << 24

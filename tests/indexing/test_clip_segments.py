@@ -13,7 +13,7 @@ from PIL import Image
 
 from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
-from openvse.index import Index, build_index, remove_items
+from openvse.indexing import Index, build_index, remove_items
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Page, Query, SearchEngine, find_duplicates

@@ -8,8 +8,8 @@ import pytest
 
 from colour_model import ColourModel
 from openvse.errors import IndexFormatError
-from openvse.index import Index, build_index, maintenance
-from openvse.index import index as layout
+from openvse.indexing import Index, build_index, maintenance
+from openvse.indexing import index as layout
 
 
 def flip(path: Path, place: int) -> None:

@@ -16,8 +16,8 @@ from jaxtyping import Bool
 
 from openvse.errors import DataError
 from openvse.files import whole_characters
-from openvse.index.database import encode_id, plain_text
-from openvse.index.index import Index
+from openvse.indexing.database import encode_id, plain_text
+from openvse.indexing.index import Index
 from openvse.media.names import escaped
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "contains")
