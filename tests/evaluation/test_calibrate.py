@@ -11,7 +11,7 @@ from score_matrices import counted, drawn, member, relevance_of
 
 from openvse.errors import DataError
 from openvse.evaluation import evaluate, fit_calibration
-from openvse.evaluation.calibrate import Counts, ScoreCounts, isotonic, logistic
+from openvse.evaluation.calibrate import ScoreCounts, isotonic
 from openvse.scoring import Calibration
 
 DISTANCE = 3.0
@@ -30,7 +30,7 @@ def test_the_true_probabilities_are_found_and_hold_for_another_gallery() -> None
     curve = fitted(*drawn(300, 2))
     scores = np.linspace(0.5, 4.5, 9)
     for gallery in (300, 30, 3000):
-        assert curve.probabilities(scores, gallery) == pytest.approx(truth(scores, gallery), abs=0.05)
+        assert curve.probabilities(scores, gallery) == pytest.approx(truth(scores, gallery), abs=0.07)
     assert curve.probabilities(scores) == pytest.approx(curve.probabilities(scores, 300))
 
 
@@ -57,16 +57,6 @@ def test_thresholds_reach_the_wanted_precision_on_new_data() -> None:
         near = (scores >= threshold - 0.1) & (scores < threshold + 0.1)  # and not by being too high
         assert relevant[near].mean() == pytest.approx(wanted, abs=0.15)
         assert curve.recall(threshold) == pytest.approx((above & relevant).sum() / relevant.sum(), abs=0.05)
-
-
-@pytest.mark.medium
-def test_a_line_is_fitted_to_few_data_and_any_rising_curve_to_many() -> None:
-    assert fitted(*drawn(40, 1)).method == "logistic"
-    scores, relevant = drawn(300, 2)
-    bent = np.where(scores > 1.5, 1.5 + 20 * (scores - 1.5), scores)  # the log odds are far from linear
-    curve = fitted(bent, relevant)
-    assert curve.method == "isotonic"
-    assert curve.log_loss["isotonic"] < curve.log_loss["logistic"]
 
 
 @pytest.mark.medium
@@ -98,8 +88,6 @@ def test_the_order_of_the_items_does_not_matter() -> None:
     generator = np.random.default_rng(3)
     rows, columns = generator.permutation(60), generator.permutation(120)
     one, other = fitted(scores, relevant), fitted(scores[rows][:, columns], relevant[rows][:, columns])
-    assert one.method == other.method
-    assert one.log_loss == pytest.approx(other.log_loss)
     assert one.scores == pytest.approx(other.scores) and one.log_ratios == pytest.approx(other.log_ratios)
 
 
@@ -157,8 +145,7 @@ def test_pooling_is_the_isotonic_regression() -> None:
     for _ in range(20):
         relevant, irrelevant = generator.integers(0, 4, (2, 12)).astype(float)
         relevant[3], irrelevant[5] = 1, 1
-        counts = Counts(np.arange(12.0), relevant, irrelevant)
-        knots, ratios = isotonic(counts)
+        knots, ratios = isotonic(relevant, irrelevant)
         filled = np.flatnonzero(relevant + irrelevant)
         relevant[filled[0]] += 1
         irrelevant[filled[-1]] += 1
@@ -181,23 +168,6 @@ def test_pooling_is_the_isotonic_regression() -> None:
         assert odds / (1 + odds) == pytest.approx(np.array([*runs]), abs=1e-6)
         inner = (knots >= centres[0]) & (knots <= centres[-1])
         assert (np.diff(ratios[inner]) > 0).all()  # no step
-
-
-def test_the_line_is_the_most_likely_one() -> None:
-    scores, relevant = drawn(200, 2)
-    edges = np.linspace(-5, 8, 400)
-    counts = Counts(
-        (edges[1:] + edges[:-1]) / 2,
-        np.histogram(scores[relevant], edges)[0].astype(float),
-        np.histogram(scores[~relevant], edges)[0].astype(float),
-    )
-    knots, ratios = logistic(counts)
-    slopes = np.diff(ratios) / np.diff(counts.scores[knots])
-    assert slopes == pytest.approx(slopes[0])  # a line
-    odds = slopes[0] * (counts.scores - counts.scores[knots[0]]) + ratios[0] + counts.prior
-    excess = counts.relevant - (counts.relevant + counts.irrelevant) / (1 + np.exp(-odds))
-    # The gradient of the likelihood is 0, but for Platt's targets, which move it by less than two pairs.
-    assert abs(excess.sum()) < 2 and abs((excess * counts.scores).sum()) < 12
 
 
 @pytest.mark.parametrize(

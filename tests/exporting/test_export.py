@@ -35,9 +35,7 @@ def several(unchecked: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """A model with several embeddings of both sides, and its export."""
     model, folder = with_several(), tmp_path_factory.mktemp("exports") / "several"
     data = CalibrationData("some", 10, 50, 50)
-    model.calibration = Calibration(
-        model.fingerprint, data, "logistic", {}, (0.0, 1.0), (-2.0, 3.0), (1.0, 0.1)
-    )
+    model.calibration = Calibration(model.fingerprint, data, (0.0, 1.0), (-2.0, 3.0), (1.0, 0.1))
     export(model, folder, longest=60)
     return model, folder
 

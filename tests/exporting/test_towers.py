@@ -222,7 +222,7 @@ def test_the_curve_is_that_of_the_model_folder(model: TwoTower, album: Path, tmp
     write_towers(model, index)
     assert opened(index, not_needed).calibration is None
     data = CalibrationData("some", 10, 50, 50)
-    curve = Calibration(model.fingerprint, data, "logistic", {}, (0.0, 1.0), (-2.0, 3.0), (1.0, 0.1))
+    curve = Calibration(model.fingerprint, data, (0.0, 1.0), (-2.0, 3.0), (1.0, 0.1))
     (best / "calibration.json").write_text(curve.to_json())
     assert opened(index, not_needed).calibration == curve
     other = json.loads(curve.to_json())

@@ -21,8 +21,6 @@ from openvse.specs import TwoTowerSpec
 CURVE = Calibration(
     model="abc",
     data=CalibrationData("drawn", num_images=101, num_texts=10, num_pairs=10),
-    method="isotonic",
-    log_loss={"isotonic": 0.01},
     scores=(0.0, 0.5, 1.0),
     log_ratios=(np.log(0.1), np.log(100.0), np.log(900.0)),
     relevant_above=(1.0, 0.8, 0.5),

@@ -18,8 +18,6 @@ from openvse.search.hits import Probabilities, title_of
 CURVE = Calibration(
     model="colours-1",
     data=CalibrationData("colours", num_images=100, num_texts=10, num_pairs=10),
-    method="isotonic",
-    log_loss={},
     scores=(-1.0, 0.0, 1.0),
     log_ratios=(-5.0, 0.0, 5.0),
     relevant_above=(1.0, 0.9, 0.5),

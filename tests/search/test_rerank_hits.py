@@ -205,8 +205,6 @@ def test_probabilities_are_those_of_the_model_that_ranks_again(
     curve = Calibration(
         model=fused.fingerprint,
         data=CalibrationData("drawn", num_images=50, num_texts=10, num_pairs=10),
-        method="isotonic",
-        log_loss={},
         scores=(-1.0, 1.0),
         log_ratios=(-3.0, 3.0),
         relevant_above=(1.0, 0.5),

@@ -160,7 +160,7 @@ def test_pages_conditions_and_thresholds_hold_for_both(out: Path) -> None:
 
 def test_a_probability_is_that_of_looks(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, knots = CalibrationData("x", 60, 60, 60), ((-1.0, 1.0), (-9.0, 9.0), (1.0, 0.0))
-    curve = Calibration("colours-1", data, "logistic", {"logistic": 0.1}, *knots)
+    curve = Calibration("colours-1", data, *knots)
     monkeypatch.setattr(Painter, "calibration", curve, raising=False)
     engine = SearchEngine(Painter(), Index.open(out))
     best = engine.answer("blue 2041", Page(3))[0].hits

@@ -80,8 +80,6 @@ def calibrated(model: TwoTower) -> Iterator[TwoTower]:
     model.calibration = Calibration(
         model.fingerprint,
         data,
-        "logistic",
-        {"logistic": 0.1},
         (-1.0, 0.0, 1.0),
         (-6.0, 0.0, 6.0),
         (1.0, 0.6, 0.0),

@@ -68,7 +68,6 @@ class Reliability:
     """Probabilities compared with what is relevant, over the best images of every sentence.
 
     Attributes:
-        method: how the curve was fitted.
         fitted_on: the data that it was fitted on.
         gallery: the number of images that every sentence was compared with.
         top: how many images of each sentence count.
@@ -79,7 +78,6 @@ class Reliability:
         precisions: what thresholds for some precisions reach.
     """
 
-    method: str
     fitted_on: str
     gallery: int
     top: int
@@ -103,7 +101,7 @@ class Reliability:
             [
                 "## Probabilities",
                 f"Expected calibration error {100 * self.expected_error:.1f} %, over the {self.top} best images of "
-                f"each sentence among {self.gallery:,}. The curve ({self.method}) was fitted on {self.fitted_on}.",
+                f"each sentence among {self.gallery:,}. The curve was fitted on {self.fitted_on}.",
                 Table(["probability", "hits", "mean probability", "relevant"], hits).to_markdown(),
                 Table(
                     ["wanted precision", "score from", "hits", "reached", "relevant pairs found"],
@@ -167,7 +165,6 @@ def measure_reliability(calibration: Calibration, proposals: Proposals, relevanc
     relevant = RelevantPairs(relevance)(*proposals.of_texts()).cpu().numpy()
     bins = tuple(_bins(calibration.probabilities(scores, gallery), relevant))
     return Reliability(
-        method=calibration.method,
         fitted_on=calibration.data.name,
         gallery=gallery,
         top=scores.shape[1],

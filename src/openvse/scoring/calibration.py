@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,8 +63,6 @@ class Calibration:
     Attributes:
         model: the fingerprint of the model whose scores these are.
         data: what the curve was fitted on.
-        method: ``isotonic`` or ``logistic``.
-        log_loss: the held-out log loss of each method that was compared, in nats per pair.
         scores: the K knots, ascending.
         log_ratios: ``log LR`` at each knot, which never falls.
         relevant_above: the share of the relevant pairs that score at least the knot.
@@ -76,8 +73,6 @@ class Calibration:
 
     model: str
     data: CalibrationData
-    method: str
-    log_loss: Mapping[str, float]
     scores: tuple[float, ...]
     log_ratios: tuple[float, ...]
     relevant_above: tuple[float, ...]

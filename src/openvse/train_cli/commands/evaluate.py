@@ -190,7 +190,6 @@ def curve_text(calibration: Calibration) -> str:
     from openvse.scoring.calibration import PRECISIONS
 
     data = calibration.data
-    losses = ", ".join(f"{method} {loss:.5f}" for method, loss in calibration.log_loss.items())
     rows = []
     for precision in PRECISIONS:
         score = calibration.threshold(precision)
@@ -200,7 +199,6 @@ def curve_text(calibration: Calibration) -> str:
         rows.append([f"{precision:g}", *stated])
     table = Table(["precision", "score from", "relevant pairs found"], rows).to_markdown()
     return (
-        f"\n## Calibration curve\n\nCurve: {calibration.method} (held-out log loss: {losses}), fitted to "
-        f"{data.num_pairs:,} relevant pairs of {data.name}.\n\n{table}\n\nOf a search in {data.num_images:,} images; "
-        f"in a larger index, a precision needs a higher score."
+        f"\n## Calibration curve\n\nFitted to {data.num_pairs:,} relevant pairs of {data.name}.\n\n{table}\n\n"
+        f"Of a search in {data.num_images:,} images; in a larger index, a precision needs a higher score."
     )
