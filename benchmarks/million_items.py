@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def write_store(path: Path, items: int) -> None:
             file.write(block[: items - start].data)
     (path / LENGTHS).write_bytes(manifest.header(LENGTHS) + np.full(items, LENGTH).tobytes())
     (path / IDS).write_bytes(ids)
-    manifest.write(path)
+    manifest.summed(path, replace(manifest, items=0, rows=0, id_bytes=0)).write(path)
 
 
 def open_store(path: Path) -> FeatureStore:

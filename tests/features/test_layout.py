@@ -26,7 +26,10 @@ from openvse.features.layout import (
     read_ids,
 )
 
-MADE = StoreManifest("vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4)
+SUMS = {FEATURES: 0, LENGTHS: 1, IDS: 2}
+MADE = StoreManifest(
+    "vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4, sums=SUMS
+)
 
 
 def write_store(folder: Path) -> Path:
@@ -63,7 +66,7 @@ def test_manifest_survives_the_disk(tmp_path: Path) -> None:
     MADE.write(tmp_path)
     assert StoreManifest.read(tmp_path) == MADE
     fields = json.loads((tmp_path / MANIFEST).read_text())
-    assert (fields["format"], fields["version"]) == ("openvse-features", 1)
+    assert (fields["format"], fields["version"]) == ("openvse-features", 3)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST], "no partial file stays"
 
 
@@ -73,15 +76,9 @@ def test_sizes_follow_the_counts() -> None:
     assert replace(MADE, boxes=True).file_bytes == MADE.file_bytes | {BOXES: HEADER_BYTES + 48}
 
 
-def test_only_a_store_with_boxes_has_the_second_version(tmp_path: Path) -> None:
-    """A store without boxes is what it always was, to the byte; an openvse that knows none refuses the other."""
-    MADE.write(tmp_path)
-    assert list(json.loads((tmp_path / MANIFEST).read_text())) == [
-        *("format", "version", "encoder", "dim", "dtype", "created_by", "items", "rows", "id_bytes")
-    ]
-    with_boxes = replace(MADE, boxes=True)
+def test_boxes_have_a_header_of_their_own(tmp_path: Path) -> None:
+    with_boxes = replace(MADE, boxes=True, sums={**MADE.sums, BOXES: 3})
     with_boxes.write(tmp_path)
-    assert json.loads((tmp_path / MANIFEST).read_text())["version"] == 2
     assert StoreManifest.read(tmp_path) == with_boxes
     file = io.BytesIO(with_boxes.header(BOXES))
     np.lib.format.read_magic(file)
@@ -108,8 +105,11 @@ def test_ids_stop_at_the_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "has format other 1, this openvse reads openvse-features 1"),
-        ({"version": 3}, "has format openvse-features 3"),
+        ({"format": "other"}, "has format other 3, this openvse reads openvse-features 3"),
+        ({"version": 2}, "has format openvse-features 2"),
+        ({"sums": {}}, "damaged: store.json"),
+        ({"sums": {"features.npy": "0"}}, "damaged: store.json"),
+        ({"sums": 1}, "damaged: store.json"),
         ({"boxes": 1}, "damaged: store.json"),
         ({"items": -1}, "damaged: store.json"),
         ({"rows": 1.5}, "damaged: store.json"),

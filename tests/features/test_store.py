@@ -8,8 +8,10 @@ import pickle
 import re
 import resource
 import time
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,7 +26,15 @@ from torch.utils.data import DataLoader, Dataset
 from openvse.errors import StoreError
 from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype, open_fitting
 from openvse.features.arrays import num_real
-from openvse.features.layout import BOXES, CHECKSUMS, FEATURES, IDS, LENGTHS, StoreManifest, encode_ids
+from openvse.features.layout import (
+    BOXES,
+    FEATURES,
+    HEADER_BYTES,
+    IDS,
+    LENGTHS,
+    StoreManifest,
+    encode_ids,
+)
 from openvse.features.store import as_inputs, positions_of
 from openvse.types import FeatureSource, Inputs
 
@@ -55,7 +65,7 @@ def make_sparse_store(path: Path, ids: Sequence[str], length: int, dim: int) -> 
         file.seek(len(manifest.header(LENGTHS)))
         file.write(np.full(len(ids), length).tobytes())
     (path / IDS).write_bytes(encoded)
-    manifest.write(path)
+    manifest.summed(path, replace(manifest, items=0, rows=0, id_bytes=0)).write(path)
     return FeatureStore.open(path)
 
 
@@ -227,7 +237,9 @@ def test_lengths_that_do_not_add_up_are_damage(tmp_path: Path) -> None:
     make_store(tmp_path, make_items([2, 2]))
     path = tmp_path / LENGTHS
     path.write_bytes(path.read_bytes()[:-8] + np.array([3]).tobytes())
-    (tmp_path / CHECKSUMS).unlink()  # as in a store from before there were any
+    manifest = StoreManifest.read(tmp_path)
+    sums = manifest.sums | {LENGTHS: zlib.crc32(path.read_bytes()[HEADER_BYTES:])}
+    replace(manifest, sums=sums).write(tmp_path)
     with pytest.raises(StoreError, match="4 features"):
         FeatureStore.open(tmp_path)
 

@@ -18,7 +18,6 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -128,8 +127,25 @@ def extract_features(
         StoreError: the store belongs to another backbone, is being written by another process, or cannot hold the
             features that the backbone made.
     """
-    _check_unique(images)
-    how = _ImageExtraction(batch_size, device, dtype, backbone, num_workers)
+    paths: dict[str, ImageFile] = {}
+    for item, path in images:
+        if item in paths:
+            raise DataError(
+                f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id"
+            )
+        paths[item] = path
+    if backbone.fingerprint is None:
+        raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
+    how = _ImageExtraction(
+        max(1, batch_size // backbone.stored_images),
+        device,
+        dtype,
+        backbone.fingerprint,
+        backbone.feature_dim,
+        backbone.gives_boxes,
+        backbone,
+        num_workers,
+    )
     report = ExtractionReport()
     report.failed = _extract(how, images, store, workers, progress, report)
     report.stale = FeatureStore.open(store).stale(images) if report.skipped_existing else ""
@@ -179,7 +195,10 @@ def extract_text_features(
     """
     wanted = list({text_id(text): text for text in texts}.items())
     report = ExtractionReport(unit="texts")
-    _extract(_TextExtraction(batch_size, device, dtype, encoder), wanted, store, workers, progress, report)
+    made = encoder.fingerprint, encoder.feature_dim, False
+    _extract(
+        _TextExtraction(batch_size, device, dtype, *made, encoder), wanted, store, workers, progress, report
+    )
     return report
 
 
@@ -193,8 +212,8 @@ def _extract(
 ) -> Failures[Content]:
     """Add the features of items to a store, fill in the report, and return what cannot be used."""
     failed: Failures[Content] = []
-    with how.open(store) as writer, how.sources(store, anew=not len(writer)) as sources:
-        new = [(item, content) for item, content in items if item not in writer]
+    with how.open(store) as writer, SourceLog(store, anew=not len(writer)) as sources:
+        new = how.ordered([each for each in items if each[0] not in writer])
         report.skipped_existing = len(items) - len(new)
         pace = Pace(len(items), progress, before=report.skipped_existing, unit=report.unit)
         parts = how.add(new, writer, sources)
@@ -215,29 +234,20 @@ def _extract(
 
 @dataclass(frozen=True)
 class _Extraction(ABC, Generic[Content]):
-    """How the features of items are extracted; workers receive it."""
+    """How the features of items are extracted, with the encoder that makes them; workers receive it."""
 
     batch_size: int
     device: torch.device | str
     dtype: StoreDtype
+    fingerprint: str
+    dim: int
+    boxes: bool
 
-    @property
-    def items_at_once(self) -> int:
-        """The number of items in a batch."""
-        return self.batch_size
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """The encoder that makes the features, for the store."""
-
-    @abstractmethod
     def open(self, store: Path) -> FeatureStoreWriter:
         """Create or continue a store."""
-
-    def sources(self, store: Path, *, anew: bool) -> AbstractContextManager[SourceLog | None]:
-        """Open the list of the files of a store's items; None if they do not have any."""
-        return nullcontext()
+        return FeatureStoreWriter(
+            store, fingerprint=self.fingerprint, dim=self.dim, dtype=self.dtype, boxes=self.boxes
+        )
 
     def ordered(self, items: Sequence[tuple[str, Content]]) -> Sequence[tuple[str, Content]]:
         """Return items in the order in which they are added."""
@@ -245,42 +255,18 @@ class _Extraction(ABC, Generic[Content]):
 
     @abstractmethod
     def add(
-        self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter, sources: SourceLog | None
+        self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter, sources: SourceLog
     ) -> Iterator[tuple[int, Failures[Content]]]:
         """Add items batch by batch, and yield how many of each were added, and those that cannot be used."""
 
 
 @dataclass(frozen=True)
 class _ImageExtraction(_Extraction[ImageFile]):
-    """The extraction of images."""
-
     backbone: Backbone
     num_workers: int
 
-    @property
-    def items_at_once(self) -> int:
-        return max(1, self.batch_size // self.backbone.stored_images)  # each frame of a clip counts
-
-    @property
-    def fingerprint(self) -> str:
-        if self.backbone.fingerprint is None:
-            raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
-        return self.backbone.fingerprint
-
-    def open(self, store: Path) -> FeatureStoreWriter:
-        return FeatureStoreWriter(
-            store,
-            fingerprint=self.fingerprint,
-            dim=self.backbone.feature_dim,
-            dtype=self.dtype,
-            boxes=self.backbone.gives_boxes,
-        )
-
-    def sources(self, store: Path, *, anew: bool) -> SourceLog:
-        return SourceLog(store, anew=anew)
-
     def add(
-        self, items: Sequence[tuple[str, ImageFile]], writer: FeatureStoreWriter, sources: SourceLog | None
+        self, items: Sequence[tuple[str, ImageFile]], writer: FeatureStoreWriter, sources: SourceLog
     ) -> Iterator[tuple[int, Failures[ImageFile]]]:
         backbone = self.backbone.to(self.device)
 
@@ -289,7 +275,7 @@ class _ImageExtraction(_Extraction[ImageFile]):
             status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
             return status, backbone.read(path, to_store=True)
 
-        batches = in_batches(items, self.items_at_once)
+        batches = in_batches(items, self.batch_size)
         with evaluating(backbone):
             for batch in decoded(batches, read, lambda item: item[1], threads=self.num_workers):
                 if batch.items:
@@ -302,7 +288,7 @@ class _ImageExtraction(_Extraction[ImageFile]):
         images: Sequence[tuple[str, ImageFile]],
         decoded_images: Sequence[tuple[os.stat_result | None, Tensor]],
         writer: FeatureStoreWriter,
-        sources: SourceLog | None,
+        sources: SourceLog,
     ) -> None:
         """Add the features of one batch."""
         inputs = self.backbone.collate([pixels for _, pixels in decoded_images]).to(self.device)
@@ -311,71 +297,50 @@ class _ImageExtraction(_Extraction[ImageFile]):
         rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
         for (item, path), (status, _), row in zip(images, decoded_images, rows, strict=True):
             local, real, row_boxes = row
-            if sources is not None and isinstance(path, Path) and status is not None:
+            if isinstance(path, Path) and status is not None:
                 sources.add(item, path, status)
             writer.add(item, local[real], None if row_boxes is None else row_boxes[real])
 
 
 @dataclass(frozen=True)
 class _TextExtraction(_Extraction[str]):
-    """The extraction of texts, the shortest first."""
-
     encoder: TokenStatesEncoder
 
-    @property
-    def fingerprint(self) -> str:
-        return self.encoder.fingerprint
-
-    def open(self, store: Path) -> FeatureStoreWriter:
-        return FeatureStoreWriter(
-            store, fingerprint=self.fingerprint, dim=self.encoder.feature_dim, dtype=self.dtype
-        )
-
     def ordered(self, items: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-        _, order = self._by_length(items)
-        return [items[place] for place in order]
+        """Return texts by their numbers of tokens, the shortest first."""
+        lengths: list[int] = []
+        for some in in_batches([text for _, text in items], _TOKENIZED_AT_ONCE):
+            lengths += map(len, self.encoder.tokenize(some))
+        return [items[place] for place in np.argsort(lengths, kind="stable").tolist()]
 
     def add(
-        self, items: Sequence[tuple[str, str]], writer: FeatureStoreWriter, sources: SourceLog | None
+        self, items: Sequence[tuple[str, str]], writer: FeatureStoreWriter, sources: SourceLog
     ) -> Iterator[tuple[int, Failures[str]]]:
         encoder = self.encoder.to(self.device)
-        tokens, order = self._by_length(items)
         with evaluating(encoder):
-            for chosen in in_batches(order, self.batch_size):
-                self._store(
-                    [items[place][0] for place in chosen], [tokens[place] for place in chosen], writer
-                )
+            for chosen in in_batches(items, self.batch_size):
+                tokens = encoder.tokenize([text for _, text in chosen])
+                with torch.inference_mode():
+                    seen = encoder.token_states(pad(tokens).to(self.device))
+                for (item, _), local, real in zip(chosen, seen.local.cpu(), seen.mask.cpu(), strict=True):
+                    writer.add(item, local[real])
                 yield len(chosen), []
-
-    @torch.inference_mode()
-    def _store(self, items: Sequence[str], tokens: Sequence[Tensor], writer: FeatureStoreWriter) -> None:
-        """Add the states of one batch."""
-        seen = self.encoder.token_states(pad(tokens).to(self.device))
-        for item, local, real in zip(items, seen.local.cpu(), seen.mask.cpu(), strict=True):
-            writer.add(item, local[real])
-
-    def _by_length(self, items: Sequence[tuple[str, str]]) -> tuple[list[Tensor], list[int]]:
-        """Return the token ids of texts, and the places of the texts, the shortest first."""
-        tokens: list[Tensor] = []
-        for some in in_batches([text for _, text in items], _TOKENIZED_AT_ONCE):
-            tokens += self.encoder.tokenize(some)
-        return tokens, np.argsort([len(ids) for ids in tokens], kind="stable").tolist()
 
 
 def _by_workers(
     how: _Extraction[Content],
     items: Sequence[tuple[str, Content]],
     writer: FeatureStoreWriter,
-    sources: SourceLog | None,
+    sources: SourceLog,
     workers: Workers,
 ) -> Iterator[tuple[int, Failures[Content]]]:
     """Let workers extract items, join their shards to a store, and yield the same as ``_Extraction.add`` for each."""
-    folder, at_once = writer.path / SHARDS, how.items_at_once
+    folder, at_once = writer.path / SHARDS, how.batch_size
     with writing(folder):
         folder.mkdir(exist_ok=True)
     tried = _tried(folder, writer)
     shards = cut(
-        sorted(how.ordered(items), key=lambda item: item[0] in tried),  # stable
+        sorted(items, key=lambda item: item[0] in tried),  # stable
         max(1, ITEMS_IN_SHARD // at_once) * at_once,
         f"{how.fingerprint} {at_once} {how.dtype} {workers.threads}",
         lambda item: f"{item[0]}\0{item[1]}",
@@ -403,7 +368,7 @@ def _make_shard(
     with writing(store):
         shutil.rmtree(store, ignore_errors=True)
         store.mkdir(parents=True)
-        with how.open(store) as writer, how.sources(store, anew=True) as sources:
+        with how.open(store) as writer, SourceLog(store, anew=True) as sources:
             failed = [each for _, bad in how.add(shard.items, writer, sources) for each in bad]
         ids = _ids(store)
         bad_ids = sorted({item for item, _ in shard.items} - set(ids))
@@ -411,12 +376,11 @@ def _make_shard(
     return failed
 
 
-def _join(shard: Path, writer: FeatureStoreWriter, sources: SourceLog | None) -> int:
+def _join(shard: Path, writer: FeatureStoreWriter, sources: SourceLog) -> int:
     """Move the content of a shard to the store, and return the number of its items."""
     added = len(_ids(shard))
     if added:
-        if sources is not None:
-            sources.copy(shard)
+        sources.copy(shard)
         writer.append(shard)
         writer.commit()
     with writing(shard):
@@ -443,13 +407,3 @@ def _note(shard: Path) -> Path:
 
 def _ids(folder: Path) -> tuple[str, ...]:
     return read_ids(folder, StoreManifest.read(folder)) if (folder / MANIFEST).exists() else ()
-
-
-def _check_unique(images: Sequence[tuple[str, ImageFile]]) -> None:
-    paths: dict[str, ImageFile] = {}
-    for item, path in images:
-        if item in paths:
-            raise DataError(
-                f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id"
-            )
-        paths[item] = path

@@ -4,24 +4,20 @@
     boxes.npy      the box of each local feature in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
-    checksums.json how much of the other files it covers, and the CRC-32 of that part of each, without headers
     sources.jsonl  which file each item was made from, where that is known; see features/sources.py
-    store.json     the manifest: format, encoder, and how much of the other files is committed
+    store.json     the manifest: format, encoder, how much of the other files is committed, and its checksums
     writer.lock    locked while a process writes
 
-All but the manifest, its checksums and the lock only ever grow. A commit makes them durable and then replaces the
-manifest by rename, so its cost does not depend on the size of the store; what lies beyond the manifest's counts is the
-rest of an interrupted write, which readers ignore and the next writer cuts off.
-
-The checksums are written after the manifest of a commit, so after a kill they can lack the last commit. They also lack
-items that an older openvse added. A store that was begun by an older openvse has none, and never gets them.
+All but the manifest and the lock only ever grow. A commit makes them durable and then replaces the manifest by rename,
+so its cost does not depend on the size of the store; what lies beyond the manifest's counts is the rest of an
+interrupted write, which readers ignore and the next writer cuts off.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,21 +30,22 @@ from openvse.media.images import SMALLER_JPEGS
 StoreDtype = Literal["float16", "float32"]
 
 FORMAT = "openvse-features"
-VERSION = 1
-VERSION_WITH_BOXES = 2  # a version of openvse without boxes would add items without any
+VERSION = 3
 
 FEATURES = "features.npy"
 BOXES = "boxes.npy"
 LENGTHS = "lengths.npy"
 IDS = "ids.txt"
 MANIFEST = "store.json"
-CHECKSUMS = "checksums.json"
 
 IMPORTED = "imported:"
 """The prefix of the fingerprint of imported features of unknown origin; the name of a folder follows."""
 
 # The size of numpy's own header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
+
+SMALL_BYTES = 1 << 24
+"""Files up to this size are always compared with their checksum when a store is opened, larger ones on request."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,7 @@ class StoreManifest:
         rows: the number of committed local features, the sum of all N.
         id_bytes: the number of committed bytes of ``ids.txt``.
         boxes: whether each local feature has a box.
+        sums: the CRC-32 of what is committed of each growing file, without its header.
     """
 
     encoder: str
@@ -74,12 +72,13 @@ class StoreManifest:
     rows: int = 0
     id_bytes: int = 0
     boxes: bool = False
+    sums: dict[str, int] = field(default_factory=dict)
 
     @property
     def row_types(self) -> dict[str, np.dtype[np.void]]:
         """The row type of each file that has a row per local feature."""
-        features = {FEATURES: _row_type(self.dtype, self.dim)}
-        return features | ({BOXES: _row_type("float32", 4)} if self.boxes else {})
+        features = {FEATURES: np.dtype((self.dtype, (self.dim,)))}
+        return features | ({BOXES: np.dtype(("float32", (4,)))} if self.boxes else {})
 
     @property
     def file_bytes(self) -> dict[str, int]:
@@ -108,28 +107,26 @@ class StoreManifest:
             name, version = fields.pop("format"), fields.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
-        if name != FORMAT or version not in (VERSION, VERSION_WITH_BOXES):
+        if name != FORMAT or version != VERSION:
             raise StoreError(
-                f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION} "
-                f"and {VERSION_WITH_BOXES}: "
-                f"extract again, or use the openvse that made it"
+                f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION}: extract "
+                f"again, or use the openvse that made it"
             )
         try:
             manifest = cls(**fields)
-            counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes)
+            counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes, *manifest.sums.values())
             sound = all(type(count) is int and count >= 0 for count in counts)
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
         if not sound or manifest.dtype not in ("float16", "float32") or not isinstance(manifest.boxes, bool):
             raise damaged_store(folder, f"{MANIFEST} holds impossible values")
+        if manifest.items and manifest.sums.keys() != manifest.file_bytes.keys():
+            raise damaged_store(folder, f"{MANIFEST} lacks checksums")
         return manifest
 
     def write(self, folder: Path) -> None:
         """Replace the manifest of a store by rename: this is the commit."""
-        content = {"format": FORMAT, "version": VERSION_WITH_BOXES, **asdict(self)}
-        if not self.boxes:  # the format from before there were boxes
-            content["version"] = VERSION
-            del content["boxes"]
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
     def fits(self, encoder: str) -> bool:
@@ -148,6 +145,24 @@ class StoreManifest:
             size = path.stat().st_size if path.is_file() else 0
             if size < expected:
                 raise damaged_store(folder, f"{name} has {size} of {expected} bytes")
+
+    def summed(self, folder: Path, before: StoreManifest) -> StoreManifest:
+        """Return the manifest with its checksums; what came after an earlier commit is read again."""
+        sums = {
+            name: checksum(
+                folder / name, skip=end, size=self.file_bytes[name] - end, start=before.sums.get(name, 0)
+            )
+            for name, end in before.file_bytes.items()
+        }
+        return replace(self, sums=sums)
+
+    def compare(self, folder: Path, *, all_files: bool) -> None:
+        """Raise StoreError if a small file, or with ``all_files`` any file, does not match its checksum."""
+        for name, known in self.sums.items():
+            end, header = self.file_bytes[name], 0 if name == IDS else HEADER_BYTES
+            is_compared = all_files or end <= SMALL_BYTES
+            if is_compared and checksum(folder / name, skip=header, size=end - header) != known:
+                raise damaged_store(folder, f"{name} does not match its checksum")
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
@@ -173,73 +188,6 @@ def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
     return magic + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
 
 
-def _row_type(dtype: StoreDtype, width: int) -> np.dtype[np.void]:
-    return np.dtype((dtype, (width,)))
-
-
 def damaged_store(folder: Path, what: str) -> StoreError:
     """Return the error for a damaged store, which no extraction leaves behind, however it ends."""
     return StoreError(f"feature store {folder} is damaged: {what}; delete the folder and extract again")
-
-
-SMALL_BYTES = 1 << 24
-"""Files up to this size are always compared with their checksum when a store is opened, larger ones on request."""
-
-
-def add_checksums(folder: Path, before: StoreManifest, after: StoreManifest) -> None:
-    """Add the checksums of a commit; its data are read again, which the system still has in memory.
-
-    Args:
-        before: the manifest before the commit.
-        after: the manifest after the commit.
-
-    Raises:
-        OSError: the disk is full or cannot be written to.
-    """
-    covered = _read(folder, after)
-    if covered is None:
-        if before.items:
-            return
-        covered = replace(after, items=0, rows=0, id_bytes=0), {}
-    known, sums = covered
-    added = {
-        name: checksum(folder / name, skip=end, size=after.file_bytes[name] - end, start=sums.get(name, 0))
-        for name, end in known.file_bytes.items()
-    }
-    counts = {"items": after.items, "rows": after.rows, "id_bytes": after.id_bytes}
-    write_whole(folder / CHECKSUMS, json.dumps({**counts, "sums": added}, indent=2) + "\n")
-
-
-def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> None:
-    """Compare the files of a store with their checksums, for those parts that have one.
-
-    Args:
-        all_files: whether to compare large files too.
-
-    Raises:
-        StoreError: a file has changed.
-    """
-    covered = _read(folder, manifest)
-    if covered is None:
-        return
-    known, sums = covered
-    for name, end in known.file_bytes.items():
-        header = 0 if name == IDS else HEADER_BYTES
-        if (all_files or end <= SMALL_BYTES) and name in sums:
-            actual = checksum(folder / name, skip=header, size=end - header)
-            if actual != sums[name]:
-                raise damaged_store(folder, f"{name} does not match its checksum")
-
-
-def _read(folder: Path, manifest: StoreManifest) -> tuple[StoreManifest, dict[str, int]] | None:
-    """Return the covered part of the store as a manifest, and the checksums; None if there are none."""
-    try:
-        content = json.loads(read_text(folder / CHECKSUMS))
-        counts = {name: int(content[name]) for name in ("items", "rows", "id_bytes")}
-        sums = {str(name): int(value) for name, value in content["sums"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if any(not 0 <= count <= getattr(manifest, name) for name, count in counts.items()):
-        return None  # the file is of an earlier store in this folder
-    items, rows, id_bytes = counts.values()
-    return replace(manifest, items=items, rows=rows, id_bytes=id_bytes), sums

@@ -22,7 +22,6 @@ from openvse.features.layout import (
     LENGTHS,
     MANIFEST,
     StoreManifest,
-    check_files,
     damaged_store,
     read_ids,
 )
@@ -81,7 +80,7 @@ class FeatureStore:
         self._manifest = StoreManifest.read(path)
         fits = expected_fingerprint is None or self._manifest.fits(expected_fingerprint)
         self._manifest.check(path, None if fits else expected_fingerprint)
-        check_files(path, self._manifest, all_files=check)
+        self._manifest.compare(path, all_files=check)
         self.lengths: Int[np.ndarray, "items"] = np.fromfile(
             path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES
         )

@@ -20,7 +20,6 @@ import openvse
 from openvse.errors import BadFeaturesError, StoreError
 from openvse.features.layout import (
     BOXES,
-    CHECKSUMS,
     FEATURES,
     HEADER_BYTES,
     IDS,
@@ -28,7 +27,6 @@ from openvse.features.layout import (
     MANIFEST,
     StoreDtype,
     StoreManifest,
-    add_checksums,
     encode_ids,
     read_ids,
 )
@@ -73,8 +71,10 @@ class FeatureStoreWriter:
             self._manifest = StoreManifest.read(path)
             self._manifest.check(path, fingerprint)
             _check_numbers(path, self._manifest, dim, dtype, boxes)
-            self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
-            for name, size in self._sizes.items():
+            self._files = {
+                name: opening.enter_context((path / name).open("r+b")) for name in self._manifest.file_bytes
+            }
+            for name, size in self._manifest.file_bytes.items():
                 self._files[name].truncate(size)
             # The row after each item; of those committed before, only the last matters. Adding an item and
             # committing each change one thing, at their end, so that an interrupt leaves nothing half-done.
@@ -160,9 +160,9 @@ class FeatureStoreWriter:
         with _disk_errors(self.path):
             for name in self._files:
                 self._append(name, {LENGTHS: lengths, IDS: ids}.get(name, b""), manifest.header(name))
+            manifest = manifest.summed(self.path, old)
             manifest.write(self.path)
             self._manifest = manifest
-            add_checksums(self.path, old, manifest)
 
     def close(self) -> None:
         """Commit, and release the lock of the store."""
@@ -173,15 +173,11 @@ class FeatureStoreWriter:
     def _rows(self) -> int:
         return next(reversed(self._ends.values()), 0)
 
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return self._manifest.file_bytes
-
     def _append(self, name: str, tail: bytes, header: bytes) -> None:
         """Write the new data after the committed data, and the header in its place; then wait for the disk."""
         file = self._files[name]
         if tail:
-            file.seek(self._sizes[name])
+            file.seek(self._manifest.file_bytes[name])
             file.write(tail)
         file.seek(0)
         file.write(header)
@@ -230,7 +226,6 @@ def _create(folder: Path, empty: StoreManifest) -> None:
     if features.exists() and features.stat().st_size > HEADER_BYTES:
         # Other data, or a store that lost its manifest, must not be overwritten.
         raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
-    (folder / CHECKSUMS).unlink(missing_ok=True)
     for name in empty.file_bytes:
         (folder / name).write_bytes(empty.header(name))
     empty.write(folder)
