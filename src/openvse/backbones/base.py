@@ -186,11 +186,7 @@ class Backbone(Configured, nn.Module, ABC):
 
 
 class NestedBackbone(Backbone):
-    """Shows parts of an item (windows, frames) to an inner backbone, and takes the mean feature of each.
-
-    Args:
-        inner: the inner backbone, which decides whether this one trains.
-    """
+    """Shows parts of an item (windows, frames) to an inner backbone, and takes the mean feature of each."""
 
     def __init__(self, inner: Backbone, *, fingerprint: str) -> None:
         super().__init__(
@@ -244,10 +240,6 @@ class FrameLimit:
     If there are more than ``num_frames``, ``run`` takes a random run of consecutive ones in training. Otherwise, and
     always with ``even``, the middle ones of ``num_frames`` equal parts are kept, as in ``videos.FrameSampling``. The
     random place comes from PyTorch's global generator, as in all augmentation of stored features.
-
-    Attributes:
-        num_frames: the largest number of features that are kept.
-        mode: run or even.
     """
 
     num_frames: int
@@ -256,13 +248,7 @@ class FrameLimit:
     def __call__(
         self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], *, random: bool
     ) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
-        """Return the chosen features, moved to the front, and their mask.
-
-        Args:
-            local: the features.
-            mask: which of them are real.
-            random: whether to choose at random, as in training.
-        """
+        """Return the chosen features, moved to the front, and their mask."""
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
         if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
             return local, mask

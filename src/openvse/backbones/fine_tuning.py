@@ -55,10 +55,6 @@ def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:
     """Freeze the parameters that have no effect on ``output``, such as those of an unused pooling head.
 
     Otherwise data-parallel training would wait for their gradients forever.
-
-    Args:
-        backbone: the module that made the output.
-        output: any output, with its autograd graph.
     """
     parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
@@ -72,9 +68,6 @@ def checkpoint_blocks(backbone: nn.Module) -> None:
     A block is a member of an outermost ``nn.ModuleList``: a layer of a transformer, a stage of a ResNet. Only
     the inputs of the blocks stay in memory. The gradients are the same, at the cost of about one more forward
     pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
-
-    Raises:
-        ModelError: the network has no such list.
     """
     blocks = [block for owner, name in _outermost_lists(backbone) for block in getattr(owner, name)]
     if not blocks:
@@ -110,10 +103,6 @@ class TrainedBlocks:
 
     Attributes:
         depth: the number of blocks that do not train.
-
-    Raises:
-        ModelError: the network has no such list, or several.
-        RecipeError: there are not so many blocks.
     """
 
     def __init__(self, network: nn.Module, count: int) -> None:
@@ -136,11 +125,7 @@ class TrainedBlocks:
         return blocks
 
     def freeze_below(self, network: nn.Module, run: Callable[[], Tensor]) -> None:
-        """Freeze the parameters that affect the output only through the blocks below, and keep their modules still.
-
-        Args:
-            run: computes some output of it.
-        """
+        """Freeze the parameters that affect the output only through the blocks below, and keep their modules still."""
         with _entering(self._first, Tensor.detach):
             freeze_unreached(network, run())
         keep_still(network)
@@ -169,12 +154,7 @@ class TrainedBlocks:
         raise ModelError("the network does not run its blocks in turn: leave train_blocks out")
 
     def resume(self, states: Float[Tensor, "B N C"], run: Callable[[], Any]) -> Any:
-        """Return what the forward pass returns from given states on; the blocks below are not computed.
-
-        Args:
-            states: as ``states`` returned them.
-            run: the forward pass, on any input of the same shape and mask.
-        """
+        """Return what the forward pass returns from given states on; the blocks below are not computed."""
         blocks = self._blocks
         setattr(self._owner, self._name, blocks[self.depth :])
         try:
@@ -217,11 +197,7 @@ class Lora(Strict):
 
 
 def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks: int | None) -> Lora | None:
-    """Check which parts of a network train; return the options of its adapters, or None if there are none.
-
-    Raises:
-        RecipeError: an option is wrong; there are adapters or blocks that train in a network that does not, or both.
-    """
+    """Check which parts of a network train; return the options of its adapters, or None if there are none."""
     if train_blocks is not None and not fine_tune:
         raise RecipeError(
             f"train_blocks is {train_blocks}, and fine_tune is false: set fine_tune=true, or leave train_blocks out"
@@ -246,15 +222,7 @@ def require_peft() -> None:
 
 
 def add_adapters(network: nn.Module, lora: Lora) -> None:
-    """Freeze a network and give adapters, which change nothing at first, to its linear layers that train.
-
-    Args:
-        network: a network whose parameters require gradients if its output depends on them.
-        lora: the rank, scale and layers.
-
-    Raises:
-        RecipeError: ``peft`` is not installed, or no layer has one of the names.
-    """
+    """Freeze a network and give adapters, which change nothing at first, to its linear layers that train."""
     require_peft()
     from peft import LoraConfig, inject_adapter_in_model
 

@@ -22,14 +22,8 @@ class FoldedConvolution(NamedTuple):
     """A convolution with BatchNorm folded into it, for images that are flipped along both axes.
 
     TensorFlow pads an even side more at its end; in flipped images an ordinary symmetric padding of ``kernel // 2``
-    gives the same outputs, without a padded copy of the activations.
-
-    Attributes:
-        weight: the weight of the flipped kernel, with the graph to the parameters.
-        bias: the bias, with the graph to the parameters.
-        cast_weight: the weight in the type of the convolution, without a graph.
-        cast_bias: the bias in the type of the convolution, without a graph.
-        clipped: whether ReLU6 follows.
+    gives the same outputs, without a padded copy of the activations. The weight is that of the flipped kernel. Weight
+    and bias carry the graph to the parameters; their casts, in the type of the convolution, do not.
     """
 
     weight: Float[Tensor, "O I K K"]
@@ -59,14 +53,7 @@ class FoldedConvolution(NamedTuple):
 def fold(
     convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clipped: bool, dtype: torch.dtype
 ) -> FoldedConvolution:
-    """Fold BatchNorm's statistics, scale and shift into a convolution without a bias.
-
-    Args:
-        convolution: the convolution; its padding is not read.
-        norm: the BatchNorm layer, whose running statistics are constants.
-        clipped: whether ReLU6 follows.
-        dtype: the type in which the convolution computes; gradients of the parameters keep the parameters' type.
-    """
+    """Fold BatchNorm's statistics, scale and shift into a convolution without a bias."""
     mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
     weight = convolution.weight * scale[:, None, None, None]

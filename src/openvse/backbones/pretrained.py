@@ -46,14 +46,7 @@ def in_package(source: str | Path) -> bool:
 
 
 def package_folder(source: str) -> Path:
-    """Return the folder of an installed package without importing it.
-
-    Args:
-        source: ``package:IMPORT_NAME``.
-
-    Raises:
-        ModelError: the source is not a package name, or no package of this name is installed.
-    """
+    """Return the folder of an installed package without importing it."""
     name = source.removeprefix(PACKAGE)
     if not name.isidentifier():
         raise ModelError(
@@ -76,12 +69,6 @@ def model_source(source: str | Path) -> str:
 
     This is the folder with a ``config.json`` that has a ``model_type``, as models on the Hugging Face hub do; of nested
     ones, the outermost. Any other source is returned unchanged.
-
-    Args:
-        source: a hub id, a folder, or ``package:IMPORT_NAME``.
-
-    Raises:
-        ModelError: the package is not installed, or holds no such model or several.
     """
     if not in_package(source):
         return str(source)
@@ -108,15 +95,7 @@ def _says_model_type(path: Path) -> bool:
 
 
 def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what: str) -> LoadedT:
-    """Call a loader of ``transformers`` with a source as it reads it, and turn a failure into an error of one line.
-
-    Args:
-        source: a hub id, a folder, or ``package:NAME`` of an installed package.
-        what: the name of what is loaded, for messages.
-
-    Raises:
-        ModelError: the source does not exist, cannot be reached, or does not hold what is loaded.
-    """
+    """Call a loader of ``transformers`` with a source as it reads it, and turn a failure into an error of one line."""
     place = model_source(source)
     try:
         return load(place)
@@ -135,11 +114,7 @@ def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what:
 def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module:
     """Return the base model of a checkpoint in single precision and evaluation mode.
 
-    Args:
-        source: a hub id, a folder, or ``package:NAME`` of an installed package.
-        weights: whether to read the weights; otherwise only the architecture is built, and the caller loads weights.
-        tower: the attribute of ``transformers`` for one side of a model of two modalities, ``vision_model`` or
-            ``text_model``; for CLIP, SigLIP and related models, only this tower is returned.
+    Of a model of two modalities, such as CLIP, it is one tower: the attribute ``vision_model`` or ``text_model``.
     """
     from transformers import AutoConfig, AutoModel
 
@@ -191,10 +166,6 @@ def _build(config: Any) -> Any:
 
 def identify(source: str, config: Any) -> str:
     """Return a name for a checkpoint, which differs for other weights or another preprocessing.
-
-    Args:
-        source: a hub id, a folder, or ``package:NAME`` of an installed package.
-        config: the configuration of the loaded checkpoint.
 
     Returns:
         ``id@commit`` for the hub; ``model_type@digest of the files`` for a folder or package, independent of its place.
@@ -249,12 +220,7 @@ def pixels_of(
 
 
 def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Image, dict[str, bool]]:
-    """Resize an image as a processor does, and return what the processor has to leave out then.
-
-    Args:
-        image: an image; one that another kind of processor would resize is only cut, if it is long.
-        rounds: whether the middle begins at ``round(rest / 2)``; transformers rounds down.
-    """
+    """Resize an image as a processor does, and return what the processor has to leave out then."""
     resizes = getattr(processor, "do_resize", False)
     size: dict[str, Any] = dict(processor.size or {}) if resizes else {}
     given = getattr(processor, "resample", None)
@@ -271,12 +237,18 @@ def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Im
     return cut_long(image), {}
 
 
-class CheckpointBackbone(Backbone):
-    """A backbone whose network and preprocessing come from a checkpoint.
+@contextmanager
+def probing(source: str, what: str) -> Iterator[None]:
+    """Raise ModelError with what a checkpoint lacks if a network cannot be run as a backbone."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(f"{source!r} gives no {what} of an image ({reason}): use such a model") from error
 
-    Attributes:
-        round_crop: likewise.
-    """
+
+class CheckpointBackbone(Backbone):
+    """A backbone whose network and preprocessing come from a checkpoint."""
 
     checkpoint: str
     processor: Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -95,7 +93,14 @@ class ResNet(Backbone):
         network = ResNetNetwork(
             blocks, bottleneck=bottleneck, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups
         )
-        start = _start(network, weights) if assets is None else _saved_start(assets)
+        start = "random"
+        if assets is not None:
+            saved = assets / START_FILE
+            start = read_text(saved).strip() if saved.is_file() else "unknown"
+        elif weights is not None:
+            load_network_weights(network, Path(weights))
+            with Path(weights).open("rb") as file:
+                start = hashlib.file_digest(file, "sha256").hexdigest()[:12]
         layout = "-".join(map(str, (*blocks, bottleneck, form, stem_dim, inner_dim, groups)))
         super().__init__(
             network,
@@ -112,7 +117,13 @@ class ResNet(Backbone):
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         """Make the image a square of standardised pixels."""
-        square = (_cropped if self.fit == "crop" else _stretched)(image, self.image_size)
+        size = self.image_size
+        if self.fit == "crop":
+            shorter = round(size / CROP_SHARE)
+            crop = resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True)
+            square = _planes(crop)
+        else:
+            square = _stretched(image, size)
         if self.pixels == "caffe":
             return square.flip(0) - torch.tensor(CAFFE_MEAN).view(3, 1, 1)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
@@ -125,20 +136,6 @@ class ResNet(Backbone):
         """Write the name of the initial weights, so that features made with the same weights still fit."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / START_FILE).write_text(f"{self.start}\n", encoding="utf-8")
-
-
-def _start(network: ResNetNetwork, weights: str | None) -> str:
-    """Load the initial weights of a network, and return a name of their content."""
-    if weights is None:
-        return "random"
-    load_network_weights(network, Path(weights))
-    with Path(weights).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-
-
-def _saved_start(assets: Path) -> str:
-    path = assets / START_FILE
-    return read_text(path).strip() if path.is_file() else "unknown"
 
 
 def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
@@ -168,11 +165,6 @@ def _neighbours(
     return first, np.minimum(first + 1, length - 1), (at - first).astype(np.float32)
 
 
-def _cropped(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
-    shorter = round(size / CROP_SHARE)
-    return _planes(resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True))
-
-
 def _planes(image: Image.Image) -> Float[Tensor, "3 H W"]:
     return torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1)
 
@@ -182,16 +174,6 @@ class ResNetNetwork(nn.Module):
 
     The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
     block instead of the second, and its pooling starts at the image's corner without padding.
-
-    Args:
-        blocks: the number of blocks in each stage: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101
-            and -152.
-        bottleneck: whether a block has three convolutions; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34,
-            (3, 4, 6, 3).
-        form: torchvision or caffe, which exists only with bottlenecks.
-        stem_dim: the channels of the first convolution.
-        inner_dim: the channels inside the first stage's blocks; each further stage has twice as many.
-        groups: the groups of the convolutions inside the blocks; 32 with ``inner_dim`` 256 is ResNeXt 32x8d.
     """
 
     def __init__(
@@ -237,17 +219,7 @@ class ResNetNetwork(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut, or 1x1, 3x3 and 1x1 ones (He et al., CVPR 2016, figures 2 and 5).
-
-    Args:
-        input_dim: the number of input channels.
-        inner_dim: the channels of the 3x3 convolution of a bottleneck.
-        output_dim: the number of output channels.
-        stride: the stride; 2 halves the resolution.
-        groups: the groups of the 3x3 convolution of a bottleneck.
-        bottleneck: whether the block has three convolutions.
-        caffe: whether the first convolution of a bottleneck has the stride, not the second.
-    """
+    """Two 3x3 convolutions with a shortcut, or 1x1, 3x3 and 1x1 ones (He et al., CVPR 2016, figures 2 and 5)."""
 
     def __init__(
         self,
@@ -296,24 +268,12 @@ def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | N
 
 
 def load_network_weights(network: ResNetNetwork, path: Path) -> None:
-    """Load weights with torchvision's names, or the detector's, whose two parts number the layers; no pickle is run.
-
-    Raises:
-        ModelError: the file cannot be read, or does not fit the network.
-    """
+    """Load weights with torchvision's names, or the detector's, whose two parts number the layers; no pickle is run."""
     try:
         read: Any = (
             load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
         )
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        KeyError,
-        pickle.UnpicklingError,
-        SafetensorError,
-    ) as error:
+    except Exception as error:  # damaged bytes fail in many ways
         raise ModelError(
             f"weights {path} cannot be read ({message_of(error, 100)}): give a .safetensors or .pth file that "
             f"holds only tensors"
@@ -321,8 +281,8 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
     weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
     wanted = network.state_dict()
     tensors = {n: w for n, w in (weights if isinstance(weights, dict) else {}).items() if n in wanted}
-    wrong = [n for n in wanted if n not in tensors or tensors[n].shape != wanted[n].shape]
-    wrong = [n for n in wrong if not n.endswith("num_batches_tracked")]
+    learned = [n for n in wanted if not n.endswith("num_batches_tracked")]
+    wrong = [n for n in learned if n not in tensors or tensors[n].shape != wanted[n].shape]
     if wrong:
         raise ModelError(
             f"weights {path} do not fit: {len(wrong)} of {len(wanted)} are missing or of another shape, such as "

@@ -16,9 +16,10 @@ from openvse.backbones.pretrained import (
     load_or_explain,
     load_processor,
     pixels_of,
+    probing,
     saved_name,
 )
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import RecipeError
 from openvse.types import Features, Inputs
 
 
@@ -61,8 +62,8 @@ class TransformersDetector(CheckpointBackbone):
         detector = _load_detector(source, weights=assets is None)
         processor = load_processor(source)
         pixels = pixels_of(processor, Image.new("RGB", (64, 64)), image_size)
-        with torch.no_grad():
-            states, _, _ = _probe(detector, pixels.unsqueeze(0), source)
+        with torch.no_grad(), probing(source, "regions (as detectors such as RT-DETR and DETR do)"):
+            states, _, _ = _queries(detector, pixels.unsqueeze(0))
         _check(num_regions, states.shape[1], min_score)
         checkpoint = identify(model, detector.config) if assets is None else saved_name(assets)
         super().__init__(
@@ -124,19 +125,6 @@ def _load_detector(source: str, *, weights: bool) -> Any:
         return AutoModelForObjectDetection.from_config(AutoConfig.from_pretrained(place)).float().eval()
 
     return load_or_explain(load, source, what="the detector")
-
-
-def _probe(
-    detector: Any, pixels: Tensor, source: str
-) -> tuple[Float[Tensor, "1 Q C"], Float[Tensor, "1 Q"], Float[Tensor, "1 Q 4"]]:
-    """Run the detector once, to find the number and the width of its queries."""
-    try:
-        return _queries(detector, pixels)
-    except (AttributeError, TypeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"{source!r} gives no regions of an image ({reason}): use a detector such as RT-DETR or DETR"
-        ) from error
 
 
 def _check(num_regions: int, queries: int, min_score: float) -> None:

@@ -20,6 +20,7 @@ from openvse.backbones.pretrained import (
     load_backbone,
     load_processor,
     pixels_of,
+    probing,
     saved_name,
 )
 from openvse.errors import ModelError
@@ -73,10 +74,10 @@ class TransformersVision(CheckpointBackbone):
         network: Any = load_backbone(source, weights=assets is None, tower="vision_model")
         processor = load_processor(source)
         pixels = pixels_of(processor, Image.new("RGB", (256, 256)), image_size)
-        with torch.set_grad_enabled(fine_tune):
-            probe = _probe(network, pixels.unsqueeze(0), source, class_token=class_token)
+        black = pixels.unsqueeze(0)
+        with torch.set_grad_enabled(fine_tune), probing(source, "local features (as vision backbones do)"):
+            probe = _local_features(network, black, class_token=class_token)
         if train_blocks is not None:
-            black = pixels.unsqueeze(0)
             TrainedBlocks(network, train_blocks).freeze_below(
                 network, lambda: _local_features(network, black, class_token=class_token)
             )
@@ -123,14 +124,3 @@ def _local_features(
     if state.shape[1] <= patches:
         raise ModelError("this backbone has no class token: set class_token: false")
     return torch.cat([state[:, :1], state[:, -patches:]], dim=1)
-
-
-def _probe(network: Any, pixels: Tensor, source: str, *, class_token: bool) -> Float[Tensor, "1 N C"]:
-    """Encode one black image, to find the number and the width of the backbone's local features."""
-    try:
-        return _local_features(network, pixels, class_token=class_token)
-    except (AttributeError, TypeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"{source!r} gives no local features of an image ({reason}): use a vision backbone"
-        ) from error

@@ -31,9 +31,6 @@ def equal_content(
         positions: those to compare; all by default.
         worth: says whether a group is of interest, so that no others are read.
         progress: a function that is called after every group of files that may be equal.
-
-    Returns:
-        The positions of each group, sorted.
     """
     groups = [list(range(len(files)) if positions is None else positions)]
     for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", _content)):

@@ -55,9 +55,6 @@ def split_positions(
         of: the name of the data in messages.
         unit: what the items are called in messages.
         files: the files of the images, where the splits are drawn and equal files stay together.
-
-    Raises:
-        DataError: the name is unknown, or the split is empty; the message lists the splits.
     """
     wanted, known = canonical_split(name), np.asarray(labels, dtype=object)
     positions = np.flatnonzero(known == wanted)
@@ -91,9 +88,6 @@ def hashed_splits(
     Args:
         proportions: shares of train, validation and test, which sum to 1.
         files: the file of each item; those that are missing are not compared.
-
-    Raises:
-        DataError: the shares are negative or do not sum to 1.
     """
     if min(proportions) < 0 or abs(sum(proportions) - 1) > 1e-6:
         raise DataError(f"split proportions {proportions} must not be negative and must sum to 1")
@@ -116,9 +110,6 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
     So a model is never evaluated on an item that it was trained on. Items that are listed twice in the same split, or
     without one, are not changed.
 
-    Args:
-        splits: "train", "validation", "test" or "" for each entry.
-
     Returns:
         The positions to keep, in order, and the identifiers that were in several splits.
     """
@@ -139,16 +130,7 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
 def equal_files(
     paths: Sequence[ImageFile], splits: Sequence[str], progress: OnProgress | None = None
 ) -> list[tuple[int, int]]:
-    """Find files with equal content in different splits; see ``equal_content``.
-
-    Args:
-        paths: the file of each item; missing files are skipped.
-        splits: the split of each item; items in no split ("") are left out.
-        progress: a function that is called after every group of files that may be equal.
-
-    Returns:
-        Pairs of positions, with the item of the earlier split first.
-    """
+    """Find files with equal content in different splits; see ``equal_content``."""
     placed = [number for number, split in enumerate(splits) if split]
     groups = equal_content(
         paths,

@@ -27,13 +27,6 @@ class ArrayRows:
 
     Rows are read from their place in the file and not through a memory map, whose pages would count as memory of this
     process, in the end all 31 GiB of a file. It pickles as its path, so that each worker opens the file itself.
-
-    Args:
-        path: an ``.npy`` file of floating-point numbers, in C order.
-        integers: whether to accept integers too, which other tools may store.
-
-    Raises:
-        DataError: the file is missing, cut off, or holds something else.
     """
 
     def __init__(self, path: Path, *, integers: bool = False) -> None:
@@ -79,11 +72,7 @@ class ArrayRows:
         return rows
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows in order, in blocks of a few megabytes, each with the number of its first row.
-
-        Args:
-            multiple: every block except the last holds a multiple of this number of rows.
-        """
+        """Yield all rows in blocks of a few MB, each a multiple of some rows, with the number of its first row."""
         step = max(1, _BLOCK_BYTES // max(1, self._row_bytes * multiple)) * multiple
         for start in range(0, len(self), step):
             yield start, self.read(start, min(step, len(self) - start))
@@ -93,9 +82,6 @@ class ArrayRows:
 
         The number is that of the first image. Only some groups all over the file are compared, since reading the 31 GiB
         of COCO would take minutes; ``data check`` reads all.
-
-        Raises:
-            DataError: some groups of this number of rows are equal and others are not.
         """
         most = min(most, len(self))
         first = self.read(0).tobytes() if most else b""
@@ -115,12 +101,7 @@ class ArrayRows:
 
 
 def uneven_groups(rows: np.ndarray, size: int) -> Int[np.ndarray, "odd"]:
-    """Return which groups of ``size`` consecutive rows are not equal bit for bit; NaN equals itself.
-
-    Args:
-        rows: ``[G * size, ...]``, contiguous.
-        size: the number of rows in a group.
-    """
+    """Return which groups of ``size`` rows of a contiguous array are not equal bit for bit; NaN equals itself."""
     bits = rows.view(np.uint8).reshape(len(rows) // size, size, -1)
     return np.flatnonzero((bits != bits[:, :1]).any(axis=(1, 2)))
 
@@ -142,14 +123,7 @@ class ArrayPart:
 
 
 class ArrayFeatures:
-    """Local features of images in ``.npy`` files, read a batch at a time; a ``FeatureSource``.
-
-    Args:
-        parts: the files; an image that is in several is read from the last.
-
-    Raises:
-        DataError: the files differ in C.
-    """
+    """Local features of images in ``.npy`` files, read a batch at a time; a ``FeatureSource``."""
 
     def __init__(self, parts: Sequence[ArrayPart]) -> None:
         self.parts = tuple(parts)

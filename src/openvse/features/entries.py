@@ -103,9 +103,6 @@ def local_of(fields: Mapping[str, Any]) -> Local:
     """Return the features of an item from named arrays, for instance those of an ``.npz`` file.
 
     Features that are stored as ``[C, N]``, as some tools do, are transposed if boxes or their count give N.
-
-    Raises:
-        BadFeaturesError: there are no features, or an array has an impossible shape.
     """
     features = as_rows(_first(fields, FEATURES))
     boxes = None if (stored := _first(fields, BOXES)) is None else np.asarray(stored)

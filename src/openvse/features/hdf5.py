@@ -42,9 +42,6 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     or a data set ``[N, C]``; its path in the file is then its id. Or there is one data set ``features``
     ``[items, N, C]``, with the ids in a data set ``ids`` or in a text file; there may also be data sets of boxes, sizes
     and ``num_boxes``. Without ``num_boxes``, rows of zeros at the end of an item are padding.
-
-    Raises:
-        DataError: h5py is missing, or the file is not an HDF5 file, is cut off, or has no ids.
     """
     try:
         import h5py

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -28,27 +27,7 @@ FEATURE_FILES: Registry[Iterator[FeatureEntry]] = Registry(
 )
 """Readers by name: ``(source: Path, ids: Path | None) -> Iterator[FeatureEntry]``."""
 
-_SUFFIXES = MappingProxyType(
-    {".tsv": "tsv", ".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5"}
-)
-
-
-def reader_of(source: Path, kind: str | None) -> Callable[..., Iterator[FeatureEntry]]:
-    """Return the reader of a file or folder of features.
-
-    Args:
-        source: the file or folder.
-        kind: a name in ``FEATURE_FILES``; None infers it from the names of files.
-
-    Raises:
-        DataError: the source is missing or already a feature store, or its kind cannot be inferred.
-        RecipeError: the kind is unknown.
-    """
-    if not source.exists():
-        raise DataError(f"{source}: there is no such file or folder; check the path")
-    if (source / MANIFEST).exists():
-        raise DataError(f"{source} is already a feature store: use it directly")
-    return FEATURE_FILES.get(kind or _detect(source))
+_SUFFIXES = {".tsv": "tsv", ".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5"}
 
 
 def _detect(source: Path) -> str:
@@ -73,9 +52,6 @@ class ImageNames:
     A name may be the identifier itself, its last part, that part without its suffix, or the number at its end:
     ``391895``, ``COCO_val2014_000000391895`` and ``val2014/COCO_val2014_000000391895.jpg`` are the same image. A name
     that could mean two images matches none.
-
-    Args:
-        image_ids: the identifiers of a data set's images.
 
     Examples:
         >>> names = ImageNames(["COCO_val2014_000000391895.jpg", "COCO_val2014_000000000042.jpg"])
@@ -163,7 +139,11 @@ def import_features(
         DataError: the source is missing or of an unknown kind, or none of its items can be used.
         StoreError: the store holds other features, is being written by another process, or cannot be written.
     """
-    entries = reader_of(source, kind)(source, ids)
+    if not source.exists():
+        raise DataError(f"{source}: there is no such file or folder; check the path")
+    if (source / MANIFEST).exists():
+        raise DataError(f"{source} is already a feature store: use it directly")
+    entries = FEATURE_FILES.get(kind or _detect(source))(source, ids)
     names = None if image_ids is None else ImageNames(image_ids)
     with ExitStack() as stack:
         under_way = _Import(store, fingerprint, dtype, boxes, stack)

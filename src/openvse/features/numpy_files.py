@@ -27,9 +27,6 @@ def read_npy(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     In a folder, the id of an item is the path of its file without the suffix. A single array needs a text file with one
     id per line: ``ids``, or ``NAME_ids.txt`` or ``ids.txt`` next to ``NAME.npy``. It is read one item at a time, and
     rows of zeros at the end of an item are padding.
-
-    Raises:
-        DataError: the array cannot be read, ids are missing or of another number, or ids are given for a folder.
     """
     if source.is_dir():
         yield from _files(source, ".npy", _read_npy, ids)
@@ -59,9 +56,6 @@ def read_npz(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """Read the ``.npz`` files of a folder, at any depth; the id of an item is its path without the suffix.
 
     Arrays are found by their usual names (see ``entries``); objects in a file are never unpickled.
-
-    Raises:
-        DataError: ids are given, although the names of the files are the ids.
     """
     return _files(source, ".npz", _read_npz, ids)
 

@@ -42,9 +42,6 @@ class SourceLog:
 
     Args:
         anew: whether the store is empty, so that existing lines belong to an earlier store.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to. ``add`` raises it too.
     """
 
     def __init__(self, store: Path, *, anew: bool) -> None:
@@ -81,10 +78,6 @@ def changed_since(sources: Mapping[str, SourceFile], images: Iterable[tuple[str,
     """Return the ids of images whose file is not the one that was read: it has another size, or was written since.
 
     If all files have another time, they were copied, and only sizes are compared.
-
-    Args:
-        sources: the source file of each item, by its id.
-        images: identifier and file of each image; what is not known or not there any more is left out.
     """
     sized, timed, checked = list[str](), list[str](), 0
     for item, path in images:

@@ -27,9 +27,6 @@ def read_tsv(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """Read a ``.tsv`` file, or those of a folder one after the other, line by line.
 
     Numbers are little-endian float32. The first line may hold the names of the columns.
-
-    Raises:
-        DataError: the file is not such a table, or ids are given, although the table has its own.
     """
     if ids is not None:
         raise DataError(f"{source} names its items itself: leave --ids out")

@@ -203,14 +203,7 @@ def _count_scans(content: bytes) -> int:
 
 
 def _scale(image: Image.Image, limit: int, side: int | None, *, chosen: bool) -> None:
-    """Let the decoder shrink a JPEG; raise BadImageError if an image is too large even at half its width and height.
-
-    Args:
-        image: an image that is not decoded yet.
-        limit: the largest width x height of what is decoded.
-        side: see ``shorter_side`` of ``read_image``.
-        chosen: whether the caller has chosen the limit, which the user cannot change then.
-    """
+    """Let the decoder shrink a JPEG; raise BadImageError if an image is too large even at half its width and height."""
     most = image.size
     if image.width * image.height > limit:
         _check_half(image, limit, chosen=chosen)

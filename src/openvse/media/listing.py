@@ -55,11 +55,7 @@ _MEDIA = re.compile(
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Files that look like images or clips, and folders, that are left out.
-
-    Attributes:
-        files: the files of each kind ("video", "HEIC", "SVG", ...), in the order of their names.
-    """
+    """Files that look like images or clips, and folders, that are left out."""
 
     files: dict[str, list[Path]] = field(default_factory=dict)
 
@@ -118,11 +114,7 @@ class Listing:
         return Listing(self.root, names, LeftOut(files), self.unreadable)
 
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
-        """Return a line for what is left out, and one for each folder that cannot be listed.
-
-        Args:
-            used: files that are read whatever the walk finds; a linked folder that holds one is not left out.
-        """
+        """Return a line for what is left out, and one for each folder that cannot be listed."""
         links = self.left_out.files.get(LINK, [])
         unused = [link for link in links if not any(path.is_relative_to(link) for path in used)]
         files = {kind: unused if kind == LINK else paths for kind, paths in self.left_out.files.items()}
@@ -135,13 +127,6 @@ def list_media(folder: str | Path, *, videos: bool = False, ignored: IgnoreRules
     """List the images below a folder, recursively and sorted.
 
     Hidden files and folders are skipped, and folders of the system or of a NAS are left out and counted.
-
-    Args:
-        videos: whether to list videos too; otherwise they are left out and counted.
-        ignored: rules that say what is skipped, too, and which of these folders are entered all the same.
-
-    Raises:
-        DataError: there is no such folder.
     """
     return list_folders([Path(folder)], [ignored], videos=videos)[0]
 
@@ -339,12 +324,6 @@ class IgnoreRules:
     inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules. A hidden or
     system folder is only entered if such a rule has its name, without stars: ``!@eaDir/``.
 
-    Args:
-        lines: the rules, in their order.
-
-    Raises:
-        DataError: a pattern cannot be understood.
-
     Examples:
         >>> rules = IgnoreRules(["thumbnails/", "*.gif", "!keep.gif"])
         >>> [rules("thumbnails", True), rules("a/b.gif", False), rules("keep.gif", False)]
@@ -359,12 +338,7 @@ class IgnoreRules:
         return bool(self._rules)
 
     def __call__(self, path: str, is_folder: bool) -> bool:
-        """Return whether a path is skipped.
-
-        Args:
-            path: below the folder, with forward slashes.
-            is_folder: whether it is a folder.
-        """
+        """Return whether a path is skipped."""
         if is_folder:
             path += "/"
         return next((skips for fits, skips, _ in self._rules if fits(path)), False)

@@ -56,10 +56,6 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
 
     A file with exactly this name is taken. Otherwise the name is compared in Unicode's form NFC, with ``/`` for ``\``.
     Otherwise a name that differs only in case is taken if exactly one file has it, and no other path means that file.
-
-    Args:
-        paths: as they are written.
-        listed: further paths, of files of which nothing is written; another path may mean them.
     """
     written = list(dict.fromkeys(paths))
     wanted = list(dict.fromkeys([*written, *listed]))

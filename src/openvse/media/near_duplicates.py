@@ -113,12 +113,7 @@ def _streamed(video: ImageFile) -> bytes:
 def see_images(
     images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None
 ) -> list[SeenImage]:
-    """Decode images in several threads, since decoders release Python's lock; broken ones keep their places.
-
-    Args:
-        images: the images; of a video, its middle frame is taken.
-        progress: called after each image with how many are done, and how many there are.
-    """
+    """Decode images in several threads, since decoders release Python's lock; broken ones keep their places."""
     seen: list[SeenImage] = []
     cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
     with ThreadPoolExecutor(cpus) as pool:
@@ -137,9 +132,6 @@ def duplicate_pairs(
 
     Of images with equal bytes, the first is in a pair with each of the others, and only the first is compared with
     other images. Broken images are in no pair.
-
-    Args:
-        wanted: see ``near_pairs``.
     """
     first: dict[bytes, int] = {}
     same, looks = [], {}
@@ -162,12 +154,8 @@ def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) 
     All pairs are compared by hash and colours, as blocks of a matrix product, so memory is bounded. Those that have
     nearly the same are compared by their pixels, inside the uniform ground that may surround both: most of a drawing
     on a white page is white, which says nothing. They must agree in the mean, by how much the content itself varies,
-    and on every one of 16 x 16 cells, as two signs may differ in one place alone.
-
-    Args:
-        looks: the appearance of each image.
-        wanted: says of two positions, when their turn comes, whether they are still to be compared. A caller that
-            groups what it gets leaves out most pairs of a burst by it.
+    and on every one of 16 x 16 cells, as two signs may differ in one place alone. ``wanted`` is asked when the turn of
+    a pair comes, so a caller that groups what it gets leaves out most pairs of a burst.
     """
     if not looks:
         return
@@ -207,18 +195,12 @@ def _agree(one: tuple[Image.Image, _Box | None], other: tuple[Image.Image, _Box 
     (_, first), (_, second) = one, other
     if first is None or second is None:
         return False
-    box = (
-        min(first[0], second[0]),
-        min(first[1], second[1]),
-        max(first[2], second[2]),
-        max(first[3], second[3]),
+    left, top = (min(pair) for pair in zip(first[:2], second[:2], strict=True))
+    right, bottom = (max(pair) for pair in zip(first[2:], second[2:], strict=True))
+    shown = (
+        image.resize((32, 32), Image.Resampling.BOX, (left, top, right, bottom)) for image, _ in (one, other)
     )
-    both = np.stack(
-        [
-            np.asarray(image.resize((32, 32), Image.Resampling.BOX, box=box), np.float32)
-            for image, _ in (one, other)
-        ]
-    )
+    both = np.stack([np.asarray(image, np.float32) for image in shown])
     cells = both.reshape(2, 16, 2, 16, 2, 3).mean(axis=(2, 4))
     if np.abs(cells[0] - cells[1]).max() > _MAX_CELL:
         return False

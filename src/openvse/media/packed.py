@@ -17,10 +17,6 @@ class PackedFile(ABC):
 
     It knows where its bytes are and does not hold them, so that memory is bounded and worker processes receive only a
     few words per image. Its ``str`` is its name in messages.
-
-    Attributes:
-        container: the larger file.
-        name: the name of the file in the larger one.
     """
 
     container: Path
@@ -28,12 +24,7 @@ class PackedFile(ABC):
 
     @abstractmethod
     def read_bytes(self) -> bytes:
-        """Return the bytes of the file.
-
-        Raises:
-            BadImageError: the bytes are no longer there.
-            OSError: the larger file cannot be read.
-        """
+        """Return the bytes of the file."""
 
     def digest(self) -> bytes:
         """Return a hash of the bytes, 64 bytes; see ``read_bytes`` for the errors."""
@@ -49,12 +40,7 @@ ImageFile: TypeAlias = Path | PackedFile
 
 @dataclass(frozen=True, slots=True)
 class FileSlice(PackedFile):
-    """Consecutive bytes of a larger file, such as a member of a tar archive that is not compressed.
-
-    Attributes:
-        offset: the position of the first byte.
-        size: the number of bytes.
-    """
+    """Consecutive bytes of a larger file, such as a member of a tar archive that is not compressed."""
 
     offset: int
     size: int

@@ -32,10 +32,5 @@ class Problem(str):
 
 
 def skipped(cases: Sequence[str], what: str, *, fault: bool = False) -> list[Problem]:
-    """Return a line about what was skipped; none if there are no cases.
-
-    Args:
-        cases: what was skipped.
-        what: what it is, after the number, such as "image(s) without a caption".
-    """
+    """Return a line about what was skipped; none if there are no cases."""
     return [Problem(f"skipped {len(cases)} {what}", cases, fault=fault)] if cases else []

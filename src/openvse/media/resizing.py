@@ -29,11 +29,6 @@ def stretched(image: Image, size: tuple[int, int], resample: int = Resampling.BI
 
     Pillow resizes along the rows first. A long upright image, whose rows may become hundreds of times as wide, is first
     resized along its columns.
-
-    Args:
-        image: an image of any size.
-        size: the width and height in pixels.
-        resample: the filter, as Pillow numbers it.
     """
     blocks = [
         1 if side <= _SIDE else max(1, side // (_GAP * new))
@@ -82,15 +77,7 @@ def cut_long(image: Image) -> Image:
 
 
 class _Seen(NamedTuple):
-    """What a crop of a resized side shows of the side.
-
-    Attributes:
-        first: the first pixel of the side that a filter reads.
-        last: the pixel after the last one.
-        start: where what is shown begins, in pixels from the first.
-        end: where it ends, likewise.
-        pixels: the length of what is shown, in pixels of the resized side.
-    """
+    """What a crop of a resized side shows of the side."""
 
     first: int
     last: int
@@ -100,14 +87,7 @@ class _Seen(NamedTuple):
 
 
 def _seen(side: int, new: int, place: int, length: int) -> _Seen:
-    """Return what a crop shows of a side.
-
-    Args:
-        side: the length of the side.
-        new: its length after resizing.
-        place: where the crop begins in the resized side.
-        length: the length of the crop.
-    """
+    """Return what a crop shows of a side."""
     begin, stop, scale = max(0, place), min(new, place + length), side / new
     start, end = begin * scale, min(stop * scale, float(side))
     margin = math.ceil(_SUPPORT * max(1.0, scale)) + 1

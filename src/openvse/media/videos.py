@@ -102,12 +102,7 @@ def read_frames(
     max_pixels: int | None = None,
     shorter_side: int | None = None,
 ) -> list[Image.Image]:
-    """Return the frames of ``frames_of`` as a list, which may take much memory: 100 MB for a frame of 8K.
-
-    Raises:
-        BadVideoError: the clip cannot be used; the message has the path and the reason.
-        OpenVSEError: PyAV is needed and not installed.
-    """
+    """Return the frames of ``frames_of`` as a list, which may take much memory: 100 MB for a frame of 8K."""
     return list(frames_of(source, sampling, place=place, max_pixels=max_pixels, shorter_side=shorter_side))
 
 
@@ -171,12 +166,7 @@ def frames_of(
 
 
 def clip_seconds(path: Path) -> float:
-    """Return how long a video or animation is, in seconds; 0 for an image.
-
-    Raises:
-        BadVideoError: the clip cannot be used; the message has the path and the reason.
-        OpenVSEError: PyAV is needed and not installed.
-    """
+    """Return how long a video or animation is, in seconds; 0 for an image."""
     try:
         kind = _image_kind(path)
         if kind in _ANIMATIONS:
@@ -194,12 +184,7 @@ def clip_seconds(path: Path) -> float:
 
 
 def read_poster(source: ClipSource, *, shorter_side: int | None = None) -> Image.Image:
-    """Return an image that represents a clip: its middle frame, or the image itself.
-
-    Raises:
-        BadVideoError: the clip cannot be used; the message has the path and the reason.
-        OpenVSEError: PyAV is needed and not installed.
-    """
+    """Return an image that represents a clip: its middle frame, or the image itself."""
     return read_frames(source, FrameSampling("even", num_frames=1), shorter_side=shorter_side)[0]
 
 
@@ -453,12 +438,6 @@ def frame_starts(content: bytes) -> tuple[Float[np.ndarray, "T"], float]:
 
     Sources: the GIF89a specification (graphic control extensions hold hundredths of a second) and the WebP
     container specification (``ANMF`` chunks hold milliseconds). An image without animation is one frame.
-
-    Args:
-        content: the whole file.
-
-    Raises:
-        BadVideoError: the file ends within a block, or holds no frame.
     """
     read = _gif_seconds if content[:3] == b"GIF" else _webp_seconds
     try:
