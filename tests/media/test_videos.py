@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from clips import SIZE, grey, number_of, numbers, write_animation, write_video
+from clips import SIZE, grey, number_of, numbers, read_frames, write_animation, write_video
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
@@ -27,7 +27,6 @@ from openvse.media.videos import (
     frames_of,
     is_video,
     opened_starts,
-    read_frames,
     read_poster,
 )
 
@@ -307,21 +306,25 @@ def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path: Path) -> None:
         assert said.startswith(f"{path}: ") and reason in said and "\n" not in said, said
 
 
-def test_large_frames_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
+def test_large_frames_are_refused_before_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENVSE_MAX_PIXELS", "1000")
     pytest.importorskip("av")
     for path in (write_animation(tmp_path / "a.gif", 3), write_video(tmp_path / "a.mp4", 3)):
         with pytest.raises(BadVideoError, match="48.*32 pixels.*1,000 are"):
-            read_frames(path, max_pixels=1000)
+            read_frames(path)
 
 
-def test_an_animation_of_too_many_large_frames_is_refused(tmp_path: Path) -> None:
+def test_an_animation_of_too_many_large_frames_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each frame of 20 bytes takes as long as the whole image."""
+    monkeypatch.setenv("OPENVSE_MAX_PIXELS", "160000")
     head = b"GIF89a" + struct.pack("<HHBBB", 400, 400, 0x80, 0, 0) + bytes(6)
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\0"
     content = head + frame * 60 + b";"
-    assert len(read_frames(content, FrameSampling("even", 2), max_pixels=400 * 400)) == 2
+    assert len(read_frames(content, FrameSampling("even", 2))) == 2
     with pytest.raises(BadVideoError, match="60 frames of 400 x 400"):
-        read_frames(content, FrameSampling("run", 1000, 1000.0), max_pixels=400 * 400)
+        read_frames(content, FrameSampling("run", 1000, 1000.0))
 
 
 def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:

@@ -130,10 +130,10 @@ def read_image(
         with warnings.catch_warnings():
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
-            with _opened(source, limit, chosen=max_pixels is not None) as image:
+            with _opened(source, limit) as image:
                 # What the caller has opened stays whole.
                 side = None if image is source else shorter_side
-                _scale(image, limit, side, chosen=max_pixels is not None)
+                _scale(image, limit, side)
                 _check_parts(image)
                 size, decoded = full_size(image), _to_srgb(_upright(image), given=image is source)
                 decoded.info = {_FULL_SIZE: size}  # a profile is no longer that of the pixels
@@ -153,7 +153,7 @@ def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
 
 def opened_image(path: Path) -> AbstractContextManager[Image.Image]:
     """Open an image file to read its header; raises almost any error for a damaged one."""
-    return _opened(path, pixel_limit(), chosen=False)
+    return _opened(path, pixel_limit())
 
 
 @contextmanager
@@ -202,11 +202,11 @@ def _count_scans(content: bytes) -> int:
     return count
 
 
-def _scale(image: Image.Image, limit: int, side: int | None, *, chosen: bool) -> None:
+def _scale(image: Image.Image, limit: int, side: int | None) -> None:
     """Let the decoder shrink a JPEG; raise BadImageError if an image is too large even at half its width and height."""
     most = image.size
     if image.width * image.height > limit:
-        _check_half(image, limit, chosen=chosen)
+        _check_half(image, limit)
         most = image.width // 2, image.height // 2
     if side is not None and min(most) >= 2 * side:
         most = 2 * side, 2 * side
@@ -215,11 +215,11 @@ def _scale(image: Image.Image, limit: int, side: int | None, *, chosen: bool) ->
         image.draft(None, most)  # the smallest scale that is not below
 
 
-def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
+def _check_half(image: Image.Image, limit: int) -> None:
     """Raise BadImageError unless an image of more pixels than the limit can be decoded at half its width and height."""
     pixels = image.width * image.height
     if not isinstance(image, JpegImageFile) or pixels > _SCALED * limit or min(image.size) < 2:
-        raise too_large(image.size, limit, chosen=chosen)
+        raise too_large(image.size, limit)
     across, down = ([each[place] for each in image.layer] for place in (1, 2))
     samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
     if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
@@ -228,9 +228,9 @@ def _check_half(image: Image.Image, limit: int, *, chosen: bool) -> None:
         )
 
 
-def too_large(size: tuple[int, int], limit: int, *, chosen: bool = False) -> BadImageError:
+def too_large(size: tuple[int, int], limit: int) -> BadImageError:
     """Return the error of an image of more pixels than a limit, which the user can change unless a caller chose it."""
-    more = "" if chosen else f", or allow more (--max-pixels {size[0] * size[1]})"
+    more = "" if limit != pixel_limit() else f", or allow more (--max-pixels {size[0] * size[1]})"
     return BadImageError(f"{_size_message(size, limit)}: make it smaller{more}")
 
 
@@ -261,7 +261,7 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def _opened(source: ImageLike, limit: int, *, chosen: bool) -> AbstractContextManager[Image.Image]:
+def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image]:
     """Read the header of a file, or wrap an image that is already decoded.
 
     Nothing is decoded here but JPEG XL, whose size is compared with the limit first; see ``_scale``.
@@ -282,10 +282,10 @@ def _opened(source: ImageLike, limit: int, *, chosen: bool) -> AbstractContextMa
         raise BadImageError("the file is empty")
     if suffix_kind(name) == "camera raw":
         return _opened_raw(file)
-    return _opened_file(file, limit, chosen=chosen)
+    return _opened_file(file, limit)
 
 
-def _opened_file(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.Image:
+def _opened_file(file: Path | io.BytesIO, limit: int) -> Image.Image:
     try:
         return Image.open(file, formats=_formats())
     except Image.DecompressionBombError:
@@ -299,7 +299,7 @@ def _opened_file(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.
         if _is_heif(start):
             return _opened_heif(file)
         if is_jxl(start):
-            return _opened_jxl(file, limit, chosen=chosen)
+            return _opened_jxl(file, limit)
         if reason := _foreign(start, file):
             raise BadImageError(reason) from None
         raise
@@ -332,7 +332,7 @@ def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
         raise BadImageError("it is a HEIC file that is truncated or damaged") from None
 
 
-def _opened_jxl(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.Image:
+def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
     """Decode a JPEG XL file with the decoder of the extra ``jxl``, which turns it upright itself."""
     if not reads("JPEG XL"):
         raise BadImageError(JXL_NEEDED)
@@ -341,7 +341,7 @@ def _opened_jxl(file: Path | io.BytesIO, limit: int, *, chosen: bool) -> Image.I
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
     width, height = size_of(content)
     if width * height > limit:
-        raise too_large((width, height), limit, chosen=chosen)
+        raise too_large((width, height), limit)
     image = Image.open(io.BytesIO(content), formats=("JXL",))
     if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
         image.getexif().pop(ExifTags.Base.Orientation, None)

@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -94,24 +94,11 @@ def evenly_spread(length: int, count: int) -> Int[np.ndarray, "N"]:
     return middles
 
 
-def read_frames(
-    source: ClipSource,
-    sampling: FrameSampling | None = None,
-    *,
-    place: float | None = None,
-    max_pixels: int | None = None,
-    shorter_side: int | None = None,
-) -> list[Image.Image]:
-    """Return the frames of ``frames_of`` as a list, which may take much memory: 100 MB for a frame of 8K."""
-    return list(frames_of(source, sampling, place=place, max_pixels=max_pixels, shorter_side=shorter_side))
-
-
 def frames_of(
     source: ClipSource,
     sampling: FrameSampling | None = None,
     *,
     place: float | None = None,
-    max_pixels: int | None = None,
     shorter_side: int | None = None,
 ) -> Iterator[Image.Image]:
     """Decode the chosen frames of a clip to upright RGB one by one, and no others if the file allows it.
@@ -121,12 +108,10 @@ def frames_of(
 
     Args:
         sampling: how frames are chosen; by default as in PVSE.
-        max_pixels: the largest width x height of a frame; a larger clip is refused before decoding. None takes
-            ``pixel_limit()``.
         shorter_side: see ``read_image``, which reads clips of one frame.
 
     Yields:
-        Images of mode RGB, one or more, in order of time.
+        Images of mode RGB, one or more, in order of time. All may take much memory: 100 MB for a frame of 8K.
 
     Raises:
         BadVideoError: the clip cannot be used; the message has the path and the reason.
@@ -141,21 +126,27 @@ def frames_of(
     part = source if isinstance(source, ClipSegment) else None
     given: ImageLike = source.path if isinstance(source, ClipSegment) else source
     pick: Chooser = choose if part is None else _within(choose, part)
-    path = Path(given) if isinstance(given, str | Path) else None
-    label = escaped(given if isinstance(given, PackedFile) else path or "a clip")
-    limit = pixel_limit() if max_pixels is None else max_pixels
-    try:
+    with _explained(given):
         if isinstance(given, PackedFile):
             given = given.read_bytes()
         if isinstance(given, np.ndarray) and given.ndim == 4:
             yield from _array_frames(given, chosen.fps, pick)
         elif (kind := _image_kind(given)) in _ANIMATIONS:
-            yield from _animation_frames(given, pick, limit)
+            yield from _animation_frames(given, pick)
         elif kind:
-            yield read_image(given, max_pixels=max_pixels, shorter_side=shorter_side)
+            yield read_image(given, shorter_side=shorter_side)
         else:
-            yield from _video_frames(given, pick, limit, None if part is None else _table_of(part.path))
-    except BadImageError as error:  # it already names the source
+            yield from _video_frames(given, pick, None if part is None else _table_of(part.path))
+
+
+@contextmanager
+def _explained(source: ImageLike) -> Iterator[None]:
+    """Raise BadVideoError, with the name of the source, for what decoders raise."""
+    path = Path(source) if isinstance(source, str | Path) else None
+    label = escaped(source if isinstance(source, PackedFile) else path or "a clip")
+    try:
+        yield
+    except BadImageError as error:  # it may name the source already
         raise BadVideoError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     except OpenVSEError as error:
         if path is None or is_video(path):
@@ -166,26 +157,18 @@ def frames_of(
 
 
 def clip_seconds(path: Path) -> float:
-    """Return how long a video or animation is, in seconds; 0 for an image."""
-    try:
+    """Return how long a video or animation is, in seconds; 0 for an image. It raises what ``frames_of`` does."""
+    with _explained(path):
         kind = _image_kind(path)
-        if kind in _ANIMATIONS:
-            return float(frame_starts(path.read_bytes())[1])
-        if kind:
+        if kind and kind not in _ANIMATIONS:
             return 0.0
-        starts, end = _table_of(path).seconds()
-    except BadVideoError as error:
-        raise BadVideoError(f"{escaped(path)}: {error}") from None
-    except OpenVSEError:
-        raise
-    except Exception as error:  # damaged files make decoders raise almost any error
-        raise BadVideoError(f"{escaped(path)}: {reason_of(error)}") from error
-    return float(end - starts[0])
+        starts, end = frame_starts(path.read_bytes()) if kind else _table_of(path).seconds()
+        return float(end - starts[0])
 
 
 def read_poster(source: ClipSource, *, shorter_side: int | None = None) -> Image.Image:
     """Return an image that represents a clip: its middle frame, or the image itself."""
-    return read_frames(source, FrameSampling("even", num_frames=1), shorter_side=shorter_side)[0]
+    return next(frames_of(source, FrameSampling("even", num_frames=1), shorter_side=shorter_side))
 
 
 def is_video(path: str | Path) -> bool:
@@ -244,53 +227,59 @@ def _array_frames(array: np.ndarray, fps: float, choose: Chooser) -> Iterator[Im
     return (read_image(array[n]) for n in choose(np.arange(len(array)) / fps, len(array) / fps))
 
 
-def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> Iterator[Image.Image]:
+def _animation_frames(source: Any, choose: Chooser) -> Iterator[Image.Image]:
     """Decode an animation up to the last frame that is wanted, since each builds on the earlier ones."""
     if isinstance(source, Image.Image):
-        yield from _sought(source, choose(*opened_starts(source)), max_pixels)
+        yield from _sought(source, choose(*opened_starts(source)))
         return
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     wanted = choose(*frame_starts(content))
     with Image.open(BytesIO(content)) as image:
-        _check_size(*image.size, max_pixels)
-        if math.prod(image.size) * wanted[-1] > _WHOLE * max_pixels:
+        _check_size(*image.size)
+        if math.prod(image.size) * wanted[-1] > _WHOLE * pixel_limit():
             raise BadVideoError(
                 f"{wanted[-1] + 1:,} frames of {image.width} x {image.height} pixels would be decoded: save it as MP4"
             )
-        yield from _sought(image, wanted, max_pixels)
+        yield from _sought(image, wanted)
 
 
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        raise too_large((width, height), max_pixels)
+def _check_size(width: int, height: int) -> None:
+    if width * height > pixel_limit():
+        raise too_large((width, height), pixel_limit())
 
 
-def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> Iterator[Image.Image]:
+def _sought(image: Image.Image, wanted: Sequence[int]) -> Iterator[Image.Image]:
     for position in wanted:
         image.seek(position)
-        yield read_image(image, max_pixels=max_pixels)
+        yield read_image(image)
 
 
-def _video_frames(
-    source: Any, choose: Chooser, max_pixels: int, known: _FrameTable | None = None
-) -> Iterator[Image.Image]:
+def _video_frames(source: Any, choose: Chooser, known: _FrameTable | None) -> Iterator[Image.Image]:
     with opened_video(BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
-        if not container.streams.video:
-            raise BadVideoError("it has no video stream")
-        stream = container.streams.video[0]
-        _check_size(stream.width, stream.height, max_pixels)
+        stream = _stream_of(container)
+        _check_size(stream.width, stream.height)
         stream.codec_context.thread_count = 1  # callers decode many clips in parallel
         table = known or _FrameTable.read(container, stream)
         wanted = [int(table.times[n]) for n in choose(*table.seconds())]
         for frame in _decoded(container, stream, wanted, table):
-            _check_size(frame.width, frame.height, max_pixels)  # a stream may change its size
+            _check_size(frame.width, frame.height)  # a stream may change its size
             yield _upright(frame)
+
+
+def _stream_of(container: Any) -> Any:
+    if not container.streams.video:
+        raise BadVideoError("it has no video stream")
+    return container.streams.video[0]
 
 
 def opened_video(file: BytesIO | str) -> Any:
     """Open a video with PyAV, and nothing that refers to other files; raises almost any error for a damaged one."""
+    try:
+        import av
+    except ImportError as error:
+        raise OpenVSEError(f"videos need PyAV: {install('video')}") from error
     options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
-    return _import_av().open(file, options=options, metadata_errors="replace")
+    return av.open(file, options=options, metadata_errors="replace")
 
 
 def _table_of(path: Path) -> _FrameTable:
@@ -302,9 +291,7 @@ def _table_of(path: Path) -> _FrameTable:
 @lru_cache(maxsize=16)
 def _kept_table(path: str, modified_ns: int, size: int) -> _FrameTable:
     with opened_video(path) as container:
-        if not container.streams.video:
-            raise BadVideoError("it has no video stream")
-        return _FrameTable.read(container, container.streams.video[0])
+        return _FrameTable.read(container, _stream_of(container))
 
 
 @dataclass(frozen=True)
@@ -507,11 +494,3 @@ def _webp_seconds(content: bytes) -> Iterator[float]:
         at += 8 + size + size % 2
     if not animated:
         yield 0.0
-
-
-def _import_av() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise OpenVSEError(f"videos need PyAV: {install('video')}") from error
-    return av
