@@ -247,7 +247,8 @@ def test_a_run_that_is_there_already(trained: Path, refused) -> None:
 def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "check the path or the id" in refused("evaluate", tmp_path / "none", "--on", trained / "album")
-    assert "has no config.json" in refused("evaluate", trained / "run", "--on", trained / "album")
+    (tmp_path / "empty").mkdir()
+    assert "has no config.json" in refused("evaluate", tmp_path / "empty", "--on", trained / "album")
 
 
 @pytest.mark.medium

@@ -161,5 +161,5 @@ def test_training_keeps_the_curve_of_the_best_model(tmp_path: Path, invoke: Invo
     )
     assert result.exit_code == 0, result.output
     fitted = Calibration.from_json((again / CALIBRATION).read_text())
-    assert fitted.data == curve.data and fitted.method == curve.method
+    assert fitted.data == curve.data
     assert fitted.scores == pytest.approx(curve.scores, abs=1e-5)

@@ -117,8 +117,12 @@ def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: st
 def test_figures_are_those_of_evaluate(trained: Path, invoke: Invoke) -> None:
     result = json.loads(invoke("compare", trained / "run", "--json", "-q").stdout)["result"]
     ((run,),) = [row["runs"] for row in result["rows"]]
-    words = trained / "run" / "best", "--on", trained / "album", "--features", trained / "run" / "features"
-    report = json.loads(invoke("evaluate", *words, "--json", "-q").stdout)["result"]["report"]
+    words = "--on", trained / "album", "--features", trained / "run" / "features", "--json", "-q"
+    report, again = (
+        json.loads(invoke("evaluate", place, *words).stdout)["result"]["report"]
+        for place in (trained / "run" / "best", trained / "run")
+    )
+    assert report == again
     assert (run["metrics"], run["model"]) == (report["metrics"], report["model"])
     assert run["intervals"] == report["intervals"]
     assert run["beside"] == {"chance": report["chance"]}

@@ -22,11 +22,12 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 def load(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> Model:
-    """Load a model folder, or one from the Hugging Face hub, ready to use.
+    """Load a model folder, or that of a run, or one from the Hugging Face hub, ready to use.
 
     Args:
-        source: a folder; the short name of a published dual encoder, such as ``clip-b32``, which is converted the first
-            time; or a hub id of a model that openvse saved, such as ``someone/flickr30k-vse-infinity``.
+        source: a folder; that of a run, for its best model; the short name of a published dual encoder, such as
+            ``clip-b32``, which is converted the first time; or a hub id of a model that openvse saved, such as
+            ``someone/flickr30k-vse-infinity``.
         revision: a branch, tag or commit on the hub.
 
     Returns:
@@ -58,13 +59,12 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     return model.to(device).eval()
 
 
-def find_model(source: str | Path, *, revision: str | None = None, in_run: bool = False) -> Path:
+def find_model(source: str | Path, *, revision: str | None = None) -> Path:
     """Return the folder of a model, which may have to be downloaded or converted first.
 
     Args:
-        source: a folder, a short name, or a hub id, as ``load`` takes it.
+        source: a folder, a run (for its best model), a short name, or a hub id, as ``load`` takes it.
         revision: a branch, tag or commit on the hub.
-        in_run: whether the folder of a run stands for its best model.
 
     Raises:
         ModelError: there is no such folder or hub id.
@@ -73,7 +73,7 @@ def find_model(source: str | Path, *, revision: str | None = None, in_run: bool 
     if not folder.exists():
         return published_folder(str(source)) or _download(str(source), revision)
     best = folder / "best"
-    return best if in_run and not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
+    return best if not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
 
 
 def load_as(

@@ -85,5 +85,5 @@ def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -
 
     start = str(tree["start"])
     is_copied = copy is not None and (copy / WEIGHTS).is_file()  # the file that is written last
-    folder = copy if copy is not None and is_copied else find_model(start, in_run=True)
+    folder = copy if copy is not None and is_copied else find_model(start)
     return inherited(tree, read_config(folder).spec, fields, start)

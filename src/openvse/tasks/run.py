@@ -132,9 +132,9 @@ def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | No
         return None
     if not goes_on:
         if inputs.accelerator.is_main_process:
-            find_model(name, in_run=True)  # one process fetches and converts it for all
+            find_model(name)  # one process fetches and converts it for all
         inputs.accelerator.wait_for_everyone()
-        folder = find_model(name, in_run=True)
+        folder = find_model(name)
     return Start(name, load(folder), folder)
 
 

@@ -36,14 +36,14 @@ def blend(
     from openvse.files import refuse_there
     from openvse.model.folder import CONFIG, WEIGHTS
     from openvse.tasks.blend import blend as run
-    from openvse.tasks.load import find_model, load
+    from openvse.tasks.load import load
     from openvse.training.kind import Request
 
     refuse_there([out / CONFIG, out / WEIGHTS], "choose another --out, or delete it first")
     request = Request(
         on, "validation", () if features is None else (features,), allow_outside=voice.allow_outside
     )
-    one, other = (load(find_model(name, in_run=True), device=device) for name in (first, second))
+    one, other = (load(name, device=device) for name in (first, second))
     done = run(one, other, request)
     for line in done.warnings:
         warn(line)

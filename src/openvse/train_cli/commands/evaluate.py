@@ -84,15 +84,17 @@ def evaluate(
     """Measure retrieval in both directions or answer accuracy, with intervals; several models are averaged."""
     from openvse.cli.progress import bar, voice
     from openvse.tasks import kind_of
+    from openvse.tasks.runs import find_run
     from openvse.training.kind import Request
 
     if out is not None:
         refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
-    curve_file = curve_of(models[0]) if calibrate else None
+    places = [find_run(name).model for name in models]
+    curve_file = curve_of(places[0]) if calibrate else None
     again = None if rerank is None else Reranking.read(rerank)
     if again is not None and again.features is not None:
         raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")
-    places = models if again is None else [*models, again.model]
+    places += [] if again is None else [find_run(again.model).model]
     with together(processes, device) as group, bar(shown=leads()) as progress:
         loaded, task = load_all(places, device)
         request = Request(
@@ -172,9 +174,8 @@ def curve_of(model: str) -> Path:
     """Return the file that keeps the curve of a model; raise ModelError if the model has no folder on this machine."""
     from openvse.conversion.convert import published_folder
     from openvse.scoring import CALIBRATION
-    from openvse.tasks.load import find_model
 
-    folder = find_model(model, in_run=True) if Path(model).is_dir() else published_folder(model)
+    folder = Path(model) if Path(model).is_dir() else published_folder(model)
     if folder is None:
         raise ModelError(
             f"{model} is no model folder, and --calibrate keeps the curve in the folder: convert or download the model "

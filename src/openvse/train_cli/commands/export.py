@@ -54,12 +54,12 @@ def export(
     """
     from openvse.cli.progress import note
     from openvse.exporting import export as run
-    from openvse.tasks.load import find_model, load
+    from openvse.tasks.load import load
 
     if on and not int8:
         raise OpenVSEError("--on measures the effect of --int8: give both, or leave --on out")
     corpus = chosen_corpus(on, split) if on else None
-    loaded = load(find_model(model, in_run=True))
+    loaded = load(model)
     note(f"exporting to {out}; this takes a minute for a large model")
     done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus)
     print_export(done, as_json=as_json)
