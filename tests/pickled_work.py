@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from openvse.pipeline import Shard, Workers
+from openvse.pipeline import Workers
 
 
 class PickledWork:
-    """Stands for ``share_work``; ``taken`` are the shards that were asked for."""
+    """Stands for ``share_work``; ``taken`` are the numbered parts that were asked for."""
 
     def __init__(self) -> None:
-        self.taken: list[Shard[Any]] = []
+        self.taken: list[tuple[int, Sequence[Any]]] = []
 
     def __call__(
-        self, prepare: Callable[[], Callable], shards: Sequence[Shard], workers: Workers
+        self, prepare: Callable[[], Callable], parts: Sequence[tuple[int, Sequence[Any]]], workers: Workers
     ) -> Iterator:
-        self.taken.extend(shards)
+        self.taken.extend(parts)
         make = pickle.loads(pickle.dumps(prepare))()
-        for shard in reversed(shards):
-            yield pickle.loads(pickle.dumps(make(pickle.loads(pickle.dumps(shard)))))
+        for part in reversed(parts):
+            yield pickle.loads(pickle.dumps(make(pickle.loads(pickle.dumps(part)))))
 
 
 def pickled_work(monkeypatch: pytest.MonkeyPatch) -> PickledWork:

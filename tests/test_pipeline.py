@@ -1,4 +1,4 @@
-"""The pipeline: batches that are decoded ahead, shards in their order, and what workers are told."""
+"""The pipeline: batches that are decoded ahead, parts in their order, and what workers are told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,15 +16,15 @@ from openvse import pipeline
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.pipeline import (
     Pace,
-    Shard,
     Workers,
     WorkProgress,
-    cut,
     decoded,
     in_batches,
+    in_order,
     read_ahead,
-    results_of,
+    remaining,
 )
+from tests.pickled_work import pickled_work
 
 
 class Reader:
@@ -83,33 +83,23 @@ def test_other_errors_are_raised_and_end_the_reading() -> None:
         next(batches)
 
 
-def test_a_digest_tells_the_items_and_the_settings() -> None:
-    shards = cut(["a", "b", "c"], 2, "float16", str)
-    assert [shard.items for shard in shards] == [("a", "b"), ("c",)]
-    assert cut(["a", "b"], 2, "float16", str)[0].digest == shards[0].digest
-    others = cut(["a", "b"], 2, "float32", str), cut(["a", "x"], 2, "float16", str)
-    assert len({shards[0].digest, shards[1].digest, *(each[0].digest for each in others)}) == 4
+@pytest.mark.parametrize(
+    ("done", "expected"),
+    [("", "abcdefg"), ("ac", "efgbd"), ("bde", "gacf"), ("abcdef", "g"), ("abcdefg", "")],
+)
+def test_what_could_not_be_used_comes_last(done: str, expected: str) -> None:
+    assert "".join(remaining("abcdefg", done.__contains__, 2)) == expected
 
 
-def double() -> Callable[[Shard[int]], list[int]]:
-    return lambda shard: [2 * item for item in shard.items]
+def double() -> Callable[[Sequence[int]], list[int]]:
+    return lambda part: [2 * item for item in part]
 
 
-@pytest.mark.parametrize("workers", [None, Workers(2)])
-def test_results_come_in_order_whoever_makes_them(
-    monkeypatch: pytest.MonkeyPatch, workers: Workers | None
-) -> None:
-    def backwards(prepare: Callable, shards: Sequence[Shard[int]], _: Workers) -> Iterator[object]:
-        make = pickle.loads(pickle.dumps(prepare))()
-        yield from map(make, reversed(shards))
-
-    monkeypatch.setattr(pipeline, "share_work", backwards)
-    shards = cut(range(7), 2, "", str)
-    found = list(results_of(shards, double, workers, earlier={1: ["kept"]}))
-    assert [shard for shard, _ in found] == shards
-    assert [result for _, result in found] == [[0, 2], ["kept"], [8, 10], [12]]
-    everything = dict(enumerate("abcd"))
-    assert [result for _, result in results_of(shards, double, workers, earlier=everything)] == [*"abcd"]
+def test_results_come_in_order_whoever_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled_work(monkeypatch)
+    parts = [*in_batches(range(7), 2)]
+    assert list(in_order(parts, double, Workers(2))) == [[0, 2], [4, 6], [8, 10], [12]]
+    assert list(in_order([], double, Workers(2))) == []
 
 
 def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +134,12 @@ class MyMean(Mean):
 
 AGGREGATORS.add("my_mean", MyMean)
 
-def work(shard):
+def work(part):
     died = Path("died")
-    if 2 in shard.items and not died.exists():
+    if 2 in part and not died.exists():
         died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return [AGGREGATORS.get("my_mean").__name__, *shard.items]
+    return [AGGREGATORS.get("my_mean").__name__, *part]
 
 def task():
     return work
@@ -159,15 +149,15 @@ SHARING = """
 import signal
 from pathlib import Path
 from openvse.registry import load_plugin
-from openvse.pipeline import Workers, cut, results_of, start_workers
+from openvse.pipeline import Workers, in_order, start_workers
 
 load_plugin(Path("my_parts.py"))
-import my_parts
+import openvse_plugin_my_parts as my_parts
 
 before = signal.getsignal(signal.SIGTERM)
 start_workers(2)
 assert signal.getsignal(signal.SIGTERM) == before, "Ray has set its own"
-results = [result for _, result in results_of(cut([1, 2, 3], 1, "", str), my_parts.task, Workers(2))]
+results = list(in_order([[1], [2], [3]], my_parts.task, Workers(2)))
 Path("results").write_text(str(results))
 """
 
@@ -190,7 +180,7 @@ def test_a_worker_loads_each_plugin_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "counted.py").write_text("loads = open('loads', 'a')\nloads.write('x')\nloads.close()\n")
     do = pickle.dumps(double)
-    task = {"task": pickle.dumps(Shard(0, (1, 2)))}
+    task = {"task": pickle.dumps((1, 2))}
     for _ in range(2):
         worker = pipeline._Worker(do, 1, str(tmp_path), [tmp_path / "counted.py"])
         assert pickle.loads(worker(task)["result"]) == [2, 4]

@@ -1,15 +1,12 @@
-"""From a list of items to kept results: decoded ahead, in shards, by this process or by many.
+"""From a list of items to kept results: decoded ahead, by this process or by many.
 
-``decoded`` reads the items of the next batches in threads while the caller computes with the present one. ``cut``
-makes shards, each with a digest of all that its result depends on, and ``results_of`` yields the result of each in
-their order: what an earlier run has kept, and the rest by this process or by ``Workers``. ``Pace`` tells the progress
-and says when to keep what was made. ``extract``, ``encode`` and ``index`` are made of these; what is kept, and how, is
-their own.
+``decoded`` reads the items of the next batches in threads while the caller computes with the present one. ``in_order``
+lets ``Workers`` make the results of parts of a list, and yields them in their order. ``Pace`` tells the progress and
+says when to keep what was made. ``extract`` and ``index`` are made of these; what is kept, and how, is their own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import pickle
@@ -17,12 +14,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -202,88 +199,49 @@ def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-@dataclass(frozen=True)
-class Shard(Generic[Item]):
-    """A part of a run that is made at once: a whole number of batches, so that whoever makes it makes the same.
+def remaining(items: Sequence[Item], is_done: Callable[[Item], bool], batch_size: int) -> Sequence[Item]:
+    """Return the items that are not done, those that an earlier run could not use last.
 
-    Attributes:
-        number: 0 for the first.
-        items: its items, in their order.
-        digest: identifies the items and everything else on which the result depends; "" if no result is kept.
+    After a stop, the batches of the others are what they would have been without it.
     """
+    done = [is_done(item) for item in items]
+    last = len(items) - done[::-1].index(True) if True in done else 0
+    tried = -(-last // batch_size) * batch_size  # in whole batches
+    places = chain(range(tried, len(items)), range(min(tried, len(items))))
+    return [items[place] for place in places if not done[place]]
 
-    number: int
-    items: tuple[Item, ...]
-    digest: str = ""
 
-
-def cut(
-    items: Sequence[Item], size: int, settings: str, describe: Callable[[Item], str]
-) -> list[Shard[Item]]:
-    """Cut items into shards of a size; the last one may be smaller.
+def in_order(
+    parts: Sequence[Sequence[Item]],
+    prepare: Callable[[], Callable[[Sequence[Item]], Result]],
+    workers: Workers,
+) -> Iterator[Result]:
+    """Let workers make the result of each part, and yield the results in the order of the parts.
 
     Args:
-        items: all items.
-        size: the number of items in a shard.
-        settings: everything on which the results depend besides the items.
-        describe: returns everything on which the result of an item depends.
-    """
-    shards = []
-    for number, some in enumerate(in_batches(items, size)):
-        digest = hashlib.sha256(settings.encode())
-        for item in some:
-            digest.update(f"{describe(item)}\n".encode(errors="surrogateescape"))
-        shards.append(Shard(number, tuple(some), digest.hexdigest()[:32]))
-    return shards
-
-
-Make = Callable[[Shard[Item]], Result]
-"""Makes the result of a shard."""
-
-
-def results_of(
-    shards: Sequence[Shard[Item]],
-    prepare: Callable[[], Make[Item, Result]],
-    workers: Workers | None = None,
-    *,
-    earlier: Mapping[int, Result] | None = None,
-) -> Iterator[tuple[Shard[Item], Result]]:
-    """Yield shards with their results, in their order.
-
-    Args:
-        prepare: called once in each process that makes shards; it is sent to workers, and returns what makes one.
-        workers: the processes that make shards; None makes them in this one.
-        earlier: the results that an earlier run has made, by the numbers of their shards.
+        parts: whole batches, so that whoever makes a part makes the same.
+        prepare: called once in each worker; it is sent there, and returns what makes the result of a part.
 
     Raises:
-        OpenVSEError: see ``share_work``; or the error of a shard.
+        OpenVSEError: see ``share_work``; or the error of a part.
     """
-    ready = dict(earlier or {})
-    todo = [shard for shard in shards if shard.number not in ready]
-    with closing(_made(todo, prepare, workers)) as made:
-        for shard in shards:
-            while shard.number not in ready:
-                number, result = next(made)
-                ready[number] = result
-            yield shard, ready.pop(shard.number)
+    if not parts:
+        return
+    ready: dict[int, Result] = {}
+    wanted = 0
+    with closing(share_work(partial(_numbered, prepare), [*enumerate(parts)], workers)) as made:
+        for number, result in made:
+            ready[number] = result
+            while wanted in ready:
+                yield ready.pop(wanted)
+                wanted += 1
 
 
-def _made(
-    shards: Sequence[Shard[Item]], prepare: Callable[[], Make[Item, Result]], workers: Workers | None
-) -> Generator[tuple[int, Result], None, None]:
-    """Yield the numbers of shards with their results, in any order."""
-    if shards and workers is not None:
-        yield from share_work(partial(_numbered, prepare), shards, workers)
-    elif shards:
-        yield from map(_numbered(prepare), shards)
-
-
-def _numbered(prepare: Callable[[], Make[Item, Result]]) -> Callable[[Shard[Item]], tuple[int, Result]]:
-    return partial(_make, prepare())
-
-
-def _make(make: Make[Item, Result], shard: Shard[Item]) -> tuple[int, Result]:
-    return shard.number, make(shard)
+def _numbered(
+    prepare: Callable[[], Callable[[Sequence[Item]], Result]],
+) -> Callable[[tuple[int, Sequence[Item]]], tuple[int, Result]]:
+    make = prepare()
+    return lambda part: (part[0], make(part[1]))
 
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -310,7 +268,7 @@ class Workers:
 
 def share_work(
     prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: Workers
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Let workers do tasks, and yield each result as it is ready, in any order.
 
     The task of a worker that dies is given to another one. Workers load the plug-ins of this process.

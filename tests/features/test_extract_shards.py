@@ -13,7 +13,6 @@ from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.encoders import TransformersText
 from openvse.errors import OpenVSEError
 from openvse.features import FeatureStore, extract_features, extract_text_features
-from openvse.features.extract import SHARDS
 from openvse.pipeline import Workers, WorkProgress
 from tests.pickled_work import PickledWork, pickled_work
 
@@ -42,8 +41,8 @@ def images(tmp_path: Path) -> list[tuple[str, Path]]:
 
 
 @pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openvse.features.extract.ITEMS_IN_SHARD", 5)  # two batches
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvse.features.extract.ITEMS_IN_PART", 5)  # two batches
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def content(store: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.medium
-@pytest.mark.usefixtures("small_shards")
+@pytest.mark.usefixtures("small_parts")
 def test_processes_make_the_same_store(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], work: PickledWork, tmp_path: Path
 ) -> None:
@@ -70,33 +69,24 @@ def test_processes_make_the_same_store(
     def stop(state: WorkProgress) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        extract_features(
-            backbone, images, tmp_path / "stopped", batch_size=BATCH, workers=Workers(1), progress=stop
-        )
-    begun = len(FeatureStore.open(tmp_path / "stopped"))
-    assert 0 < begun < here.done
-    extract_features(backbone, images, tmp_path / "stopped", batch_size=BATCH, workers=Workers(2))
-    assert content(tmp_path / "stopped") == expected
-    assert not (tmp_path / "stopped" / SHARDS).exists()
+    for workers in (Workers(1), None):
+        place = tmp_path / f"stopped {workers is None}"
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                extract_features(backbone, images, place, batch_size=BATCH, workers=workers, progress=stop)
+        begun = len(FeatureStore.open(place))
+        assert 0 < begun < here.done
+        extract_features(backbone, images, place, batch_size=BATCH, workers=Workers(2))
+        assert content(place) == expected
 
 
 @pytest.mark.medium
-@pytest.mark.usefixtures("small_shards")
+@pytest.mark.usefixtures("small_parts")
 def test_texts_too(bert_checkpoint: str, work: PickledWork, tmp_path: Path) -> None:  # noqa: F811
     encoder = TransformersText(embed_dim=8, model=bert_checkpoint, fine_tune=False)
     extract_text_features(encoder, TEXTS, tmp_path / "here", batch_size=BATCH)
     extract_text_features(encoder, TEXTS, tmp_path / "shared", batch_size=BATCH, workers=Workers(1))
     assert content(tmp_path / "shared") == content(tmp_path / "here") and work.taken
-
-
-@pytest.mark.medium
-def test_one_process_clears_up_behind_several(
-    backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
-) -> None:
-    (tmp_path / "store" / SHARDS / "begun").mkdir(parents=True)
-    assert extract_features(backbone, images, tmp_path / "store").done == 14
-    assert not (tmp_path / "store" / SHARDS).exists()
 
 
 @pytest.mark.medium

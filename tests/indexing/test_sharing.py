@@ -13,7 +13,7 @@ from test_clip_segments import ClipColours, film
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
 from openvse.indexing import Index, build_index
-from openvse.indexing.embedding import BATCHES_IN_SHARD, Sharing, cut_candidates
+from openvse.indexing.embedding import BATCHES_IN_PART, Sharing, cut_candidates
 from openvse.indexing.manifest import Item
 from openvse.indexing.scanning import Candidate
 from openvse.pipeline import Workers, WorkProgress
@@ -53,7 +53,7 @@ def test_the_index_is_that_of_one_process(model: ColourModel, workers: PickledWo
     )
     assert shared == alone and len(shared.failed) == 1
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
-    assert [len(shard.items) for shard in workers.taken] == [2] * 12
+    assert [len(part) for _, part in workers.taken] == [2] * 12
     assert (seen[-1].done, seen[-1].total) == (24, 24)
 
 
@@ -68,7 +68,7 @@ def test_only_what_is_new_is_shared(
     os.utime(photos / "green.png", ns=(1, 1))
     model.batches.clear()
     report = build_index(model, photos, tmp_path / "index", sharing=sharing())
-    assert [each.item.id for shard in workers.taken for each in shard.items] == [
+    assert [each.item.id for _, part in workers.taken for each in part] == [
         "a.png",
         "b.png",
         "green.png",
@@ -102,11 +102,11 @@ def test_nothing_that_can_be_used_is_refused_as_by_one_process(model: ColourMode
 
 
 @pytest.mark.medium
-def test_shards_are_whole_batches_and_enough_for_all() -> None:
+def test_parts_are_whole_batches_and_enough_for_all() -> None:
     some = [Candidate(Item(f"{number:05d}", 0, 0), Path("x"), 0, "image") for number in range(10_000)]
     many = cut_candidates(some, 64, 2)
-    assert {len(each.items) for each in many[:-1]} == {64 * BATCHES_IN_SHARD}
-    assert sum(len(each.items) for each in many) == 10_000
+    assert {len(each) for each in many[:-1]} == {64 * BATCHES_IN_PART}
+    assert sum(len(each) for each in many) == 10_000
     few = cut_candidates(some[:1000], 64, 2)
-    assert [len(each.items) for each in few] == [128] * 7 + [104]
-    assert [len(each.items) for each in cut_candidates(some[:70], 64, 8)] == [64, 6]
+    assert [len(each) for each in few] == [128] * 7 + [104]
+    assert [len(each) for each in cut_candidates(some[:70], 64, 8)] == [64, 6]

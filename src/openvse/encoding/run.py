@@ -22,18 +22,16 @@ from openvse.errors import DataError, IndexDamagedError, ModelError
 from openvse.indexing.database import Root
 from openvse.indexing.embedding import Embedder, Sharing
 from openvse.indexing.index import Index
-from openvse.indexing.manifest import VectorDtype
+from openvse.indexing.manifest import Item, VectorDtype
 from openvse.indexing.scanning import Candidate
 from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower
-from openvse.pipeline import Pace, Workers, WorkProgress, in_batches
+from openvse.pipeline import Pace, Workers, WorkProgress, in_batches, remaining
 from openvse.tasks.load import load_as, load_same
 
-_FAILED = "failed "
 _SHAPE = ("count", "num_embeddings", "dim")
-_State = tuple[int, int]  # time and size of a file
 
 
 @dataclass(frozen=True)
@@ -189,47 +187,21 @@ class _Run:
         *,
         anew: bool = False,
     ) -> int:
-        """Complete the unfinished index, and return the number of records that an earlier run had dealt with.
-
-        Records that cannot be used are noted in it, so that the batches after a stop are the same as without it.
-        """
+        """Complete the unfinished index, and return the number of records that an earlier run had embedded."""
         records, root, key = self.records.records, Root(0, "", ""), sha256(self.settings.encode()).hexdigest()
         with IndexWriter(folder, model=key, roots=[root], dtype=self.dtype, anew=anew) as writer:
-            held = {} if writer.written is None else self._held(writer.written)
-            new = [
-                record
-                for record in records
-                if held.get(record.item.id) != (record.item.modified_ns, record.item.size)
-            ]
-            for record in new:
-                self.reasons.pop(record.item.id, None)
+            held = {} if writer.written is None else _states(writer.written)
+            new = remaining(records, lambda record: held.get(record.item.id) == record.item, self.batch_size)
             embedder, before = Embedder(self.model, self.batch_size), len(records) - len(new)
             pace = Pace(len(records), progress, before=before, unit="items")
             pace.tell()
             for batch in embedder.embed(new) if sharing is None else embedder.embed_shared(new, sharing):
                 if batch.entries:
                     writer.append(batch.entries, batch.vectors)
-                for record, reason in batch.failed:
-                    self._note(writer, record, reason)
+                self.reasons |= {record.item.id: reason for record, reason in batch.failed}
                 pace.keep(writer.commit)
                 pace.add(batch.dealt)
         return before
-
-    def _held(self, index: FoundIndex) -> dict[str, _State]:
-        """Return the states in which records were embedded or could not be used, by their ids."""
-        database = index.database
-        held = {item: (modified_ns, size) for item, modified_ns, size, _ in database.walk(0)}
-        for name, value in database.read("SELECT name, value FROM settings"):
-            if str(name).startswith(_FAILED):
-                item, modified_ns, size, reason = json.loads(str(value))
-                held[item], self.reasons[item] = (modified_ns, size), reason
-        return held
-
-    def _note(self, writer: IndexWriter, record: Candidate, reason: str) -> None:
-        item = record.item
-        self.reasons[item.id] = reason
-        note = json.dumps([item.id, item.modified_ns, item.size, reason])
-        writer.note(_FAILED + sha256(item.id.encode(errors="surrogateescape")).hexdigest(), note)
 
     def _write(self, earlier: int) -> EncodingReport:
         """Write the embeddings of the complete index, in the order of the list."""
@@ -261,3 +233,8 @@ class _Run:
         failed = dict([*self.records.failed, *self.reasons.items()])
         about = self.target.out, self.records.kind, count, num_embeddings, dim, earlier
         return EncodingReport(*about, [*failed.items()], self.records.left_out)
+
+
+def _states(index: FoundIndex) -> dict[str, Item]:
+    """Return the records of an index as they were when they were embedded, by their ids."""
+    return {item: Item(item, modified_ns, size) for item, modified_ns, size, _ in index.database.walk(0)}

@@ -1,21 +1,9 @@
-"""Extraction: run a backbone over images, or a frozen text model over texts, and keep their features in a store.
-
-Several processes make whole shards of a store, which are joined in their order:
-
-    shards/DIGEST/     a store with the features of one shard, while it is made and until it is joined
-    shards/DIGEST.json a note that the shard is complete: the last id in it, and the ids that cannot be used
-
-A shard is a whole number of batches, so it holds the bytes that one process would have written. A note outlives its
-shard until the end: after a stop, the items that could not be used are tried again after all others, so that the other
-shards stay what they were.
-"""
+"""Extraction: run a backbone over images, or a frozen text model over texts, and keep their features in a store."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,30 +18,17 @@ from torch import Tensor
 from openvse.backbones import Backbone
 from openvse.encoders import TokenStatesEncoder
 from openvse.errors import DataError, ModelError
-from openvse.features.layout import MANIFEST, StoreDtype, StoreManifest, read_ids
+from openvse.features.layout import StoreDtype
 from openvse.features.sources import SourceLog
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
-from openvse.files import read_text, write_whole, writing
 from openvse.functional import pad
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
-from openvse.pipeline import (
-    DECODERS,
-    Make,
-    Pace,
-    Shard,
-    Workers,
-    WorkProgress,
-    cut,
-    decoded,
-    in_batches,
-    results_of,
-)
+from openvse.pipeline import DECODERS, Pace, Workers, WorkProgress, decoded, in_batches, in_order, remaining
 from openvse.types import Features
 
-SHARDS = "shards"
-ITEMS_IN_SHARD = 1024
+ITEMS_IN_PART = 64
 
 _TOKENIZED_AT_ONCE = 1 << 14
 
@@ -115,10 +90,9 @@ def extract_features(
         device: the device on which the backbone runs.
         num_workers: the number of decoding threads; 0 counts as 1.
         dtype: the number format of the store.
-        workers: processes that extract shards of the images. The store is the same, bit for bit, as with one process
+        workers: processes that extract parts of the images. The store is the same, bit for bit, as with one process
             of as many threads as each of them has.
-        progress: a function that is called after each batch, or each shard of a worker, and once if there is nothing
-            to do.
+        progress: a function that is called after each batch, and once if there is nothing to do.
 
     Raises:
         OpenVSEError: there are workers, and Ray is not installed, or no cluster answers.
@@ -180,10 +154,9 @@ def extract_text_features(
         batch_size: the number of texts encoded at once.
         device: the device on which the text model runs.
         dtype: the number format of the store.
-        workers: processes that extract shards of the texts; the store is the same, bit for bit, as with one process of
+        workers: processes that extract parts of the texts; the store is the same, bit for bit, as with one process of
             as many threads as each of them has.
-        progress: a function that is called after each batch, or each shard of a worker, and once if there is nothing
-            to do.
+        progress: a function that is called after each batch, and once if there is nothing to do.
 
     Returns:
         The number of distinct texts that were added, and the number that the store already had.
@@ -213,23 +186,40 @@ def _extract(
     """Add the features of items to a store, fill in the report, and return what cannot be used."""
     failed: Failures[Content] = []
     with how.open(store) as writer, SourceLog(store, anew=not len(writer)) as sources:
-        new = how.ordered([each for each in items if each[0] not in writer])
+        new = how.new(items, writer)
         report.skipped_existing = len(items) - len(new)
         pace = Pace(len(items), progress, before=report.skipped_existing, unit=report.unit)
-        parts = how.add(new, writer, sources)
-        if workers is not None:
-            parts = _by_workers(how, new, writer, sources, workers)
-        for added, bad in parts:
-            report.done += added
-            failed += bad
-            pace.add(added + len(bad))
+        for batch in how.make(new) if workers is None else _by_workers(how, new, workers):
+            for row in batch.rows:
+                if row.file is not None:
+                    sources.add(row.item, *row.file)
+                writer.add(row.item, row.local, row.boxes)
+            report.done += len(batch.rows)
+            failed += batch.failed
+            pace.add(len(batch.rows) + len(batch.failed))
             pace.keep(writer.commit)
-        if workers is None:  # what a stopped extraction by workers has left
-            shutil.rmtree(store / SHARDS, ignore_errors=True)
     if not new:
         pace.tell()
     report.seconds = pace.seconds
     return failed
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The features of an item, and the file that they were made of with its status before it was read."""
+
+    item: str
+    local: Tensor
+    boxes: Tensor | None = None
+    file: tuple[Path, os.stat_result] | None = None
+
+
+@dataclass(frozen=True)
+class _Made(Generic[Content]):
+    """The features of a batch, and what could not be used."""
+
+    rows: list[_Row]
+    failed: Failures[Content] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -249,15 +239,15 @@ class _Extraction(ABC, Generic[Content]):
             store, fingerprint=self.fingerprint, dim=self.dim, dtype=self.dtype, boxes=self.boxes
         )
 
-    def ordered(self, items: Sequence[tuple[str, Content]]) -> Sequence[tuple[str, Content]]:
-        """Return items in the order in which they are added."""
-        return items
+    def new(
+        self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter
+    ) -> Sequence[tuple[str, Content]]:
+        """Return the items that a store does not have, in the order in which they are added."""
+        return remaining(items, lambda item: item[0] in writer, self.batch_size)
 
     @abstractmethod
-    def add(
-        self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter, sources: SourceLog
-    ) -> Iterator[tuple[int, Failures[Content]]]:
-        """Add items batch by batch, and yield how many of each were added, and those that cannot be used."""
+    def make(self, items: Sequence[tuple[str, Content]]) -> Iterator[_Made[Content]]:
+        """Yield the features of items, batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +255,7 @@ class _ImageExtraction(_Extraction[ImageFile]):
     backbone: Backbone
     num_workers: int
 
-    def add(
-        self, items: Sequence[tuple[str, ImageFile]], writer: FeatureStoreWriter, sources: SourceLog
-    ) -> Iterator[tuple[int, Failures[ImageFile]]]:
+    def make(self, items: Sequence[tuple[str, ImageFile]]) -> Iterator[_Made[ImageFile]]:
         backbone = self.backbone.to(self.device)
 
         def read(item: tuple[str, ImageFile]) -> tuple[os.stat_result | None, Tensor]:
@@ -278,132 +266,62 @@ class _ImageExtraction(_Extraction[ImageFile]):
         batches = in_batches(items, self.batch_size)
         with evaluating(backbone):
             for batch in decoded(batches, read, lambda item: item[1], threads=self.num_workers):
-                if batch.items:
-                    self._store(batch.items, batch.values, writer, sources)
-                yield len(batch.items), [(path, reason) for (_, path), reason in batch.failed]
+                rows = self._rows(batch.items, batch.values) if batch.items else []
+                yield _Made(rows, [(path, reason) for (_, path), reason in batch.failed])
 
     @torch.inference_mode()
-    def _store(
+    def _rows(
         self,
         images: Sequence[tuple[str, ImageFile]],
         decoded_images: Sequence[tuple[os.stat_result | None, Tensor]],
-        writer: FeatureStoreWriter,
-        sources: SourceLog,
-    ) -> None:
-        """Add the features of one batch."""
+    ) -> list[_Row]:
+        """Return the features of one batch."""
         inputs = self.backbone.collate([pixels for _, pixels in decoded_images]).to(self.device)
         seen: Features = self.backbone(inputs)
         boxes = [None] * len(images) if seen.boxes is None else seen.boxes.cpu()
-        rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
-        for (item, path), (status, _), row in zip(images, decoded_images, rows, strict=True):
+        made = []
+        features = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
+        for (item, path), (status, _), row in zip(images, decoded_images, features, strict=True):
             local, real, row_boxes = row
-            if isinstance(path, Path) and status is not None:
-                sources.add(item, path, status)
-            writer.add(item, local[real], None if row_boxes is None else row_boxes[real])
+            file = (path, status) if isinstance(path, Path) and status is not None else None
+            made.append(_Row(item, local[real], None if row_boxes is None else row_boxes[real], file))
+        return made
 
 
 @dataclass(frozen=True)
 class _TextExtraction(_Extraction[str]):
     encoder: TokenStatesEncoder
 
-    def ordered(self, items: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    def new(self, items: Sequence[tuple[str, str]], writer: FeatureStoreWriter) -> Sequence[tuple[str, str]]:
         """Return texts by their numbers of tokens, the shortest first."""
+        missing = [each for each in items if each[0] not in writer]
         lengths: list[int] = []
-        for some in in_batches([text for _, text in items], _TOKENIZED_AT_ONCE):
+        for some in in_batches([text for _, text in missing], _TOKENIZED_AT_ONCE):
             lengths += map(len, self.encoder.tokenize(some))
-        return [items[place] for place in np.argsort(lengths, kind="stable").tolist()]
+        return [missing[place] for place in np.argsort(lengths, kind="stable").tolist()]
 
-    def add(
-        self, items: Sequence[tuple[str, str]], writer: FeatureStoreWriter, sources: SourceLog
-    ) -> Iterator[tuple[int, Failures[str]]]:
+    def make(self, items: Sequence[tuple[str, str]]) -> Iterator[_Made[str]]:
         encoder = self.encoder.to(self.device)
         with evaluating(encoder):
             for chosen in in_batches(items, self.batch_size):
                 tokens = encoder.tokenize([text for _, text in chosen])
                 with torch.inference_mode():
                     seen = encoder.token_states(pad(tokens).to(self.device))
-                for (item, _), local, real in zip(chosen, seen.local.cpu(), seen.mask.cpu(), strict=True):
-                    writer.add(item, local[real])
-                yield len(chosen), []
+                states = zip(chosen, seen.local.cpu(), seen.mask.cpu(), strict=True)
+                yield _Made([_Row(item, local[real]) for (item, _), local, real in states])
 
 
 def _by_workers(
+    how: _Extraction[Content], items: Sequence[tuple[str, Content]], workers: Workers
+) -> Iterator[_Made[Content]]:
+    """Let workers extract items, and yield the same as ``_Extraction.make``."""
+    size = max(1, ITEMS_IN_PART // how.batch_size) * how.batch_size
+    prepare = partial(_part_maker, replace(how, device=workers.device))
+    for batches in in_order([*in_batches(items, size)], prepare, workers):
+        yield from batches
+
+
+def _part_maker(
     how: _Extraction[Content],
-    items: Sequence[tuple[str, Content]],
-    writer: FeatureStoreWriter,
-    sources: SourceLog,
-    workers: Workers,
-) -> Iterator[tuple[int, Failures[Content]]]:
-    """Let workers extract items, join their shards to a store, and yield the same as ``_Extraction.add`` for each."""
-    folder, at_once = writer.path / SHARDS, how.batch_size
-    with writing(folder):
-        folder.mkdir(exist_ok=True)
-    tried = _tried(folder, writer)
-    shards = cut(
-        sorted(items, key=lambda item: item[0] in tried),  # stable
-        max(1, ITEMS_IN_SHARD // at_once) * at_once,
-        f"{how.fingerprint} {at_once} {how.dtype} {workers.threads}",
-        lambda item: f"{item[0]}\0{item[1]}",
-    )
-    earlier: dict[int, Failures[Content]] = {
-        shard.number: []
-        for shard in shards
-        if (folder / shard.digest).exists() and _note(folder / shard.digest).exists()
-    }
-    prepare = partial(_shard_maker, replace(how, device=workers.device), folder)
-    for shard, failed in results_of(shards, prepare, workers, earlier=earlier):
-        yield _join(folder / shard.digest, writer, sources), failed
-    shutil.rmtree(folder)
-
-
-def _shard_maker(how: _Extraction[Content], folder: Path) -> Make[tuple[str, Content], Failures[Content]]:
-    return partial(_make_shard, how, folder)
-
-
-def _make_shard(
-    how: _Extraction[Content], folder: Path, shard: Shard[tuple[str, Content]]
-) -> Failures[Content]:
-    """Make the store of a shard from its beginning, and then note that it is complete."""
-    store = folder / shard.digest
-    with writing(store):
-        shutil.rmtree(store, ignore_errors=True)
-        store.mkdir(parents=True)
-        with how.open(store) as writer, SourceLog(store, anew=True) as sources:
-            failed = [each for _, bad in how.add(shard.items, writer, sources) for each in bad]
-        ids = _ids(store)
-        bad_ids = sorted({item for item, _ in shard.items} - set(ids))
-        write_whole(_note(store), json.dumps({"last": ids[-1] if ids else None, "failed": bad_ids}))
-    return failed
-
-
-def _join(shard: Path, writer: FeatureStoreWriter, sources: SourceLog) -> int:
-    """Move the content of a shard to the store, and return the number of its items."""
-    added = len(_ids(shard))
-    if added:
-        sources.copy(shard)
-        writer.append(shard)
-        writer.commit()
-    with writing(shard):
-        shutil.rmtree(shard)
-    return added
-
-
-def _tried(folder: Path, writer: FeatureStoreWriter) -> frozenset[str]:
-    """Return the items that could not be used, of the shards that have been joined."""
-    tried: list[str] = []
-    for path in folder.glob("*.json"):
-        try:
-            note = json.loads(read_text(path))
-        except (OSError, ValueError):
-            continue
-        if note["last"] is None or note["last"] in writer:
-            tried += note["failed"]
-    return frozenset(tried)
-
-
-def _note(shard: Path) -> Path:
-    return shard.with_suffix(".json")
-
-
-def _ids(folder: Path) -> tuple[str, ...]:
-    return read_ids(folder, StoreManifest.read(folder)) if (folder / MANIFEST).exists() else ()
+) -> Callable[[Sequence[tuple[str, Content]]], list[_Made[Content]]]:
+    return lambda items: list(how.make(items))

@@ -59,16 +59,8 @@ class SourceLog:
 
     def add(self, item: str, path: Path, status: os.stat_result) -> None:
         """Note the source file of an item, with its status before it was read."""
-        self._write(Path(os.path.realpath(path)), SourceFile(item, status.st_mtime_ns, status.st_size))
-
-    def copy(self, store: Path) -> None:
-        """Note the source files of all items of another store; raise StoreError if its list cannot be read."""
-        for path, source in read_sources(store).items():
-            self._write(path, source)
-
-    def _write(self, path: Path, source: SourceFile) -> None:
-        where = os.path.relpath(path, self._folder)
-        line = {"id": source.id, "path": where, "modified_ns": source.modified_ns, "size": source.size}
+        where = os.path.relpath(os.path.realpath(path), self._folder)
+        line = {"id": item, "path": where, "modified_ns": status.st_mtime_ns, "size": status.st_size}
         with writing(self._folder):
             # The line end before it separates it from the rest of a line that a kill cut off.
             self._file.write(f"\n{json.dumps(line)}\n".encode())

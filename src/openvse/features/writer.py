@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,8 +30,6 @@ from openvse.features.layout import (
     read_ids,
 )
 from openvse.files import locked
-
-_COPIED_AT_ONCE = 1 << 20
 
 
 class FeatureStoreWriter:
@@ -121,32 +118,6 @@ class FeatureStoreWriter:
                     values.detach().float().cpu().numpy().astype(row.base, order="C").data
                 )
         self._ends[item] = self._rows + len(local)
-
-    def append(self, folder: Path) -> None:
-        """Append all items of another store with the same kind of features; they count once they are committed.
-
-        Args:
-            folder: the folder of the other store.
-
-        Raises:
-            BadFeaturesError: this store already holds one of the items.
-            StoreError: the other store is damaged, or holds other features; or this one cannot be written.
-        """
-        other = StoreManifest.read(folder)
-        other.check(folder, self._manifest.encoder)
-        _check_numbers(folder, other, self._manifest.dim, self._manifest.dtype, self._manifest.boxes)
-        ids = read_ids(folder, other)
-        for item in ids:
-            if item in self:
-                raise BadFeaturesError(f"feature store {self.path} already holds {item!r}, as {folder} does")
-        ends = np.fromfile(folder / LENGTHS, "<i8", other.items, offset=HEADER_BYTES).cumsum() + self._rows
-        with _disk_errors(self.path):
-            for name, row in self._manifest.row_types.items():
-                with (folder / name).open("rb") as source:
-                    source.seek(HEADER_BYTES)
-                    self._files[name].seek(HEADER_BYTES + self._rows * row.itemsize)
-                    shutil.copyfileobj(source, self._files[name], _COPIED_AT_ONCE)
-        self._ends.update(zip(ids, ends.tolist(), strict=True))
 
     def commit(self) -> None:
         """Make all that was added durable; raise StoreError, and keep the last commit, if that fails."""

@@ -20,22 +20,12 @@ from openvse.indexing.segments import map_segment
 from openvse.indexing.writer import FoundIndex
 from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource, clip_seconds
-from openvse.pipeline import (
-    DECODERS,
-    DecodedBatch,
-    Make,
-    Shard,
-    Workers,
-    decoded,
-    in_batches,
-    reason_of,
-    results_of,
-)
+from openvse.pipeline import DECODERS, DecodedBatch, Workers, decoded, in_batches, in_order, reason_of
 
 WHOLE_BYTES = 1 << 24
 """A larger file is hashed by its size and by parts at its beginning, middle and end."""
 
-BATCHES_IN_SHARD = 16
+BATCHES_IN_PART = 16
 
 _PART = 1 << 20
 _FILES = 1000  # hashed at once
@@ -244,10 +234,10 @@ class Embedder:
         """Embed in this process what needs no model, and the others by workers, clips that are cut last."""
         new: list[Candidate] = []
         yield from self._embed_batches(self._batches(candidates, new))
-        shards = cut_candidates(new, self._batch_size, sharing.workers.count)
-        prepare = partial(_shard_embedder, sharing.load, self._batch_size)
-        for _, parts in results_of(shards, prepare, sharing.workers):
-            yield from parts
+        parts = cut_candidates(new, self._batch_size, sharing.workers.count)
+        prepare = partial(_part_embedder, sharing.load, self._batch_size)
+        for batches in in_order(parts, prepare, sharing.workers):
+            yield from batches
 
     def _batches(
         self, candidates: Sequence[Candidate], new: list[Candidate] | None = None
@@ -359,25 +349,25 @@ class Embedder:
 
 def cut_candidates(
     candidates: Sequence[Candidate], batch_size: int, num_processes: int
-) -> list[Shard[Candidate]]:
-    """Cut candidates into shards of whole batches, at least a few for each process.
+) -> list[Sequence[Candidate]]:
+    """Cut candidates into parts of whole batches, at least a few for each process.
 
-    Clips that are cut into segments are shards of their own: one clip may be as much work as a batch.
+    Clips that are cut into segments are parts of their own: one clip may be as much work as a batch.
     """
     whole, clips = ([each for each in candidates if bool(each.seconds) is cuts] for cuts in (False, True))
     parts: list[Sequence[Candidate]] = []
     for some, unit in ((whole, batch_size), (clips, 1)):
         units = -(-len(some) // unit)
-        parts += in_batches(some, unit * max(1, min(BATCHES_IN_SHARD, units // (4 * num_processes))))
-    return [Shard(number, tuple(part)) for number, part in enumerate(parts)]
+        parts += in_batches(some, unit * max(1, min(BATCHES_IN_PART, units // (4 * num_processes))))
+    return parts
 
 
-def _shard_embedder(
+def _part_embedder(
     load: Callable[[], ImageEmbedder], batch_size: int
-) -> Make[Candidate, list[EmbeddedBatch]]:
+) -> Callable[[Sequence[Candidate]], list[EmbeddedBatch]]:
     """Load the model of a worker."""
     embedder = Embedder(load(), batch_size)
-    return lambda shard: list(embedder.embed(shard.items))
+    return lambda part: list(embedder.embed(part))
 
 
 def content_hash(path: Path, size: int) -> bytes | None:
