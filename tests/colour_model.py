@@ -29,6 +29,7 @@ class ColourModel:
     fingerprint: str = "colours-1"
     indexable: bool = True
     reads_videos: bool = False
+    has_whole: bool = True
     num_embeddings: int = 1
     has_whole: bool = True
     batches: list[list[str]] = field(default_factory=list)

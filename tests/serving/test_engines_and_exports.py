@@ -125,17 +125,17 @@ def test_an_engine_that_fails_is_opened_anew(
     source = Source(filled(own_place, "qdrant", LOCAL))
     settings = Settings(reload_s=0.02)
     broken = True
-    ask = StoreCatalogue._ask
+    nearest = StoreCatalogue.nearest
 
-    def failing(self: StoreCatalogue, work: object) -> object:
+    def failing(*args: object, **options: object) -> object:
         if broken:
             raise EngineError("the server cannot be used")
-        return ask(self, work)  # type: ignore[arg-type]
+        return nearest(*args, **options)  # type: ignore[arg-type]
 
     service = Service(source, model, settings)
     with client_of(service) as client:
         before = service.served
-        monkeypatch.setattr(StoreCatalogue, "_ask", failing)
+        monkeypatch.setattr(StoreCatalogue, "nearest", failing)
         hidden = client.get("/api/search", params={"q": "grass"})
         assert hidden.status_code == 503 and "the engine of this server does not answer" in hidden.text
         broken = False

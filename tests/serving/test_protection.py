@@ -6,9 +6,11 @@ import asyncio
 import io
 import json
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -16,7 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from openvse.errors import OpenVSEError
+from openvse.errors import MissingItemError, ModelError, OpenVSEError
 from openvse.indexing import build_index
 from openvse.model import TwoTower
 from openvse.serving import Limits, Settings
@@ -266,3 +268,153 @@ def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answer
         if not reply.headers["content-type"].startswith("image/"):
             found = [*map(str, (own_place.photos, own_place.index, own_place.photos.parent))]
             assert not [place for place in found if place in reply.text], (reply.url, reply.text)
+
+
+def test_many_fields_cost_nothing_and_long_bodies_are_refused_before_they_are_parsed(
+    locked: TestClient,
+) -> None:
+    known = {"authorization": f"Bearer {TOKEN}"}
+    many = json.dumps({str(number): 0 for number in range(12_000)})
+    began = time.monotonic()
+    known["content-type"] = "application/json"
+    assert locked.post("/session", content=many, headers=known).status_code == 413
+    assert locked.post("/api/search", content=many, headers=known).status_code == 422
+    assert time.monotonic() - began < 5
+    assert locked.post("/api/search", content=b"[" + b"0," * 600_000, headers=known).status_code == 413
+    hundred = json.dumps({str(number): 0 for number in range(100)})
+    assert "at most 64 fields" in locked.post("/session", content=hundred, headers=known).json()["error"]
+
+
+def test_a_place_of_an_upload_is_free_when_its_work_has_ended(
+    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openvse.serving import service as module
+
+    decode, may_end = module.read_image, threading.Event()
+
+    def slow(*args: object, **options: object) -> object:
+        may_end.wait(20)
+        return decode(*args, **options)  # type: ignore[arg-type]
+
+    async def free(service: Service) -> list[bool]:
+        with pytest.raises(TimeoutError):
+            async with service.uploaded(UploadFile(io.BytesIO(png()))):
+                pass
+        during = service._uploads.locked()
+        may_end.set()
+        for _ in range(500):
+            if not service._uploads.locked():
+                break
+            await asyncio.sleep(0.02)
+        return [during, service._uploads.locked()]
+
+    monkeypatch.setattr(module, "read_image", slow)
+    limits = Limits(uploads=1, answer_s=0.1)
+    assert asyncio.run(free(Service(place.index, model, Settings(limits=limits)))) == [True, False]
+
+
+def test_files_that_are_no_images_are_not_sent_whatever_the_index_says(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index is made by anybody: one whose root is / names any file of the server."""
+    secret = own_place.photos / "secret"
+    secret.write_text("secret")
+    served = Service(own_place.index, model, Settings()).served
+    key = served.key("001.jpg")
+    assert served.file(key).name == "001.jpg"
+    monkeypatch.setattr(served.engine.catalogue, "path_of", lambda position: secret)
+    with pytest.raises(MissingItemError):
+        served.file(key)
+
+
+def test_an_error_of_a_model_names_no_place(
+    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(place.index, model, Settings())
+
+    async def gone(*_: object, **__: object) -> None:
+        raise ModelError("the model of index leak/idx is no longer at /data/secret/model")
+
+    with client_of(service) as client:
+        monkeypatch.setattr(service, "search", gone)
+        reply = client.get("/api/search", params={"q": "grass"})
+    assert reply.status_code == 503 and "secret" not in reply.text and "leak" not in reply.text
+
+
+def test_places_in_urls_of_metadata_are_hidden(place: Place, model: TwoTower) -> None:
+    served, photos = Service(place.index, model, Settings()).served, place.photos.resolve()
+    text = served.readable(f"file://{photos}/a.jpg;{photos}/b.jpg")
+    assert str(photos) not in text and "b.jpg" in text
+
+
+def test_head_is_answered_as_get_without_a_body(client: TestClient) -> None:
+    for path in ("/", "/health", "/ready", "/api/info", "/api/items/1/file", "/api/items/1/thumbnail"):
+        head, whole = client.head(path), client.get(path)
+        assert head.status_code == whole.status_code == 200, path
+        assert head.content == b"" and head.headers["content-type"] == whole.headers["content-type"]
+    assert client.head("/api/nothing").status_code == 404
+
+
+def test_a_client_that_has_the_file_gets_304(client: TestClient) -> None:
+    for path in ("/api/items/1/file", "/api/items/1/thumbnail"):
+        tag = client.get(path).headers["etag"]
+        same = client.get(path, headers={"if-none-match": tag})
+        assert same.status_code == 304 and same.content == b"" and same.headers["etag"] == tag
+        assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_following_survives_any_error_and_says_so(
+    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, calls = Service(place.index, model, Settings(reload_s=0.01)), []
+
+    def fails() -> bool:
+        calls.append(1)
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(service, "reload", fails)
+    with client_of(service):
+        until = time.monotonic() + 20
+        while len(calls) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert len(calls) >= 3 and any("too deep" in record.message for record in caplog.records)
+
+
+def test_captions_are_read_again_only_when_texts_change(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr("openvse.serving.service.captions_beside", lambda root: read.append(root) or {})
+    service = Service(own_place.index, model, Settings(reload_s=60.0))
+    with client_of(service):
+        for name in ("001.jpg", "002.jpg"):
+            (own_place.photos / name).unlink()
+            build_index(model, own_place.photos, own_place.index)
+            assert service.reload()
+        assert len(read) == 1
+        (own_place.photos / "new.txt").write_text("a dog")
+        (own_place.photos / "003.jpg").unlink()
+        build_index(model, own_place.photos, own_place.index)
+        assert service.reload() and len(read) == 2
+
+
+def test_the_first_query_by_a_picture_loads_its_model_beside_the_searches(
+    place: Place, model: TwoTower
+) -> None:
+    threads: list[str] = []
+    service = Service(place.index, model, Settings())
+    encode = service.model.encode_image
+
+    class Noting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(model, name)
+
+        def encode_image(self, images: object) -> object:
+            threads.append(threading.current_thread().name)
+            return encode(images)  # type: ignore[arg-type]
+
+    service.model = Noting()
+    with client_of(service) as client:
+        for _ in range(2):
+            assert client.post("/api/search/image", files={"image": png()}).status_code == 200
+    assert [name.rpartition("_")[0] for name in threads] == ["openvse-slow"]

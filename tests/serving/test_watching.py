@@ -161,6 +161,6 @@ def test_the_end_of_the_server_stops_an_update(own_place: Place, model: TwoTower
 def test_what_cannot_be_watched_is_refused(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openvse.serving.service._reads_images", lambda model: False)
+    monkeypatch.setattr(TwoTower, "makes_index", False)
     with pytest.raises(ModelError, match="reads none.*--watch"):
         Service(own_place.index, model, Settings(), watch=True)

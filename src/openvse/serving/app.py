@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import reprlib
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +21,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openvse import __version__
-from openvse.errors import EngineError, IndexFormatError, MissingItemError, OpenVSEError, nearest
+from openvse.errors import (
+    EngineError,
+    IndexFormatError,
+    MissingItemError,
+    ModelError,
+    OpenVSEError,
+    nearest,
+)
 from openvse.serving.batching import BusyError
 from openvse.serving.layers import Bounds, Guard, Replies
 from openvse.serving.routes import api, plain
@@ -29,6 +37,8 @@ from openvse.serving.service import Service
 
 PAGE = Path(str(files("openvse.serving").joinpath("page")))
 """The folder of the page's files."""
+
+_logger = logging.getLogger(__name__)
 
 _ABOUT = (
     "Search the images of an index by sentences and by images, and ask about them. Errors are JSON with one key, "
@@ -92,6 +102,10 @@ async def _reply_error(request: Request, error: Exception) -> JSONResponse:
             service.engine_failed(error)
             error = BusyError("the engine of this server does not answer: try again in a moment")
             status = 503
+        case ModelError() | IndexFormatError() if "/" in str(error):  # the message may say where a model is
+            _logger.warning("%s", error)
+            error = BusyError("the index or a model of this server cannot be read: its log says why")
+            status = 503
         case MissingItemError():
             status = 404
         case BusyError() | IndexFormatError():
@@ -107,14 +121,14 @@ async def _reply_invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))
-    return JSONResponse({"error": _one_line(_fault(place, first, str(error.body)))}, 422)
+    return JSONResponse({"error": _one_line(_fault(place, first, error.body))}, 422)
 
 
-def _fault(place: str, first: Mapping[str, Any], body: str) -> str:
+def _fault(place: str, first: Mapping[str, Any], body: Any) -> str:
     """Return the message of pydantic's first error."""
     match first["type"]:
         case "json_invalid":
-            before = body[: first["loc"][-1]]
+            before = str(body)[: first["loc"][-1]]
             line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
             return f"the body is no JSON: line {line}, column {column}: {first['ctx']['error']}"
         case "missing" if place:
@@ -124,6 +138,7 @@ def _fault(place: str, first: Mapping[str, Any], body: str) -> str:
         case "missing" | "model_attributes_type" if not place:
             return "the body is no object of JSON: send one, with the header Content-Type: application/json"
     should = re.sub("^(Value error, |[A-Z][a-z]+ (?=should))", "", first["msg"])
+    place = place or "the body"
     return f"{place} is {reprlib.repr(first['input'])}: it {should}"
 
 

@@ -8,14 +8,9 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError
-from openvse.media.videos import ClipSource
-from openvse.scoring import Calibration
-
-if TYPE_CHECKING:  # an exported model is served without PyTorch
-    pass
 
 _LOOK_S = 0.001
 
@@ -37,8 +32,7 @@ class Gatherer(Generic[AskT, AnswerT]):
     If a call fails, its questions are asked again one by one, so that only those with a fault fail.
 
     Args:
-        answer: returns the answers to some questions, in their order; it runs on the thread.
-        thread: where to run it; an executor of one worker.
+        answer: returns the answers to some questions, in their order; it runs on the thread of an executor of one.
         together: the largest number of questions of a call.
         waiting: the largest number of questions that wait.
         on_call: receives the number of questions of each call.
@@ -57,11 +51,8 @@ class Gatherer(Generic[AskT, AnswerT]):
         self._together, self._waiting = together, waiting
         self._asked: deque[tuple[AskT, asyncio.Future[AnswerT]]] = deque()
         self._work: asyncio.Task[None] | None = None
-        self._before, self._took, self._ended = (
-            0,
-            0.0,
-            -math.inf,
-        )  # the call before: questions, seconds, when it ended
+        # The call before: how many questions, how many seconds, and when it ended.
+        self._before, self._took, self._ended = 0, 0.0, -math.inf
 
     @property
     def waiting(self) -> int:
@@ -127,30 +118,13 @@ Embedder: TypeAlias = Any
 
 
 class RememberingModel:
-    """A model that caches the embeddings of the last sentences.
-
-    Embeddings and scores are tensors, or arrays where the model is an exported one.
-
-    Args:
-        sentences: how many embedded sentences are kept.
-    """
+    """A model, exported or not, that caches the embeddings of the last so many sentences."""
 
     def __init__(self, model: Embedder, sentences: int) -> None:
         self._model: Any = model
         self._most = sentences
         self._known: OrderedDict[str, Any] = OrderedDict()
-        self._fingerprint: str = model.fingerprint
-        self._calibration: Calibration | None = model.calibration
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the model, computed once, as a served model does not change."""
-        return self._fingerprint
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """The curve of the model; None if it keeps none."""
-        return self._calibration
+        self.fingerprint: str = model.fingerprint  # once, as a served model does not change
 
     def encode_text(self, captions: Sequence[str]) -> Any:
         """Embed sentences, all new ones in one call."""
@@ -168,10 +142,6 @@ class RememberingModel:
         while len(self._known) > self._most:
             self._known.popitem(last=False)
         return rows
-
-    def encode_image(self, images: Sequence[ClipSource]) -> Any:
-        """Embed images."""
-        return self._model.encode_image(images)
 
     def __getattr__(self, name: str) -> Any:
         """Return anything else of the model."""

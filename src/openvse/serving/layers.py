@@ -6,57 +6,41 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openvse.serving.settings import Limits, Settings
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_TOGETHER = (1, 2, 4, 8, 16, 32, 64)
+_TOGETHER = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Metrics:
-    """Counters of one server.
-
-    Attributes:
-        requests: answered requests by route, method and status.
-        seconds: how long the answers took, by route.
-        together: questions that one call of the model answered.
-        refused: refused requests by reason.
-        reloads: reloads of the index by outcome.
-    """
+    """Counters of one server."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        labels = ("route", "method", "status")
-        self.requests = Counter(
-            "openvse_requests", "Requests that were answered.", labels, registry=self._registry
-        )
-        self.seconds = Histogram(
-            "openvse_request_seconds",
-            "Seconds from the head of a request to the end of its reply.",
-            ("route",),
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self.together = Histogram(
-            "openvse_gathered_queries",
-            "Queries that one call of the model answered.",
-            buckets=_TOGETHER,
-            registry=self._registry,
-        )
-        self.refused = Counter(
-            "openvse_refused", "Requests that were refused.", ("reason",), registry=self._registry
-        )
-        self.reloads = Counter(
-            "openvse_reloads", "Reloads of the index.", ("outcome",), registry=self._registry
-        )
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"openvse_{name}", about, labels, registry=registry)
+
+        def histogram(name: str, about: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"openvse_{name}", about, labels, buckets=buckets, registry=registry)
+
+        self.requests = counter("requests", "Requests that were answered.", "route", "method", "status")
+        seconds = "Seconds from the head of a request to the end of its reply."
+        self.seconds = histogram("request_seconds", seconds, _SECONDS, "route")
+        together = "Queries that one call of the model answered."
+        self.together = histogram("gathered_queries", together, _TOGETHER)
+        self.refused = counter("refused", "Requests that were refused.", "reason")
+        self.reloads = counter("reloads", "Reloads of the index.", "outcome")
 
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is looked up when the metrics are read."""
@@ -68,6 +52,11 @@ class Metrics:
 
 
 COOKIE = "openvse_session"
+
+UPLOADS = ("/api/search/image", "/api/images", "/api/ask")
+"""Paths that take an image."""
+
+_SESSION_BYTES = 4096
 
 OPEN_PATHS = ("/", "/health", "/ready", "/session")
 """Paths that need no token, besides the files of the page; their replies say nothing about the images."""
@@ -88,7 +77,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class Replies:
-    """Adds the headers of every reply, and counts requests by route, method and status."""
+    """Adds the headers of every reply, counts requests by route, method and status, and answers HEAD as GET."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -98,7 +87,8 @@ class Replies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, is_head = time.perf_counter(), 500, scope["method"] == "HEAD"
+        inner = {**scope, "method": "GET", "is_head": True} if is_head else scope
 
         async def with_headers(message: Message) -> None:
             nonlocal status
@@ -108,23 +98,21 @@ class Replies:
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
+            elif is_head:
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            await self._app(scope, receive, with_headers)
+            await self._app(inner, receive, with_headers)
         finally:
-            route = getattr(scope.get("route"), "path", "none")
+            route = getattr(inner.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
             self._metrics.requests.labels(route, method, status).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
 
 class Guard:
-    """Refuses requests without the token, from other web sites, and to a name that is not this server's.
-
-    Args:
-        settings: the token, and the names of this machine.
-    """
+    """Refuses requests without the token, from other web sites, and to a name that is not this server's."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
@@ -185,32 +173,15 @@ def session_of(token: str) -> str:
     return hmac.new(token.encode(), b"openvse session", hashlib.sha256).hexdigest()
 
 
-class RefusedBodyError(Exception):
-    """The body of a request is too large or too slow, or the bodies of all requests are too large.
-
-    Args:
-        status: of the reply.
-        reason: one word.
-        message: for the client.
-    """
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.reason = status, reason
-
-
 class Bounds:
     """Refuses bodies that are too large or too slow, one by one and in sum.
-
-    Args:
-        limits: sizes and times.
 
     Attributes:
         held: bytes of the bodies of all requests in progress.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
-        self._app, self._limits, self._metrics = app, limits, metrics
+        self._app, self.limits, self.metrics = app, limits, metrics
         self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -218,41 +189,35 @@ class Bounds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_begun = False
-
-        async def sending(message: Message) -> None:
-            nonlocal has_begun
-            if body.refusal is not None and not has_begun:  # instead of the form parser's own error
-                raise body.refusal
-            has_begun = True
-            await send(message)
-
-        body = _Body(receive, self._limits, self)
+        body = _Body(receive, self, self._most(scope["path"]))
         try:
             body.check_length(Headers(scope=scope).get("content-length", ""))
-            await self._app(scope, body, sending)
-        except RefusedBodyError as error:
-            self._metrics.refused.labels(error.reason).inc()
-            if not has_begun:
-                reply = JSONResponse({"error": str(error)}, error.status, {"connection": "close"})
-                await reply(scope, receive, send)
+            await self._app(scope, body, send)
+        except HTTPException as error:
+            reply = JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            await reply(scope, receive, send)
         finally:
             self.held -= body.num_bytes
 
+    def _most(self, path: str) -> int:
+        """Return the size of the largest body that a path takes: parsing JSON takes much more time than an upload."""
+        if path in UPLOADS:
+            return self.limits.upload_bytes
+        return min(self.limits.upload_bytes, _SESSION_BYTES if path == "/session" else self.limits.json_bytes)
+
 
 class _Body:
-    """The body of a request as it arrives."""
+    """The body of a request as it arrives; the application answers the HTTPException of one that is refused."""
 
-    def __init__(self, receive: Receive, limits: Limits, bounds: Bounds) -> None:
-        self._receive, self._limits, self._bounds = receive, limits, bounds
-        self._ends = time.monotonic() + limits.upload_s
+    def __init__(self, receive: Receive, bounds: Bounds, most: int) -> None:
+        self._receive, self._bounds, self._most = receive, bounds, most
+        self._ends = time.monotonic() + bounds.limits.upload_s
         self._is_whole = False
         self.num_bytes = 0
-        self.refusal: RefusedBodyError | None = None
 
     def check_length(self, length: str) -> None:
         """Refuse a body by the length that its head announces."""
-        if length.isdigit() and int(length[:20]) > self._limits.upload_bytes:
+        if length.isdigit() and int(length[:20]) > self._most:
             self._refuse_size()
 
     async def __call__(self) -> Message:
@@ -267,16 +232,19 @@ class _Body:
         self.num_bytes += size
         self._bounds.held += size
         self._is_whole = not message.get("more_body", False)
-        if self.num_bytes > self._limits.upload_bytes:
+        if self.num_bytes > self._most:
             self._refuse_size()
-        if size and self._bounds.held > self._limits.bodies * self._limits.upload_bytes:
+        limits = self._bounds.limits
+        if size and self._bounds.held > limits.bodies * limits.upload_bytes:
             self._refuse(503, "bodies", "too much is being uploaded at once: try again in a moment")
         return message
 
     def _refuse_size(self) -> NoReturn:
-        most = self._limits.upload_bytes / 1e6
-        self._refuse(413, "size", f"the body is larger than {most:g} MB, the most that this server takes")
+        most = self._most / 1e6
+        self._refuse(
+            413, "size", f"the body is larger than {most:g} MB, the most that this server takes here"
+        )
 
     def _refuse(self, status: int, reason: str, message: str) -> NoReturn:
-        self.refusal = RefusedBodyError(status, reason, message)
-        raise self.refusal
+        self._bounds.metrics.refused.labels(reason).inc()
+        raise HTTPException(status, message, {"connection": "close"})

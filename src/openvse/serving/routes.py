@@ -11,6 +11,7 @@ from typing import IO, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, JSONResponse
 from starlette.types import Receive, Scope, Send
 
@@ -90,22 +91,23 @@ class OpenedFile(FileResponse):
 
     Starlette opens a file by its name, and the file of that name could change after its place was checked. The name
     that it gets here is that of the descriptor.
-
-    Args:
-        file: the file, open for reading.
     """
 
     def __init__(self, file: IO[bytes], headers: Mapping[str, str], media_type: str) -> None:
-        stats = os.fstat(file.fileno())
-        tag = {"etag": f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'}
-        name = f"/dev/fd/{file.fileno()}"
-        super().__init__(name, headers={**headers, **tag}, media_type=media_type, stat_result=stats)
+        name, stats = f"/dev/fd/{file.fileno()}", os.fstat(file.fileno())
+        super().__init__(name, headers=headers, media_type=media_type, stat_result=stats)
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file, and close it."""
         with self._file:
-            await super().__call__(scope, receive, send)
+            method = "HEAD" if "is_head" in scope else scope["method"]
+            await super().__call__({**scope, "method": method}, receive, send)
+
+
+def _is_held(request: Request, tag: str) -> bool:
+    """Return whether a client has this state of a file already."""
+    return tag in request.headers.get("if-none-match", "")
 
 
 def _service(request: Request) -> Service:
@@ -121,10 +123,7 @@ async def _asked(
         if image is not None:
             raise DataError("two images are given, one by its name: give one of them")
         image = await service.run_io(partial(read_image, service.query_image(fields.image)))
-    return await service.look_up(
-        partial(asked_by, fields, page, service.served, image),
-        needed=fields.like is not None or bool(fields.like_id),
-    )
+    return await run_in_threadpool(asked_by, fields, page, service.served, image)
 
 
 async def _searched(
@@ -194,26 +193,22 @@ async def info(request: Request) -> dict[str, Any]:
 
 
 @api.get("/items", tags=["items"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
-async def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, Any]:
+def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, Any]:
     """Return the number of an item by its path below the indexed folder."""
-    service = _service(request)
-    key = await service.look_up(partial(service.served.key, id))
-    return {"key": key, "id": id}
+    return {"key": _service(request).served.key(id), "id": id}
 
 
 @api.get("/items/{key}", tags=["items"])
-async def item(request: Request, key: Item) -> dict[str, Any]:
+def item(request: Request, key: Item) -> dict[str, Any]:
     """Return name, time, size, metadata and captions of an item."""
     service = _service(request)
-    about = await service.run_io(partial(service.served.describe, key))
-    return {**about, "captions": service.captions(key)}
+    return {**service.served.describe(key), "captions": service.captions(key)}
 
 
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
-async def captions(request: Request, key: Item) -> dict[str, Any]:
+def captions(request: Request, key: Item) -> dict[str, Any]:
     """Return the captions of an item from the data set that the images belong to; there may be none."""
-    service = _service(request)
-    return {"captions": await service.look_up(partial(service.captions, key))}
+    return {"captions": _service(request).captions(key)}
 
 
 @api.get(
@@ -227,11 +222,10 @@ async def thumbnail(
 ) -> Response:
     """Return a thumbnail of an item; with large, one of at most 1,280 pixels."""
     service = _service(request)
-    version = await service.look_up(partial(service.served.version, key))
-    tag = f'"{key}-{version}-{int(large)}"'
+    version = await run_in_threadpool(service.served.version, key)
     caching = "private, max-age=31536000, immutable" if v else "private, no-cache"
-    headers = {"etag": tag, "cache-control": caching}
-    if request.headers.get("if-none-match") == tag:
+    headers = {"etag": f'"{key}-{version}-{int(large)}"', "cache-control": caching}
+    if _is_held(request, headers["etag"]):
         return Response(status_code=304, headers=headers)
     content = await service.thumbnail(key, large=large)
     return Response(content, media_type="image/webp", headers=headers)
@@ -244,14 +238,14 @@ async def thumbnail(
     responses={
         200: {"content": {"image/*": {}, "video/*": {}}},
         206: {"description": "A part of the file.", "content": {"image/*": {}, "video/*": {}}},
+        304: {"description": "The client has the file, as its If-None-Match says."},
         400: {"description": "The Range header cannot be understood."},
         416: {"description": "The file has no such part."},
     },
 )
-async def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
+def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Return the file of an item as it is, or the part of it that a Range header asks for."""
-    service = _service(request)
-    path = await service.run_io(partial(service.served.file, key))
+    path = _service(request).served.file(key)
     kind = guess_type(path.name)[0]
     name = quote(path.name.encode("utf-8", "replace"))
     headers = {
@@ -259,7 +253,12 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
         "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
         "cache-control": "private, no-cache",
     }
-    file = await service.run_io(partial(open_file, path))
+    file = open_file(path)
+    stats = os.fstat(file.fileno())
+    headers["etag"] = f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'
+    if _is_held(request, headers["etag"]):
+        file.close()
+        return Response(status_code=304, headers=headers)
     return OpenedFile(file, headers, kind if kind in _SHOWN else "application/octet-stream")
 
 
@@ -267,7 +266,7 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
 async def looked(request: Request, key: Item, q: Annotated[Question, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
-    path = await service.run_io(partial(service.served.file, key))
+    path = await run_in_threadpool(service.served.file, key)
     return await service.score_map(path, q)
 
 
@@ -275,7 +274,7 @@ async def looked(request: Request, key: Item, q: Annotated[Question, Query()]) -
 async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str, Any]:
     """Answer a question about an item, and show where the model looked."""
     service = _service(request)
-    path = await service.run_io(partial(service.served.file, key))
+    path = await run_in_threadpool(service.served.file, key)
     return await service.answer(path, asked.question)
 
 

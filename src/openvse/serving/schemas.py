@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from openvse.errors import DataError
 from openvse.indexing import parse_condition
@@ -18,6 +18,7 @@ LARGEST_PAGE = 200
 
 _LARGEST = 2**53
 _WILD = 8
+_MOST_FIELDS = 64
 
 
 def _readable(text: str) -> str:
@@ -46,10 +47,22 @@ PagedQuery: TypeAlias = tuple[Query, Page]
 """A query, and which of its hits are wanted."""
 
 
-class SearchFields(BaseModel):
-    """One query; at least one of q, like and an image says what to look for."""
+class Fields(BaseModel):
+    """The fields of a request; others are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _are_few(cls, given: Any) -> Any:
+        """Raise ValueError for many fields, each of which would be an error of its own."""
+        if isinstance(given, dict) and len(given) > _MOST_FIELDS:
+            raise ValueError(f"have at most {_MOST_FIELDS} fields, not {len(given):,}")
+        return given
+
+
+class SearchFields(Fields):
+    """One query; at least one of q, like and an image says what to look for."""
 
     q: Annotated[Sentence, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
     like: Annotated[Key | None, Field(description="An item that hits should resemble.", examples=[None])] = (
@@ -71,10 +84,8 @@ class SearchFields(BaseModel):
     ] = 0.5
 
 
-class PageFields(BaseModel):
+class PageFields(Fields):
     """Which hits of a query to return."""
-
-    model_config = ConfigDict(extra="forbid")
 
     top_k: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Hits of the page.")] = 50
     skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
@@ -121,18 +132,14 @@ class ManySearches(PageFields):
     ]
 
 
-class QuestionBody(BaseModel):
+class QuestionBody(Fields):
     """A question about an image."""
-
-    model_config = ConfigDict(extra="forbid")
 
     question: Annotated[Question, Field(examples=["what colour is the dog?"])]
 
 
-class Session(BaseModel):
+class Session(Fields):
     """The token, which the page exchanges for a cookie."""
-
-    model_config = ConfigDict(extra="forbid")
 
     token: Annotated[str, Field(max_length=1000)]
 
@@ -140,12 +147,7 @@ class Session(BaseModel):
 def asked_by(
     fields: SearchFields, page: PageFields, served: Served, image: ClipSource | None = None
 ) -> PagedQuery:
-    """Return the query of a request, and the page of its hits.
-
-    Raises:
-        DataError: a pattern has too many stars, or nothing is looked for.
-        MissingItemError: the index does not hold the item.
-    """
+    """Return the query of a request, and the page of its hits."""
     where = tuple(map(parse_condition, page.where))
     for condition in where:
         if condition.value.count("*") > _WILD:  # more take too long to compare

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from openvse.errors import IndexFormatError, MissingItemError
 from openvse.indexing import Index
 from openvse.indexing.manifest import MANIFEST, read_manifest
-from openvse.media.names import escaped
+from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import file_of
 from openvse.search import Answer, Hit, Probabilities, SearchEngine
 from openvse.search.bank import BANK
@@ -51,22 +52,13 @@ class Source:
         return _COUNT_AGAIN_S if isinstance(self.place, StoreAddress) else 0.0
 
     def open(self, model: RememberingModel) -> Served:
-        """Return its present state.
-
-        Raises:
-            EngineError: the engine cannot be reached, or is not that of the index.
-            IndexFormatError: it holds sentences, another model made it, or it is missing or damaged.
-        """
+        """Return its present state."""
         opened = self.place if isinstance(self.place, StoreAddress) else Index.open(self.place)
         folders = () if isinstance(self.place, StoreAddress) else (self.place,)
         return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
 
     def state(self, served: Served | None) -> object:
-        """Return a value that every change changes; the items of a store are counted again.
-
-        Args:
-            served: what was opened last; None before that.
-        """
+        """Return a value that every change changes; the items of a store, which ``served`` holds, are counted again."""
         if isinstance(self.place, StoreAddress):
             if served is not None:
                 served.recount()
@@ -85,15 +77,11 @@ class Served:
     """One state of what is served: an engine, and its items by their keys, which clients use.
 
     Args:
-        engine: answers queries.
         folders: further folders whose paths are hidden from clients.
 
     Attributes:
         fields: the keys of the users' metadata, each with some of its values, the most frequent first.
         titles: titles of some items, if their metadata have any.
-
-    Raises:
-        IndexFormatError: it holds sentences.
     """
 
     def __init__(self, engine: SearchEngine, folders: Sequence[Path] = ()) -> None:
@@ -156,8 +144,7 @@ class Served:
     def file(self, key: int) -> Path:
         """Return the file of an item, resolved, if it is below an indexed folder, or a link that is followed is.
 
-        Raises:
-            MissingItemError: the file is gone, is no ordinary file, or a link that is not followed leads elsewhere.
+        It has to be an image or a clip by its name, whatever the index says: somebody else may have made that.
         """
         path = self._catalogue.path_of(self._catalogue.at(key))
         if not self.has_images:
@@ -173,9 +160,10 @@ class Served:
                 f"the file of item {key} is no longer there: index the folder again"
             ) from error
         place = path if self.engine.note.follows_links and ".." not in path.parts else real
-        if not is_file or not any(place.is_relative_to(root) for root in self._roots):
+        is_shown = is_file and (is_image(real.name) or is_video_name(real.name))
+        if not is_shown or not any(place.is_relative_to(root) for root in self._roots):
             raise MissingItemError(
-                f"the file of item {key} is outside of the indexed folders, so it is not shown"
+                f"the file of item {key} is outside of the indexed folders or no image, so it is not shown"
             )
         return real
 
@@ -265,8 +253,9 @@ def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:
 def _anywhere(folders: Sequence[Path]) -> re.Pattern[str]:
     """Return what finds the paths of folders in a text, each with the slash behind it if there is one."""
     places = {str(path) for folder in folders for path in (folder.absolute(), folder.resolve())} - {"/"}
+    places |= {quote(place) for place in places}  # as in a URL
     names = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True)) or "(?!)"
-    return re.compile(rf"(?<![^\s'\"(\[:=])({names})(/|(?![^\s'\")\]:;,]))")
+    return re.compile(rf"(?:(?<![^\s'\"(\[:=;,|])|(?<=file://))({names})(/|(?![^\s'\")\]:;,|]))")
 
 
 def _spelled(name: str) -> str:

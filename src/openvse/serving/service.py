@@ -19,7 +19,7 @@ from typing import IO, Any, TypeAlias, TypeVar
 from PIL import Image
 from starlette.datastructures import UploadFile
 
-from openvse.errors import EngineError, MissingItemError, ModelError, OpenVSEError
+from openvse.errors import EngineError, MissingItemError, ModelError, OpenVSEError, message_of
 from openvse.halves import training_module
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource, read_poster
@@ -49,6 +49,7 @@ QUERY_PX = 800
 _EXAMPLES = 6
 _SLOW_WAITING = 32
 _WORDS = range(2, 10)
+_TEXTS = (".txt", ".caption", ".csv", ".tsv", ".json", ".jsonl", ".token")
 
 
 class Service:
@@ -60,14 +61,10 @@ class Service:
     Args:
         source: the folder of an index, or another ``Source``.
         model: the model that made its embeddings; an exported one has no map of what it looked at.
-        reranker: a second model, which ranks the first hits again.
-        answerer: a model that answers questions about images.
         names: names of the models for display, by role: ``model``, ``rerank`` and ``answer``.
         watch: whether to update the index whenever its folders change (``FolderWatch``).
 
     Raises:
-        EngineError: the engine cannot be reached.
-        IndexFormatError: the index is missing, damaged, or made by another model.
         ModelError: the second model, or the one that answers, cannot read images; or an engine, or an index of stored
             features, is to be watched.
     """
@@ -103,6 +100,8 @@ class Service:
         self.is_ready, self.trouble = False, ""
         self._failed = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
+        self._captions_of: object = None
+        self._loads_for_images = self.reads_images
         self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
@@ -122,8 +121,7 @@ class Service:
 
     async def start(self) -> None:
         """Read the captions, warm up the model with one query, and begin to follow the index."""
-        loop = asyncio.get_running_loop()
-        self._captions = await loop.run_in_executor(self._slow, captions_beside, self.served.engine.root)
+        await asyncio.get_running_loop().run_in_executor(self._slow, self._read_captions)
         if len(self.served):
             await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)), timeout_s=600)
         self._following = asyncio.create_task(self._follow())
@@ -164,13 +162,11 @@ class Service:
     async def search(
         self, asked: Sequence[tuple[Query, Page]], *, rerank: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the replies to some queries; with ``rerank``, the second model ranks them, and thresholds are its own.
-
-        Raises:
-            OpenVSEError: a query cannot be answered.
-            BusyError: too many others wait.
-            TimeoutError: there is no answer in time.
-        """
+        """Return the replies to some queries; with ``rerank``, the second model ranks them again."""
+        if self._loads_for_images and any(query.image is not None for query, _ in asked):
+            # Towers load the model of images now; the thread that searches would keep all others waiting.
+            await self.run_slow(partial(self.model.encode_image, [Image.new("RGB", (32, 32))]))
+            self._loads_for_images = False
         if rerank and self.reranker is None:
             raise ModelError(
                 "this server has no second model: start it with --rerank MODEL, or leave rerank out"
@@ -200,12 +196,7 @@ class Service:
         return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
-        """Run slow work on a thread beside the searches.
-
-        Raises:
-            BusyError: too much slow work waits already.
-            TimeoutError: it is not done in time.
-        """
+        """Run slow work on a thread beside the searches; raise BusyError if too much waits already, or TimeoutError."""
         if self._num_slow >= _SLOW_WAITING:
             raise BusyError("too many questions wait for an answer: try again in a moment")
         self._num_slow += 1
@@ -220,38 +211,34 @@ class Service:
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
 
-    async def look_up(self, work: Callable[[], ResultT], *, needed: bool = True) -> ResultT:
-        """Read facts of items: directly from an index, which is in memory, or on a thread from an engine.
-
-        Args:
-            needed: whether the work may ask the engine.
-        """
-        return await self.run_io(work) if needed and self.served.place else work()
-
     @asynccontextmanager
     async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
         """Decode an image that a client sent, and hold one of the places for uploads while it is in use.
 
-        Raises:
-            BadImageError: it is no image, or too large.
-            TimeoutError: no place was free in time.
+        Decoding that takes too long goes on, and so its place is free only when it has ended.
         """
         async with asyncio.timeout(self.limits.answer_s):
             await self._uploads.acquire()
+        decoding: asyncio.Future[Image.Image] | None = None
         try:
-            content = await upload.read()
-            limit = self.limits.upload_pixels
-            yield await self.run_io(partial(read_image, content, max_pixels=limit, shorter_side=QUERY_PX))
+            work = partial(read_image, await upload.read(), max_pixels=self.limits.upload_pixels)
+            work = partial(work, shorter_side=QUERY_PX)
+            decoding = asyncio.get_running_loop().run_in_executor(self._decoders, work)
+            yield await asyncio.wait_for(asyncio.shield(decoding), self.limits.answer_s)
         finally:
-            self._uploads.release()
+            if decoding is None or decoding.done():
+                self._uploads.release()
+            else:
+                decoding.add_done_callback(self._release)
+
+    def _release(self, decoded: asyncio.Future[Image.Image]) -> None:
+        """Give back the place of an upload that nobody waits for any more."""
+        self._uploads.release()
+        if not decoded.cancelled():
+            decoded.exception()  # otherwise asyncio logs that nobody looked at it
 
     async def keep(self, upload: UploadFile) -> str:
-        """Store an image for the searches of a client, and return its name, a digest of its content.
-
-        Raises:
-            BadImageError: it is no image, or too large.
-            TimeoutError: no place was free in time.
-        """
+        """Store an image for the searches of a client, and return its name, a digest of its content."""
         async with self.uploaded(upload) as image:
             content = await self.run_io(partial(encoded_query, image))
         name = hashlib.sha256(content).hexdigest()[:32]
@@ -320,6 +307,12 @@ class Service:
         sentences = [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS]
         return [*map(self.served.readable, sentences[:_EXAMPLES])]
 
+    def _read_captions(self) -> None:
+        """Read the captions of the first folder again, if its text files have changed."""
+        state = texts_in(self.served.engine.root)
+        if state != self._captions_of:
+            self._captions, self._captions_of = captions_beside(self.served.engine.root), state
+
     def describe(self) -> dict[str, Any]:
         """Return the description of the server for clients, without the paths of its files."""
         served, note = self.served, self.served.engine.note
@@ -356,10 +349,10 @@ class Service:
             began = time.monotonic()
             try:
                 await loop.run_in_executor(self._decoders, self.reload)
-            except (OpenVSEError, OSError) as error:
-                if str(error) != self.trouble:
-                    _logger.warning("the index is served as it was: %s", error)
-                self.trouble = str(error)
+            except Exception as error:  # whatever it is, the server goes on, and looks again
+                if message_of(error) != self.trouble:
+                    _logger.warning("the index is served as it was: %s", message_of(error))
+                self.trouble = message_of(error)
                 self.metrics.reloads.labels("failed").inc()
             # A large index that is written all the time takes at most a tenth of one thread.
             pause = max(least, 10 * (time.monotonic() - began))
@@ -371,21 +364,22 @@ class Service:
             return False
         before, self.served = self.served, self._source.open(self._remembering)
         self._main.submit(before.close)  # what is being searched there is answered first
-        self._captions = captions_beside(self.served.engine.root)
+        self._read_captions()
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()
         return True
 
 
+def texts_in(root: Path) -> object:
+    """Return what changes when a text file at the top of a folder does: its captions need not be read before that."""
+    with suppress(OSError), os.scandir(root) as entries:
+        texts = [each for each in entries if Path(each.name).suffix.lower() in _TEXTS]
+        return root, sorted((each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in texts)
+    return root
+
+
 def small_image(path: Path, *, large: bool = False) -> bytes:
-    """Return an image, or a frame from the middle of a clip, as a small WebP.
-
-    Args:
-        large: whether it is for the panel of the page, and not for the grid.
-
-    Raises:
-        MissingItemError: the file cannot be read as an image.
-    """
+    """Return an image, or a frame from the middle of a clip, as a small WebP, or a large one for the panel."""
     side = LARGE_PX if large else THUMBNAIL_PX
     try:
         image = read_poster(path, shorter_side=side)
@@ -411,11 +405,7 @@ def encoded_query(image: Image.Image) -> bytes:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a file whose real place was checked (``Served.file``), if it is still the file of that place.
-
-    Raises:
-        MissingItemError: it is gone or cannot be read, or a link was put there or above it after the check.
-    """
+    """Open a file whose real place was checked (``Served.file``), if no link was put there or above it since."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     gone = f"{path.name} is no longer there: index the folder again"
     try:

@@ -17,7 +17,8 @@ class Limits:
     """How much a server accepts; more is refused with status 4xx, or 503 if the server is busy.
 
     Attributes:
-        upload_bytes: the largest body of a request.
+        upload_bytes: the largest body of a request with an image.
+        json_bytes: the largest body of any other request.
         bodies: the size of all bodies in progress, in units of the largest body.
         upload_pixels: the largest width x height at which an uploaded image is decoded, which is checked before; a
             JPEG of up to four times as many pixels is decoded at half its sides.
@@ -36,6 +37,7 @@ class Limits:
     """
 
     upload_bytes: int = 20_000_000
+    json_bytes: int = 1_000_000
     bodies: int = 10
     upload_pixels: int = 50_000_000
     uploads: int = 8
