@@ -63,15 +63,12 @@ COMPLETED = {
     ("train vse_infinity/folder_cpu objective.ranking.criterion.m", 3): [
         "objective.ranking.criterion.margin="
     ],
-    ("train vse_infinity/folder_cpu image.aggregator = gp", 5): ["gpo", "gpo_data_dependent"],
     ("train nothing/known trai", 3): [],
     ("list parts adp", 3): ["adpool"],
     ("list recipes vse_infinity/fold", 3): ["vse_infinity/folder_cpu"],
     ("data check flickr", 3): ["flickr30k", "flickr8k"],
     ("extract resn", 2): ["resnet"],
     ("extract transformers_", 2): ["transformers_detector", "transformers_text", "transformers_vision"],
-    ("extract transformers_text photos store max_", 5): ["max_length="],
-    ("extract resnet photos store gro", 5): ["groups="],
 }
 COMPLETE = """
 import json, sys

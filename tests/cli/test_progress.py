@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import openvse.cli.progress as module
-from openvse.cli.progress import Bars, Lines, Nothing, bar, counted, note, voice, warn
+from openvse.cli.progress import Bars, Display, Lines, bar, counted, note, voice, warn
 from openvse.errors import OpenVSEError
 from openvse.train_cli.training_bar import TrainingBar
 from openvse.training.records import EpochReport, StepReport, Watcher
@@ -66,7 +66,7 @@ def test_nothing_is_said_before_there_is_something_to_say(capsys) -> None:
 
 def test_a_pipe_gets_lines_and_a_terminal_bars(terminal: Console, capsys, monkeypatch) -> None:
     assert isinstance(bar(), Bars)
-    assert isinstance(bar(shown=False), Nothing)
+    assert type(bar(shown=False)) is Display
     monkeypatch.setattr(module, "console", Console(stderr=True))
     assert isinstance(bar(), Lines)
     monkeypatch.setenv("TERM", "dumb")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
-from openvse.cli.commands.serve import Compute, load_answerer, load_second, load_served, source_of
+from openvse.cli.commands.serve import load_answerer, load_second, load_served, source_of
 from openvse.cli.options import Reranking
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.indexing import Index, build_index
@@ -172,7 +172,7 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     folder = str(model.save(tmp_path / "model"))
     source = source_of(str(own_place.index), folder, None, "exact")
     assert source == Source(own_place.index, "exact")
-    loaded, named = load_served(source, folder, Compute())
+    loaded, named = load_served(source, folder)
     assert (loaded.fingerprint, named) == (model.fingerprint, folder)
     address = filled(own_place, "qdrant", LOCAL)
     word = f"{LOCAL}/{address.name}"
@@ -185,7 +185,7 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     with pytest.raises(OpenVSEError, match="--images"):
         source_of(str(own_place.index), folder, own_place.photos, None)
     with pytest.raises(IndexFormatError, match="index"):
-        load_served(source_of(str(tmp_path), folder, None, None), folder, Compute())
+        load_served(source_of(str(tmp_path), folder, None, None), folder)
 
 
 @pytest.fixture

@@ -21,22 +21,18 @@ def load_for_index(
     device: str = "cpu",
     threads: int | None = None,
 ) -> Embedder:
-    """Load what embeds the queries of an index: the towers beside it, or else a model; ``--verbose`` says which.
-
-    Args:
-        manifest: what it says of itself.
-        named: the model that the user names; None takes that of the index.
-        device: see ``load_embedder``; towers compute on the CPU.
-
-    Raises:
-        IndexFormatError: there are no towers, and the model of the index is gone.
-        ModelError: see ``load_embedder``.
-    """
+    """Load what embeds the queries of an index: the towers beside it, or else a model; ``--verbose`` says which."""
+    from openvse.indexing import find_model
     from openvse.runtime import load_embedder
     from openvse.search.towers import open_towers
 
     def whole() -> Embedder:
-        source = named or model_of(folder, manifest)
+        source = named
+        if source is None:
+            model = find_model(folder, manifest)
+            source = model.source
+            if model.warning:
+                warn(model.warning)
         detail(f"the model of {source} is loaded")
         return load_embedder(source, device=device, threads=threads)
 
@@ -50,13 +46,3 @@ def load_for_index(
     images = ", images too" if towers.description.image.file else ""
     detail(f"the towers beside the index embed queries, without PyTorch (texts{images})")
     return towers
-
-
-def model_of(folder: Path, manifest: IndexManifest) -> str:
-    """Return where the model of an index is, and warn where the index has moved away from it."""
-    from openvse.indexing import find_model
-
-    model = find_model(folder, manifest)
-    if model.warning:
-        warn(model.warning)
-    return model.source

@@ -16,12 +16,7 @@ SCHEMA = 1
 
 
 def print_json(command: str, result: Mapping[str, object]) -> None:
-    """Print a result together with the warnings of the command.
-
-    Args:
-        command: the name of the command, such as "search" or "data check".
-        result: the result, which JSON must be able to hold; its numbers are finite.
-    """
+    """Print the result of a command such as "data check" together with its warnings; numbers are finite."""
     document = {
         "schema": SCHEMA,
         "openvse": __version__,

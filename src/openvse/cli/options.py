@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """Settings after the value of an option, such as ``MODEL,top=20,weight=0.5``.
-
-    Attributes:
-        given: the texts of the settings that were given, by name.
-    """
+    """Settings after the value of an option, such as ``MODEL,top=20,weight=0.5``."""
 
     given: Mapping[str, str]
 
@@ -52,18 +48,11 @@ def split_settings(value: str, names: Sequence[str]) -> tuple[str, Given]:
 
 @dataclass(frozen=True)
 class Reranking:
-    """The model that ranks results again, and how.
-
-    Attributes:
-        model: its folder or name.
-        top: how many results of each query it ranks again.
-        weight: of its score; the score of the first ranking has the rest of 1.
-        features: the feature store that it reads; None reads the images.
-    """
+    """The model that ranks results again, and how; without features it reads the images."""
 
     model: str
     top: int = 20
-    weight: float = 1.0
+    weight: float = 1.0  # of its score; the score of the first ranking has the rest of 1
     features: Path | None = None
 
     @classmethod

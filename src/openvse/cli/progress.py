@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -100,19 +99,11 @@ def detail(message: str) -> None:
         console.print(Text(message), soft_wrap=True)
 
 
-class Display(ABC):
-    """A display of progress, and a context manager that ends it."""
+class Display:
+    """A display of progress, and a context manager that ends it; this one shows nothing."""
 
-    @abstractmethod
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
-        """Show how far a piece of work has come.
-
-        Args:
-            done: the number of items that are done.
-            total: the number of all items; None if it is not known.
-            note: a remark such as the rate.
-            title: text that is shown instead of the name, such as the epoch.
-        """
+        """Show how far a piece of work has come; the title, such as the epoch, stands in place of its name."""
 
     def __enter__(self) -> Display:
         """Begin."""
@@ -124,19 +115,8 @@ class Display(ABC):
         """End the display."""
         self.end()
 
-    @abstractmethod
     def end(self) -> None:
         """Show the progress for the last time."""
-
-
-class Nothing(Display):
-    """A display that shows nothing."""
-
-    def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
-        """Show nothing."""
-
-    def end(self) -> None:
-        """Show nothing."""
 
 
 class Bars(Display):
@@ -162,11 +142,8 @@ class Bars(Display):
             self._tasks[work] = self.progress.add_task(work, total=total, count="", left="", note="")
         task = self.progress.tasks[[*self._tasks].index(work)]
         self.progress.update(task.id, completed=done, total=total, description=title or work, note=note)
-        left = (
-            ""
-            if task.time_remaining is None or task.finished
-            else f"{_clock(float(task.time_remaining))} left"
-        )
+        remaining = None if task.finished else task.time_remaining
+        left = "" if remaining is None else f"{_clock(remaining)} left"
         self.progress.update(task.id, count=_count(done, total), left=left)
         if not known:
             self.progress.start()
@@ -178,20 +155,10 @@ class Bars(Display):
 
 @dataclass
 class _Work:
-    """The state of a piece of work that is shown in lines.
+    """The state of a piece of work that is shown in lines: times in seconds, and its last line."""
 
-    Attributes:
-        began: the time at which the work before it ended, in seconds.
-        heard: the time of the first report on it.
-        done_before: the number of items that were done at that time.
-        speaks_at: the time at which its next line is due.
-        line: the line that describes its present state.
-        printed: whether that line has been printed.
-        ended: whether all items are done.
-    """
-
-    began: float
-    heard: float
+    began: float  # when the work before it ended
+    heard: float  # the first report, at which done_before items were done
     done_before: int
     speaks_at: float
     line: str = ""
@@ -200,11 +167,7 @@ class _Work:
 
 
 class Lines(Display):
-    """Lines at growing intervals for each piece of work, and one at its end, for log files and pipes.
-
-    Args:
-        clock: a function that returns the time in seconds.
-    """
+    """Lines at growing intervals for each piece of work, and one at its end, for log files and pipes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -245,7 +208,7 @@ class Lines(Display):
 def bar(shown: bool = True) -> Display:
     """Return the display: bars on a terminal, lines in a pipe, or nothing with ``--quiet``."""
     if not shown or voice.quiet:
-        return Nothing()
+        return Display()
     return Bars() if console.is_terminal and not console.is_dumb_terminal else Lines()
 
 
@@ -258,12 +221,6 @@ def counted(
         progress.show(description, done, total, note=f"{rate:,.0f} {unit}/s" if rate else "")
 
     return show
-
-
-def timed(progress: Display, description: str, unit: str = "images") -> Callable[[int, int], None]:
-    """Return a function that shows (items done, items in all), and how many a second since now."""
-    show, started = counted(progress, description, unit), time.perf_counter()
-    return lambda done, total: show(done, total, done / (time.perf_counter() - started))
 
 
 def _count(done: int, total: int | None) -> str:

@@ -13,13 +13,7 @@ from openvse.media.names import SHOTS, is_image, is_video_name, suffix_kind
 
 @dataclass(frozen=True)
 class Asked:
-    """A sentence, an image, or an item of the index.
-
-    Attributes:
-        text: the sentence, the image's path as it was typed, or the item's id.
-        image: the image; None for a sentence or an item.
-        is_item: whether it is an item of the index.
-    """
+    """A sentence, an image or an item of the index; ``text`` is the sentence, the path as it was typed, or the id."""
 
     text: str
     image: Path | None = None
@@ -56,16 +50,7 @@ def asked_image(path: str | Path) -> Asked:
 
 
 def read_queries(words: Sequence[str], like: Sequence[str], ids: Sequence[str]) -> list[Asked]:
-    """Tell sentences from images and from items of an index.
-
-    Args:
-        words: sentences and paths, as they were typed.
-        like: items of the index by their ids, or else images by their paths, whatever their ending.
-        ids: of the items of the index.
-
-    Raises:
-        OpenVSEError: there is no such image, or nothing is asked.
-    """
+    """Tell sentences from images, and in ``like`` items of an index from images, whatever their ending."""
     asked = [asked_image(word) if names_image(word) else Asked(whole_characters(word)) for word in words]
     known = set(ids) if like else set()
     for word in like:

@@ -54,11 +54,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def going_on(how: str) -> Iterator[None]:
-    """Tell the user how to continue when the block is stopped.
-
-    Args:
-        how: the end of a sentence that begins with "interrupted: "; it says what is kept and what to do.
-    """
+    """Tell the user, behind "interrupted: ", what is kept and how to continue when the block is stopped."""
     try:
         yield
     except BaseException as error:

@@ -52,38 +52,14 @@ def complete_data_set(incomplete: str) -> list[str]:
     return _beginning(DATASETS.names(), incomplete)
 
 
-def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete an option of the backbone or text encoder that was typed before it."""
-    from openvse.backbones import BACKBONES
-    from openvse.encoders import TEXT_ENCODERS
-    from openvse.train_cli.listing import options_of
-
-    name = str(ctx.params.get("encoder"))
-    try:
-        part: Any = TEXT_ENCODERS.get(name) if name in TEXT_ENCODERS else BACKBONES.get(name)
-    except OpenVSEError:
-        return []
-    return _beginning([f"{key}=" for key in options_of(part)], incomplete)
-
-
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the key of an override, options of the recipe's parts included; after ``=``, the name of a part.
-
-    Bash ends a word at ``=``, so the key may be one of the words before.
-    """
+    """Complete the key of an override; the options of the recipe's parts are keys, too."""
     from openvse.tasks.recipes import shown_recipe
 
     try:
         tree = shown_recipe(str(ctx.params.get("recipe")))
     except OpenVSEError:
         return []
-    words = [*(ctx.params.get("overrides") or ()), incomplete]
-    if words[-1] == "=" or words[-2:-1] == ["="]:
-        key = words[-2] if words[-1] == "=" else words[-3]
-        return _beginning(_values(tree, key), words[-1].removeprefix("="))
-    key, equals, value = incomplete.partition("=")
-    if equals:
-        return [f"{key}={name}" for name in _beginning(_values(tree, key), value)]
     return _beginning([f"{each}=" for each in sorted(_keys(tree))], incomplete)
 
 
@@ -103,13 +79,6 @@ def _keys(tree: dict[str, Any]) -> set[str]:
         if key == "image.encoder":
             keys |= {f"{key}.{option}" for option in options_of(ImageEncoder) if option != "backbone"}
     return keys
-
-
-def _values(tree: dict[str, Any], key: str) -> list[str]:
-    """Return the names of the parts that a key accepts."""
-    from openvse.train_cli.listing import registries
-
-    return [name for registry in registries() if registry.kind in _kinds(key) for name in registry.names()]
 
 
 def _kinds(key: str) -> set[str]:

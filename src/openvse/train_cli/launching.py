@@ -33,11 +33,7 @@ def leads() -> bool:
 
 @contextmanager
 def together(processes: int, device: str) -> Iterator[Processes]:
-    """Run this command in several processes, unless it is one of them already; yield them as this one sees them.
-
-    Args:
-        processes: how many; a launcher such as ``torchrun`` decides instead, if it started this process.
-    """
+    """Run this command in several processes, unless it is one of them already; yield them as this one sees them."""
     launch(processes)
     from openvse.evaluation.processes import ALONE, Processes
 
@@ -74,9 +70,8 @@ def launch(processes: int) -> None:
         port = free.getsockname()[1]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(processes))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(
-        logging.ERROR
-    )  # it logs each process that it ends
+    # It logs each process that it ends.
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     try:
         context = start_processes(_run_as, nprocs=processes, join=False, start_method="spawn")  # type: ignore[no-untyped-call]
         _wait(context)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from openvse.cli.commands import (
+from openvse.cli.commands import (  # noqa: F401 - each registers itself
     duplicates,
     indexing,
     search,
     serve,
 )
-
-__all__ = [
-    "duplicates",
-    "indexing",
-    "search",
-    "serve",
-]

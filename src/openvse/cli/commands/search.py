@@ -171,7 +171,6 @@ def search(
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
         answers = searcher.answer(queries, page, reranker)
-    note_missing_words(index)
     warn_of_precision(answers, page)
     warn_of_gone(index, answers)
     if form in ("table", "json"):
@@ -186,14 +185,7 @@ def search(
 
 
 def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path, Sequence[str]]:
-    """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``.
-
-    Args:
-        model: the model that an option names.
-
-    Raises:
-        OpenVSEError: neither the first nor the second word is an index, or the model is named twice.
-    """
+    """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``."""
     first, *others = words
     if is_index(first):
         return model, Path(first), others
@@ -365,15 +357,6 @@ def show_page(page: Path) -> None:
 
     if not webbrowser.open(page.resolve().as_uri()):
         warn(f"no browser could be started: open {page} yourself")
-
-
-def note_missing_words(index: Index) -> None:
-    """Note with ``--verbose`` that an index of an earlier openvse has no words."""
-    from openvse.cli.progress import detail
-
-    with index.database() as database:
-        if not database.has_words():
-            detail("the index keeps no words of its items, so looks alone count: run 'openvse index' again")
 
 
 def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -152,31 +151,13 @@ def serve(
         thumbnail_bytes=thumbnails * 1_000_000,
     )
     second = None if rerank is None else Reranking.read(rerank)
-    shown = title, tuple(example or ())
-    settings = Settings(
-        host,
-        port,
-        token,
-        allow_public,
-        tuple(name or ()),
-        *shown,
-        rerank_top=20 if second is None else second.top,
-        limits=limits,
-    )
-    opened, settings = listen(settings)
+    who = host, port, token, allow_public, tuple(name or ())
+    top = Reranking.top if second is None else second.top
+    opened, settings = listen(Settings(*who, title, tuple(example or ()), rerank_top=top, limits=limits))
     with opened:
         source = source_of(index, model, images, engine)
-        compute = Compute(device, threads)
-        service = load_service(source, settings, model, second, answer, compute, watch=watch)
+        service = load_service(source, settings, model, second, answer, device, threads, watch=watch)
         run(service, opened, on_start=lambda: announce(service))
-
-
-@dataclass(frozen=True)
-class Compute:
-    """Where models compute, and with how many threads of the CPU."""
-
-    device: str = "cpu"
-    threads: int | None = None
 
 
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
@@ -207,27 +188,30 @@ def load_service(
     model: str | None,
     rerank: Reranking | None,
     answer: str | None,
-    compute: Compute,
+    device: str,
+    threads: int | None,
     *,
     watch: bool = False,
 ) -> Service:
     """Load the models, and open the index or the engine; raise OpenVSEError if one of them cannot be used."""
     from openvse.serving.service import Service
 
-    loaded, named = load_served(source, model, compute)
+    loaded, named = load_served(source, model, device, threads)
     names = {"model": named, "rerank": "" if rerank is None else rerank.model, "answer": answer or ""}
     return Service(
         source,
         loaded,
         settings,
-        reranker=None if rerank is None else load_second(rerank, compute.device),
-        answerer=None if answer is None else load_answerer(answer, compute.device),
+        reranker=None if rerank is None else load_second(rerank, device),
+        answerer=None if answer is None else load_answerer(answer, device),
         names={key: short_name(name) for key, name in names.items()},
         watch=watch,
     )
 
 
-def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Embedder, str]:
+def load_served(
+    source: Source, model: str | None, device: str = "cpu", threads: int | None = None
+) -> tuple[Embedder, str]:
     """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
     from openvse.cli.embedders import load_for_index
     from openvse.errors import IndexFormatError
@@ -235,12 +219,11 @@ def load_served(source: Source, model: str | None, compute: Compute) -> tuple[Em
     from openvse.runtime import load_embedder
 
     if not isinstance(source.place, Path):  # an engine, whose model has to be named
-        return load_embedder(model or "", device=compute.device, threads=compute.threads), model or ""
+        return load_embedder(model or "", device=device, threads=threads), model or ""
     manifest, named = read_manifest(source.place), model or ""
     with suppress(IndexFormatError):  # the towers may be all that is left of it
         named = model or find_model(source.place, manifest).source
-    loaded = load_for_index(source.place, manifest, model, device=compute.device, threads=compute.threads)
-    return loaded, named
+    return load_for_index(source.place, manifest, model, device=device, threads=threads), named
 
 
 def load_second(rerank: Reranking, device: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.train_cli.commands import (
+from openvse.train_cli.commands import (  # noqa: F401 - each registers itself
     analyze,
     ask,
     blend,
@@ -19,21 +19,3 @@ from openvse.train_cli.commands import (
     sweep,
     train,
 )
-
-__all__ = [
-    "analyze",
-    "ask",
-    "blend",
-    "compare",
-    "convert",
-    "data",
-    "data_import",
-    "demo",
-    "encode",
-    "evaluate",
-    "export",
-    "extract",
-    "lists",
-    "sweep",
-    "train",
-]

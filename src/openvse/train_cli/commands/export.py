@@ -13,7 +13,6 @@ from openvse.cli.options import Json, ModelName, On, Split, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.corpus import Corpus
     from openvse.exporting import Exported
 
 
@@ -52,26 +51,21 @@ def export(
 
     With --int8, --on names images with captions, on which its effect is measured.
     """
-    from openvse.cli.progress import note
+    from openvse.cli.progress import note, voice
+    from openvse.datasets import open_corpus
     from openvse.exporting import export as run
     from openvse.tasks.load import load
 
     if on and not int8:
         raise OpenVSEError("--on measures the effect of --int8: give both, or leave --on out")
-    corpus = chosen_corpus(on, split) if on else None
+    corpus = None
+    if on:
+        whole = open_corpus(on, require_images=True, allow_outside=voice.allow_outside)
+        corpus = whole if split == "all" else whole.split(split)
     loaded = load(model)
     note(f"exporting to {out}; this takes a minute for a large model")
     done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus)
     print_export(done, as_json=as_json)
-
-
-def chosen_corpus(on: str, split: str) -> Corpus:
-    """Open the data on which the effect of int8 is measured."""
-    from openvse.cli.progress import voice
-    from openvse.datasets import open_corpus
-
-    corpus = open_corpus(on, require_images=True, allow_outside=voice.allow_outside)
-    return corpus if split == "all" else corpus.split(split)
 
 
 def print_export(done: Exported, *, as_json: bool) -> None:

@@ -22,7 +22,7 @@ from openvse.cli.options import (
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
-from openvse.train_cli.completion import complete_encoder, complete_encoder_option
+from openvse.train_cli.completion import complete_encoder
 
 if TYPE_CHECKING:
     from openvse.features import ExtractionReport, StoreDtype
@@ -33,14 +33,7 @@ IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
 @dataclass(frozen=True)
 class _Extraction:
-    """What an extraction makes.
-
-    Attributes:
-        fingerprint: the encoder that makes the features.
-        run: extracts them to a store, with the options that images and texts share.
-        batch_size: the number of items in a batch if the user does not say it.
-        problems: what is wrong with the data.
-    """
+    """What an extraction makes: ``run`` extracts to a store, with the options that images and texts share."""
 
     fingerprint: str | None
     run: Callable[..., ExtractionReport]
@@ -67,7 +60,6 @@ def extract(
         typer.Argument(
             help="Options of the encoder, each as KEY=VALUE, such as model=facebook/dinov2-small or "
             "backbone.image_size=128.",
-            autocompletion=complete_encoder_option,
         ),
     ] = None,
     batch_size: Annotated[
