@@ -113,7 +113,7 @@ def test_only_what_is_new_is_done(tmp_path: Path, make_photos: PhotoMaker) -> No
     store = tmp_path / "store"
     extract_features(TinyBackbone(), named(paths[::2]), store)
     encoder = TinyBackbone()
-    report = extract_features(encoder, named(paths), store)
+    report = extract_features(encoder, [(item, str(path)) for item, path in named(paths)], str(store))
     assert (report.done, report.skipped_existing) == (3, 3)
     assert encoder.preprocessed == 3
     assert torch.equal(stored_features(store, paths), expected_features(paths))

@@ -63,7 +63,7 @@ def test_every_format_gives_the_same_store(tmp_path: Path, name: str) -> None:
 
 
 def test_without_boxes_and_in_half_precision(tmp_path: Path) -> None:
-    import_features(write_tsv(tmp_path), tmp_path / "store", boxes=False)
+    import_features(str(write_tsv(tmp_path)), str(tmp_path / "store"), boxes=False)
     store = FeatureStore.open(tmp_path / "store")
     assert not store.has_boxes
     half = REGIONS["42"].features.astype(np.float16).astype(np.float32)

@@ -187,7 +187,7 @@ def test_workers_and_threads_read_the_same(tmp_path: Path) -> None:
 
 def test_a_reader_keeps_what_it_opened(tmp_path: Path) -> None:
     store = make_store(tmp_path, make_items([2]))
-    with FeatureStoreWriter(tmp_path, fingerprint="fake", dim=DIM) as writer:
+    with FeatureStoreWriter(str(tmp_path), fingerprint="fake", dim=DIM) as writer:
         writer.add("later", torch.ones(9, DIM))
         writer.commit()
         assert len(store) == 1

@@ -38,7 +38,9 @@ def model() -> TwoTower:
 def test_images_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos: PhotoMaker) -> None:
     path = make_photos(1)[0]
     image = Image.open(path).convert("RGB")
-    embedded = model.encode_image([path, str(path), path.read_bytes(), image, np.asarray(image)])
+    embedded = model.encode_image(
+        each for each in (path, str(path), path.read_bytes(), image, np.asarray(image))
+    )
     assert embedded.vectors.shape == (5, 1, 16)
     torch.testing.assert_close(embedded.vectors, embedded.vectors[:1].expand(5, -1, -1))
     torch.testing.assert_close(embedded.vectors.norm(dim=-1), torch.ones(5, 1))

@@ -143,7 +143,7 @@ class Bars(Display):
         task = self.progress.tasks[[*self._tasks].index(work)]
         self.progress.update(task.id, completed=done, total=total, description=title or work, note=note)
         remaining = None if task.finished else task.time_remaining
-        left = "" if remaining is None else f"{_clock(remaining)} left"
+        left = "" if remaining is None else f"{_clock(float(remaining))} left"
         self.progress.update(task.id, count=_count(done, total), left=left)
         if not known:
             self.progress.start()

@@ -66,8 +66,8 @@ class ExtractionReport:
 
 def extract_features(
     backbone: Backbone,
-    images: Sequence[tuple[str, ImageFile]],
-    store: Path,
+    images: Sequence[tuple[str, str | ImageFile]],
+    store: str | Path,
     *,
     batch_size: int = 32,
     device: torch.device | str = "cpu",
@@ -107,7 +107,7 @@ def extract_features(
             raise DataError(
                 f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id"
             )
-        paths[item] = path
+        paths[item] = Path(path) if isinstance(path, str) else path
     if backbone.fingerprint is None:
         raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
     how = _ImageExtraction(
@@ -121,8 +121,8 @@ def extract_features(
         num_workers,
     )
     report = ExtractionReport()
-    report.failed = _extract(how, images, store, workers, progress, report)
-    report.stale = FeatureStore.open(store).stale(images) if report.skipped_existing else ""
+    report.failed = _extract(how, [*paths.items()], Path(store), workers, progress, report)
+    report.stale = FeatureStore.open(store).stale([*paths.items()]) if report.skipped_existing else ""
     return report
 
 
@@ -134,7 +134,7 @@ def text_id(text: str) -> str:
 def extract_text_features(
     encoder: TokenStatesEncoder,
     texts: Sequence[str],
-    store: Path,
+    store: str | Path,
     *,
     batch_size: int = 128,
     device: torch.device | str = "cpu",
@@ -170,7 +170,12 @@ def extract_text_features(
     report = ExtractionReport(unit="texts")
     made = encoder.fingerprint, encoder.feature_dim, False
     _extract(
-        _TextExtraction(batch_size, device, dtype, *made, encoder), wanted, store, workers, progress, report
+        _TextExtraction(batch_size, device, dtype, *made, encoder),
+        wanted,
+        Path(store),
+        workers,
+        progress,
+        report,
     )
     return report
 

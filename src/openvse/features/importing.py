@@ -106,11 +106,11 @@ class ImportReport:
 
 
 def import_features(
-    source: Path,
-    store: Path,
+    source: str | Path,
+    store: str | Path,
     *,
     kind: str | None = None,
-    ids: Path | None = None,
+    ids: str | Path | None = None,
     image_ids: Sequence[str] | None = None,
     fingerprint: str | None = None,
     dtype: StoreDtype = "float16",
@@ -139,11 +139,12 @@ def import_features(
         DataError: the source is missing or of an unknown kind, or none of its items can be used.
         StoreError: the store holds other features, is being written by another process, or cannot be written.
     """
+    source, store = Path(source), Path(store)
     if not source.exists():
         raise DataError(f"{source}: there is no such file or folder; check the path")
     if (source / MANIFEST).exists():
         raise DataError(f"{source} is already a feature store: use it directly")
-    entries = FEATURE_FILES.get(kind or _detect(source))(source, ids)
+    entries = FEATURE_FILES.get(kind or _detect(source))(source, None if ids is None else Path(ids))
     names = None if image_ids is None else ImageNames(image_ids)
     with ExitStack() as stack:
         under_way = _Import(store, fingerprint, dtype, boxes, stack)

@@ -39,12 +39,18 @@ class FeatureStoreWriter:
     the next writer cuts off the remains and continues.
 
     Examples:
-        >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
+        >>> with FeatureStoreWriter("features", fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
         ...     writer.add("a.jpg", local)
     """
 
     def __init__(
-        self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16", boxes: bool = False
+        self,
+        path: str | Path,
+        *,
+        fingerprint: str,
+        dim: int,
+        dtype: StoreDtype = "float16",
+        boxes: bool = False,
     ) -> None:
         """Lock the store and prepare it for more items.
 
@@ -59,7 +65,7 @@ class FeatureStoreWriter:
             StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
                 another process writes to it.
         """
-        self.path = path
+        self.path = path = Path(path)
         with ExitStack() as opening, _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             opening.enter_context(locked(path, "feature store", StoreError))

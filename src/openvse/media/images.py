@@ -73,7 +73,7 @@ _MAGIC = {
 
 
 def one_or_many(
-    images: ImageLike | ClipSegment | Sequence[ImageLike | ClipSegment],
+    images: ImageLike | ClipSegment | Iterable[ImageLike | ClipSegment],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
     if isinstance(images, str | Path | bytes | PackedFile | Image.Image | ClipSegment):

@@ -194,7 +194,7 @@ class TwoTower(Model):
         """Let the model keep a curve, or none."""
         self._calibration = calibration
 
-    def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
+    def encode_image(self, images: ClipSource | Iterable[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``), or clips if the model reads them.
 
         The next images are decoded in threads meanwhile.

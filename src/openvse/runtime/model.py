@@ -107,7 +107,7 @@ class OnnxModel:
             self._tokenizer = read_tokenizer(self.folder, self.description.text.reading or {})
         return self._tokenizer
 
-    def encode_image(self, images: ImageLike | Sequence[ImageLike], batch_size: int = 64) -> ArraySet:
+    def encode_image(self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64) -> ArraySet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).
 
         Args:

@@ -69,7 +69,7 @@ class IndexTowers(OnnxModel):
             return as_arrays(self.whole.encode_text(captions))
         return super().encode_text(captions, batch_size)
 
-    def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> ArraySet:
+    def encode_image(self, images: ClipSource | Iterable[ClipSource], batch_size: int = 64) -> ArraySet:
         """Embed images, by the model itself if their tower is not there."""
         if self.description.image.file:
             try:
