@@ -221,9 +221,6 @@ def in_order(
     Args:
         parts: whole batches, so that whoever makes a part makes the same.
         prepare: called once in each worker; it is sent there, and returns what makes the result of a part.
-
-    Raises:
-        OpenVSEError: see ``share_work``; or the error of a part.
     """
     if not parts:
         return
@@ -339,14 +336,7 @@ class _Worker:
 
 
 def start_workers(cpus: int) -> None:
-    """Start processes on this machine, which stay until ``ray.shutdown``; work that finds them uses them.
-
-    Args:
-        cpus: the number of processor cores that they may take.
-
-    Raises:
-        OpenVSEError: Ray is not installed.
-    """
+    """Start processes on this machine, which stay until ``ray.shutdown``; work that finds them uses them."""
     ray = _import_ray()
     with _own_handlers():
         ray.init(

@@ -31,15 +31,9 @@ def clip_corpus(
     """Join captions, splits and clips into a corpus by the names of the clips.
 
     Args:
-        name: the name of the data set.
-        root: the folder of the data set.
         captions: the captions of each clip, in the order of the corpus.
         splits: the splits of each clip in a split; if there are several, the last is kept and leakage is reported.
         folders: the possible folders of clips under the root, as in the facts; all that exist are searched.
-        notes: further lines for ``problems``.
-
-    Raises:
-        DataError: there is no folder of clips although they are required, or see ``build_corpus``.
     """
     clips = _find_clips(root, folders)
     if require_images and not clips:

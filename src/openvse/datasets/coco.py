@@ -72,9 +72,6 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     Args:
         root: the folder with ``dataset_coco.json`` or ``annotations/``, and with ``train2014/`` and ``val2014/``
             (each of which may be below ``images/``).
-
-    Raises:
-        DataError: captions or images are not found, a file has another format, or see ``build_corpus``.
     """
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
         raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse list data coco")
@@ -104,11 +101,7 @@ def detect_coco(root: Path) -> bool:
 
 
 def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """Yield the name of each image of ``captions_<part>.json``, and its captions with their numbers, in this order.
-
-    Raises:
-        DataError: the file is missing, or has another format.
-    """
+    """Yield the name of each image of ``captions_<part>.json``, and its captions with their numbers, in this order."""
     path = first_file(root, _caption_files(part))
     if path is None:
         raise DataError(

@@ -34,15 +34,7 @@ def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
 
 
 def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
-    """Return COCO's number of each text of a corpus, from the file that the corpus was opened from.
-
-    Args:
-        root: the folder of the data set coco.
-        corpus: the corpus, or a split of it.
-
-    Raises:
-        DataError: the file has no numbers of captions, or has other captions than the corpus.
-    """
+    """Return COCO's number of each text of a corpus, from the file that the corpus was opened from."""
     numbered = _from_karpathy(root) or _from_official(root)
     numbers = np.full(len(corpus.captions), -1, dtype=np.int64)
     place: defaultdict[int, int] = defaultdict(int)
@@ -128,9 +120,6 @@ def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
     Args:
         folder: the folder with the files, or the repository with ``data/``.
         split: "test" or "validation", Karpathy's split of COCO.
-
-    Raises:
-        DataError: a file is missing, has other columns or a value that does not fit.
     """
     part = {"test": "test", "validation": "val"}.get(split)
     if part is None:
@@ -208,9 +197,6 @@ def read_eccv_caption(folder: Path) -> EccvCaption:
 
     Args:
         folder: the folder ``eccv_caption/data`` of the package or repository, or one above it.
-
-    Raises:
-        DataError: a file is missing or has another form.
     """
     i2t = first_file(folder, [I2T, f"data/{I2T}", f"eccv_caption/data/{I2T}"])
     if i2t is None:

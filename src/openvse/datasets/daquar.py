@@ -70,9 +70,6 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
 
     Args:
         root: the folder with these files and ``images/`` or ``nyu_depth_images/`` (image1.jpg or image1.png).
-
-    Raises:
-        DataError: questions or images are not found, a line is malformed, or see ``build_questions``.
     """
     read, splits = _read(root)
     place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)

@@ -63,12 +63,6 @@ class FlickrLayout:
         Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list, ``Corpus.split``
         uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
         identifiers, so that every form gives the same training batches.
-
-        Args:
-            root: the folder with the files of the data set.
-
-        Raises:
-            DataError: captions or images are not found, or see ``build_corpus``.
         """
         json_path, captions = root / self.karpathy, first_file(root, self.captions)
         images = first_folder(root, self.images)

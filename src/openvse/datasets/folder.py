@@ -35,10 +35,6 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
 
     Args:
         root: the folder; image identifiers are paths relative to it.
-        columns: the columns or keys of images, captions and identifiers.
-
-    Raises:
-        DataError: there is no metadata, a line is malformed (file, line and key are named), or see ``build_corpus``.
     """
     files = metadata_files(root)
     entries = [record for file in files for record in _read(file, root, columns)]

@@ -31,14 +31,6 @@ def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL
     otherwise those in the names of files and folders. ``hf:NAME#CONFIG`` names one of several configurations.
     Columns have the names of ``openvse list data table``, or are named: ``hf:NAME#image=photo,caption=alt``, behind
     the configuration ``hf:NAME#CONFIG,caption=alt``.
-
-    Args:
-        root: the folder, or the name.
-        columns: the columns of images, captions and identifiers.
-
-    Raises:
-        DataError: there is no such folder or data set, it has another form, or several configurations.
-        OpenVSEError: a package that its form needs is not installed.
     """
     folder, config = _located(root)
     corpus = _open_local(folder, config, columns, require_images)
@@ -89,9 +81,6 @@ def read_configs(readme: Path) -> list[HubConfig]:
 
     Source: the hub's documentation of repository structure (``configs`` with ``config_name`` and ``data_files``, a
     pattern, a list of them, or a list of ``{split, path}``).
-
-    Raises:
-        DataError: the head is not YAML.
     """
     text = readme.read_text(encoding="utf-8-sig", errors="replace") if readme.is_file() else ""
     head = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, flags=re.DOTALL)

@@ -21,7 +21,7 @@ from openvse.media.names import escaped
 _MAX_PUBLISHED = 1 << 31
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
-OWN_DATA = frozenset({"csv", "folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
+OWN_DATA = frozenset({"folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
 """The data sets whose files may name any image path. The layouts of published data sets are known."""
 
 KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
@@ -53,9 +53,6 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
     Args:
         what: its format in messages, such as "COCO's format".
         hook: a function that makes something else of each object, as for ``json.loads``.
-
-    Raises:
-        DataError: the file cannot be read, or has another format.
     """
     try:
         yield parse_json(read_text(path), hook=hook, most=_MAX_PUBLISHED)
@@ -71,11 +68,7 @@ def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set
     """Return the splits of each name in some lists.
 
     Args:
-        root: the folder of the lists.
         lists: for each split, the possible paths of its list; the first that exists is read.
-
-    Raises:
-        DataError: a list cannot be read, or has several columns.
     """
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
@@ -93,12 +86,6 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
 
     Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
     2015); only COCO has ``filepath``, the folder of the image.
-
-    Args:
-        folder_of: a function that returns the folder of the image files for a ``filepath`` or "".
-
-    Raises:
-        DataError: the file cannot be read, or has another format.
     """
     with reading_json(path, "Karpathy's format") as tree:
         entries = tree["images"]
@@ -153,13 +140,6 @@ def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
 
     The metadata decide which files are read and turned into features and pages. So a data set from elsewhere could read
     any file of this machine.
-
-    Args:
-        root: the folder of the data set, or its file.
-        data: its content.
-
-    Raises:
-        DataError: an image is outside; the message names it, and the option that allows it.
     """
     folder = root.parent if root.is_file() else root
     base = _base(folder.resolve())
@@ -177,11 +157,7 @@ def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
 
 
 def refuse_outside_text(root: Path, file: Path) -> None:
-    """Refuse a file of captions inside a data set that is a link to a place outside, as it could show any text.
-
-    Raises:
-        DataError: the file is outside the folder of the data set; both places are named.
-    """
+    """Refuse a file of captions inside a data set that is a link to a place outside, as it could show any text."""
     place = file.resolve()
     if not place.is_relative_to(_base(root.resolve())):
         raise DataError(

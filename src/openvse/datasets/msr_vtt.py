@@ -78,12 +78,6 @@ def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
 
     Captions and splits come from the original ``train_val_videodatainfo.json`` and ``test_videodatainfo.json``, or from
     the single file of mirrors. Clips are ``video0.mp4`` and so on, in one folder or as unpacked.
-
-    Args:
-        root: the folder with these files and the clips.
-
-    Raises:
-        DataError: captions or clips are not found, a file has another format, or see ``build_corpus``.
     """
     captions, splits = _read_captions(root)
     return clip_corpus("msr_vtt", root, captions, splits, FOLDERS, require_images=require_images)
@@ -95,12 +89,6 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     Test clips and their sentences are those of ``MSRVTT_JSFUSION_test.csv``. Training clips are those of
     ``MSRVTT_train.9k.csv`` if it exists, otherwise all others; those of them in the original validation split are used
     for validation, so that no choice is made on the test clips.
-
-    Args:
-        root: the folder, as for ``open_msr_vtt``, with the two tables.
-
-    Raises:
-        DataError: see ``open_msr_vtt``; or the test table is missing or names a clip without captions.
     """
     captions, owners = _read_captions(root)
     table = require_file("msr_vtt_1k_a", root, TEST_1K_A)

@@ -52,9 +52,6 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder with these files and ``YouTubeClips/``.
-
-    Raises:
-        DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.
     """
     captions = _read(require_file("msvd", root, CAPTIONS))
     splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}

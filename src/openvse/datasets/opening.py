@@ -183,7 +183,6 @@ class _RowLoader(Protocol):
 
 
 _ROWS: Mapping[str, _RowLoader] = {
-    "csv": open_table,
     "folder": open_folder,
     "hf": open_hf,
     "parquet": open_parquet,

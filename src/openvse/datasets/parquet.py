@@ -41,14 +41,6 @@ def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = 
     ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a
     column ``split``, or otherwise from the names of files or folders (``data/train-00000-of-00002.parquet``). The
     rows of an image may be in several files; see ``identified``. pyarrow is needed (extra ``parquet``).
-
-    Args:
-        root: the folder, or the file.
-        columns: the columns of images, captions and identifiers.
-
-    Raises:
-        DataError: there is no such file, one is damaged or lacks a column, or see ``build_corpus``.
-        OpenVSEError: pyarrow is not installed.
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else find_arrow(root)
@@ -58,11 +50,7 @@ def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = 
 def arrow_corpus(
     root: Path, files: Mapping[Path, str], columns: Columns = USUAL, *, require_images: bool
 ) -> Corpus:
-    """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages.
-
-    Raises:
-        DataError: there is no file, one is damaged or lacks a column, or see ``build_corpus``.
-    """
+    """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages."""
     if not files:
         raise DataError(f"{root}: no {' or '.join(ARROW_SUFFIXES)} file there; check the folder")
     folder = root.parent if root.is_file() else root
@@ -109,13 +97,6 @@ def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
 
     The column of images holds paths (relative to the file), the bytes of images, or both, as on the Hugging Face hub:
     a structure of ``bytes`` and ``path``. Captions are strings or lists of strings.
-
-    Args:
-        columns: the columns of images, captions and identifiers.
-
-    Raises:
-        DataError: the file is damaged, or a column is missing or has another type; it is named, with the row.
-        OpenVSEError: pyarrow is not installed.
     """
     with _reading(path):
         yield from _records(path, columns, *_columns(path, _opened(path).schema, columns))
@@ -151,7 +132,6 @@ def identified(
     first row.
 
     Args:
-        records: the records of ``read_arrow``.
         root: the folder of the data set; the identifier of a file is its path below it.
         by_id: whether the identifiers of the records come from a column, so that files keep them.
     """

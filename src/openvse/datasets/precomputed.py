@@ -85,9 +85,6 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     Args:
         root: the folder of the files, or the one above ``precomp``.
         require_images: has no effect, since the features replace the image files.
-
-    Raises:
-        DataError: files are missing or damaged, their counts differ, or see ``build_corpus``.
     """
     folder = find_folder(root)
     if folder is None:

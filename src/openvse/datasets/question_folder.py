@@ -35,9 +35,6 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
 
     Args:
         root: the folder, or the file. The identifiers of images are their paths relative to the folder.
-
-    Raises:
-        DataError: there is no metadata, a line is malformed (with its number), or see ``build_questions``.
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else metadata_files(root)

@@ -91,7 +91,6 @@ class DataSets(Registry[Corpus | QuestionSet]):
 DATASETS = DataSets(
     {
         "coco": (open_coco, COCO),
-        "csv": (open_table, None),
         "daquar": (open_daquar, DAQUAR),
         "hf": (open_hf, None),
         "flickr30k": (FLICKR30K_LAYOUT.open, FLICKR30K),

@@ -106,12 +106,7 @@ def read_record(
 
     Args:
         entry: the content of a line of JSON, or the cells of a row by the names of their columns.
-        folder: the folder that the path of the image is relative to.
-        columns: the keys of image, captions and identifier.
         place: the place of an image that the row holds itself; the entry may then name none.
-
-    Raises:
-        DataError: the entry is not an object, lacks the image, or a value has a wrong type; the key is named.
     """
     if not isinstance(entry, Mapping):
         raise DataError(_advice(columns, kind_of_value(entry)))
@@ -232,9 +227,6 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
     Args:
         key: what is in the first column, for messages.
         counts: what the whole number in a third column counts, which is not read; "" if there is no such column.
-
-    Raises:
-        DataError: the file cannot be read, or a line has fewer columns or more (with its number).
     """
     for number, line in enumerate(read_lines(path), start=1):
         cells = [cell.strip() for cell in line.split("\t")]
@@ -253,11 +245,7 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
 
 
 def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
-    """Yield what ``read`` makes of the JSON on each line of a file (see ``parse_json``); empty lines are skipped.
-
-    Raises:
-        DataError: a line is not JSON, or ``read`` refuses it; file and line are named.
-    """
+    """Yield what ``read`` makes of the JSON on each line of a file (see ``parse_json``); empty lines are skipped."""
     return (entry for _, entry in numbered_objects(file, read))
 
 
@@ -288,9 +276,6 @@ def read_rows(
         columns: the possible names of each required column.
         optional: columns that may be missing; their cells are then "".
         unread: columns that are known not to be needed, without a warning.
-
-    Raises:
-        DataError: the file cannot be read, a column is missing, or a row is malformed (with its line).
     """
     lines = read_lines(path)
     if not lines:

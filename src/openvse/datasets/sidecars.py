@@ -30,10 +30,6 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder; image identifiers are paths relative to it.
-
-    Raises:
-        DataError: no image has a text file, one is not UTF-8, not a caption or a link to a
-            place outside the folder, or see ``build_corpus``.
     """
     listing = list_media(root, videos=True)
     sidecars = find_files(path.with_suffix(end) for path in listing.paths for end in SIDECAR_SUFFIXES)

@@ -35,12 +35,6 @@ def open_table(root: Path, *, require_images: bool = True, columns: Columns = US
     ``description``, ``title``, ``sentences``, ``sentences_raw`` or ``comment``, or all of ``caption_0``,
     ``caption_1``, ..., and ``split`` if there are splits. Rows of one image are joined. Other columns are named behind
     the file: ``pets.csv#image=picture,caption=alt,caption=title,id=number``.
-
-    Args:
-        columns: the columns of images, captions and identifiers.
-
-    Raises:
-        DataError: the file cannot be read, a column is missing, a value has a wrong type, or see ``build_corpus``.
     """
     records = with_folder_splits(list(read_file(root, columns)), root.parent)
     return build_corpus(root.stem, records, require_images=require_images)
@@ -84,9 +78,6 @@ def read_entries(
     Returns:
         The names, for lines of JSON those of the first; and a function that yields the number of each line or row, from
         1, with the values of the names that it is given.
-
-    Raises:
-        DataError: the file is none of ``TABLE_SUFFIXES`` or cannot be read.
     """
     match file.suffix.lower():
         case ".csv" | ".tsv":

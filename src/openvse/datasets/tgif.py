@@ -84,9 +84,6 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder with ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
-
-    Raises:
-        DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.
     """
     table = require_file("tgif", root, TGIF_CAPTIONS)
     return _of_addresses("tgif", root, table, LISTS, require_images=require_images)
@@ -97,12 +94,6 @@ def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
 
     The lists of ids are ``split/train.tsv``, ``valid.tsv`` (or ``val.tsv``) and ``test.tsv``; a clip is
     ``mp4/<id>.mp4``, or another kind of video or animation of this name. TGIF's layout is read too, under MRW's name.
-
-    Args:
-        root: the folder with these files.
-
-    Raises:
-        DataError: see ``open_tgif``.
     """
     table = require_file("mrw", root, MRW_CAPTIONS)
     if table.suffix != ".json":

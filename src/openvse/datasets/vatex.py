@@ -61,9 +61,6 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
     Args:
         root: the folder with ``vatex_training_v1.0.json``, ``vatex_validation_v1.0.json`` and the clips, which are
             named ``<videoID>.mp4``.
-
-    Raises:
-        DataError: captions or clips are not found, a file has another format, or see ``build_corpus``.
     """
     training = dict(_read(require_file("vatex", root, TRAINING)))
     validation = dict(_read(require_file("vatex", root, VALIDATION)))

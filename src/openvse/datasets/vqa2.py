@@ -109,10 +109,6 @@ def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
     Args:
         root: the folder with the JSON files (or with ``annotations/`` and ``questions/``), and with ``train2014/``,
             ``val2014/`` and ``test2015/`` (each of which may be below ``images/``).
-
-    Raises:
-        DataError: no questions, no annotations of train2014 or val2014, or no images are found; a file has another
-            format; or see ``build_questions``.
     """
     there = {part: path for part in PARTS if (path := _find(root, *part.questions))}
     if not there:

@@ -34,11 +34,6 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: a folder of shards, at any depth, or one shard. The identifier of an image is ``SHARD/MEMBER``.
-        require_images: see ``build_corpus``; the images are always there.
-
-    Raises:
-        DataError: there are no shards, one is compressed, a member has a value of a wrong type (shard, member and key
-            are named), or see ``build_corpus``.
     """
     folder = root.parent if root.is_file() else root
     shards = [root] if root.is_file() else find_shards(root)

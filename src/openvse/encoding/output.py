@@ -89,8 +89,6 @@ class Target:
 
         Args:
             blocks: the records; each is a row group, or a file of a folder.
-            count: the number of records.
-            about: the content of the manifest, but for the files.
         """
         made = self.work / "output"
         shutil.rmtree(made, ignore_errors=True)
@@ -116,12 +114,7 @@ class Target:
 
 
 def target_of(out: Path) -> Target:
-    """Return the place of an encoding by the name that was given.
-
-    Raises:
-        DataError: a file is where the folder should be.
-        OpenVSEError: pyarrow is needed and not installed.
-    """
+    """Return the place of an encoding by the name that was given."""
     target = Target(out, single=out.suffix.lower() in (".npy", ".parquet") and not out.is_dir())
     if not target.single and out.is_file():
         raise DataError(f"{out} is a file: give a folder, or a file that ends with .npy or .parquet")

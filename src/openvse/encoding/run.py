@@ -201,6 +201,8 @@ class _Run:
                 self.reasons |= {record.item.id: reason for record, reason in batch.failed}
                 pace.keep(writer.commit)
                 pace.add(batch.dealt)
+        ids = (record.item.id for record in records)
+        self.reasons = {item: self.reasons[item] for item in ids if item in self.reasons}
         return before
 
     def _write(self, earlier: int) -> EncodingReport:

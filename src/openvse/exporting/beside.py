@@ -45,13 +45,8 @@ def write_towers(
     What cannot be exported is noted beside the index, and is not tried again.
 
     Args:
-        model: the model that made the index.
         wanted: which towers; None is what the index has, and ``text`` for a new one.
         on_write: called before something is exported, which takes some seconds.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to; the index is complete.
-        IndexFormatError: another process writes to the index.
     """
     place = Path(index)
     folder = towers_of(place, model.fingerprint)

@@ -174,8 +174,6 @@ def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: f
     """Raise ModelError if embeddings of an export are too far from those of the model.
 
     Args:
-        measured: how far they are.
-        what: the name of what was exported, which begins the message.
         is_int8: whether the weights are integers, so that only the cosine counts.
         tolerance: the largest difference of a number of a float32 embedding; None is ``TOLERANCE``.
     """
@@ -224,11 +222,7 @@ class Effect:
 
 
 def embed_images(model: OnnxModel, corpus: Corpus) -> tuple[ArraySet, Corpus]:
-    """Embed the images of a corpus; return the corpus without those that cannot be read, which are told.
-
-    Raises:
-        DataError: none of the images can be read.
-    """
+    """Embed the images of a corpus; return the corpus without those that cannot be read, which are told."""
     places = range(len(corpus))
 
     def path(place: int) -> ImageFile:
@@ -247,14 +241,7 @@ def embed_images(model: OnnxModel, corpus: Corpus) -> tuple[ArraySet, Corpus]:
 
 
 def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Corpus) -> Effect:
-    """Return how retrieval in a corpus changes.
-
-    Args:
-        rounded: the model in int8.
-        images: the embeddings of the corpus in float32.
-        texts: likewise.
-        corpus: the images with their captions.
-    """
+    """Return how retrieval in a corpus changes."""
     after = rounded.encode_image(corpus.image_paths), rounded.encode_text(corpus.captions)
     measured = []
     for pair in ((images, texts), after):

@@ -33,9 +33,6 @@ class TabledGPO(RankedPooling):
     """A GPO whose coefficients are a table by set size, up to a largest size.
 
     Its generator reads packed sequences, whose sizes decide the shapes of a program; a table is read by one look-up.
-
-    Args:
-        longest: the largest size.
     """
 
     table: Tensor
@@ -59,11 +56,7 @@ class TabledGPO(RankedPooling):
 
 
 class Program(nn.Module):
-    """A tower with tensors as input and output.
-
-    Args:
-        tower: the tower, in which every part can be exported.
-    """
+    """A tower with tensors as input and output."""
 
     def __init__(self, tower: Tower[Any]) -> None:
         super().__init__()
@@ -97,11 +90,7 @@ def check_tower(tower: Tower[Any], side: str) -> None:
 
 
 def program_of(tower: Tower[Any], longest: int) -> Program:
-    """Return a copy of a tower on the CPU, in evaluation mode, in which every part can be exported.
-
-    Args:
-        longest: the largest number of local features.
-    """
+    """Return a copy of a tower on the CPU, in evaluation mode, in which every part can be exported."""
     made = Program(copy.deepcopy(tower).cpu().eval())
     return with_tables(made, longest).requires_grad_(False)
 
@@ -133,13 +122,7 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
     """Return the program of ``torch.export`` for batches and sets of any size.
 
     Args:
-        program: the tower.
-        example: its inputs: pixels; or values and mask.
         longest: the largest set; None if the sets have a fixed size.
-        side: image or text, for messages.
-
-    Raises:
-        ModelError: a part of the tower cannot be exported.
     """
     batch = torch.export.Dim("batch", min=1, max=_MOST_ITEMS)
     if longest is None:
@@ -158,16 +141,7 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
 
 
 def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str) -> None:
-    """Write a program as an ONNX file.
-
-    Args:
-        traced_program: what ``traced`` returned.
-        names: the names of the inputs.
-        side: image or text, for messages.
-
-    Raises:
-        ModelError: ONNX has no operator for a part of the program, or the packages of the extra are missing.
-    """
+    """Write a program as an ONNX file."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -217,9 +191,6 @@ def quantize(path: Path) -> None:
     layer share one scale, so a program has to run on one item at a time, without padding. Convolutions stay in float32,
     because ONNX Runtime has no fast dynamic form of them. The integers are unsigned: products with signed ones overflow
     on processors without VNNI.
-
-    Raises:
-        ModelError: ONNX Runtime or ONNX is not installed.
     """
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic

@@ -122,16 +122,7 @@ def export(
 
 
 def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> Exported:
-    """Write the tower of texts, and that of images if wanted, so that scores of queries differ by at most 1e-5.
-
-    Args:
-        model: the model, on any device.
-        folder: the folder to write; see ``export``.
-        images: whether the tower of images is written as well.
-
-    Raises:
-        ModelError: a tower has no such form, and nothing is put into place.
-    """
+    """Write the tower of texts, and that of images if wanted, so that scores of queries differ by at most 1e-5."""
     plain = without_adapters(model)
     if plain.device.type != "cpu":
         plain = copy.deepcopy(plain).cpu()
@@ -142,12 +133,7 @@ def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> Export
 
 
 def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
-    """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads.
-
-    Raises:
-        ModelError: the library is not installed, the tower makes several embeddings of a sentence or distributions, or
-            the written model does not give the embeddings of the tower.
-    """
+    """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
         raise ModelError(
             "the embeddings of this model are distributions, and sentence-transformers compares embeddings by their "

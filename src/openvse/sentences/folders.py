@@ -40,9 +40,6 @@ class InFolder:
         """Load a saved module, which is downloaded if it is on the hub.
 
         The library calls this with all of its arguments; those that follow ``local_files_only`` are not read.
-
-        Raises:
-            ModelError: there is no such folder.
         """
         library: Any = cls
         folder = library.load_dir_path(

@@ -66,13 +66,7 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, task: str | None = None
     ) -> dict[str, Tensor]:
-        """Tokenize sentences.
-
-        Args:
-            inputs: the sentences.
-            prompt: a text that is put before each of them; None puts none.
-            task: not read.
-        """
+        """Tokenize sentences."""
         sentences = self._prepend_prompt(list(inputs), prompt) if prompt else list(inputs)
         padded = pad(self.tower.encoder.tokenize(sentences))
         assert padded.mask is not None

