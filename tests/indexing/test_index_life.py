@@ -24,6 +24,7 @@ from openvse.indexing import (
     remove_items,
     segments,
 )
+from openvse.media.listing import AGAIN
 from openvse.search import Query, SearchEngine
 
 
@@ -341,3 +342,39 @@ def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_pat
     assert build_index(model, text, out).count == 2
     with pytest.raises(IndexFormatError, match="sentences"):
         build_index(model, photos, out)
+
+
+def test_a_file_turned_in_place_is_embedded_again_and_a_touched_one_recognised(
+    model: ColourModel, photos: Path, tmp_path: Path
+) -> None:
+    build_index(model, photos, tmp_path / "index")
+    red, green = photos / "red.png", photos / "green.png"
+    before = red.stat()
+    red.write_bytes(red.read_bytes()[:-1] + b"?")  # of the same time and size
+    os.utime(red, ns=(before.st_atime_ns, before.st_mtime_ns))
+    green.chmod(0o600)
+    model.reads.clear()
+    report = build_index(model, photos, tmp_path / "index")
+    assert (model.reads, report.recognised, report.reused) == (["red.png"], 1, report.count - 2)
+    assert build_index(model, photos, tmp_path / "index").reused == report.count
+
+
+def test_further_names_of_a_file_are_no_items(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    first = build_index(model, photos, tmp_path / "index")
+    (photos / "0.png").symlink_to(photos / "red.png")
+    (photos / "hard.png").hardlink_to(photos / "green.png")
+    again = build_index(model, photos, tmp_path / "index")
+    assert again.count == first.count
+    assert [path.name for path in again.left_out.files[AGAIN]] == ["0.png", "hard.png"]
+
+
+def test_ids_of_two_folders_never_meet(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    paint(photos / "more:blue.png", "red")
+    paint(more / "blue.png", "blue")
+    both = build_index(model, [photos, more], tmp_path / "both")
+    assert [path for path, _ in both.failed] == [photos / "more:blue.png"]
+    assert both.count == 5
+    one = build_index(model, photos, tmp_path / "index")
+    assert build_index(model, more, tmp_path / "index", add=True).count == one.count + 1 == 6
+    assert "more-2:blue.png" in Index.open(tmp_path / "index").table.ids

@@ -175,8 +175,8 @@ def test_an_index_of_a_later_format_is_replaced_on_request_alone(
 ) -> None:
     build_index(model, photos, tmp_path / "index")
     manifest = tmp_path / "index" / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 4, "more": 1}))
-    with pytest.raises(IndexFormatError, match="4.*--overwrite"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 5, "more": 1}))
+    with pytest.raises(IndexFormatError, match="5.*--overwrite"):
         build_index(model, photos, tmp_path / "index")
     build_index(model, photos, tmp_path / "index", overwrite=True)
 

@@ -126,7 +126,11 @@ def test_metadata_are_read_for_items_of_a_run_that_was_stopped(
     build_index(model, album, out)
     for path in aside:
         path.rename(album / path.name)
-    entries = [Entry(Item(path.name, path.stat().st_mtime_ns, path.stat().st_size)) for path in rest]
+    states = {path.name: path.stat() for path in rest}
+    entries = [
+        Entry(Item(name, state.st_mtime_ns, state.st_size), changed_ns=state.st_ctime_ns)
+        for name, state in states.items()
+    ]
     with (
         pytest.raises(KeyboardInterrupt),
         IndexWriter(out, model=model.fingerprint, roots=[Root(0, str(album), "")]) as writer,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from openvse.errors import DataError
 from openvse.media.images import read_image
-from openvse.media.listing import AGAIN, IgnoreRules, list_folders, list_media
+from openvse.media.listing import AGAIN, IgnoreRules, each_once, list_folders, list_media
 from openvse.media.names import escaped
 
 
@@ -300,3 +301,22 @@ def test_links_between_folders_and_rules_of_their_names(tmp_path):
     (tmp_path / "b" / "far").symlink_to(tmp_path / "far")
     first, second = followed(tmp_path / "a", tmp_path / "b", rules=IgnoreRules(["skipped/", "far/4.*"]))
     assert (first.names, second.names) == (["1.jpg"], ["c/2.jpg", "far/3.jpg"])
+
+
+def test_each_file_has_one_name_and_links_come_last(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    touch(tmp_path, "first/a.jpg", "first/c.jpg", "second/b.jpg", "far.jpg")
+    (first / "hard.jpg").hardlink_to(first / "a.jpg")
+    (second / "a.jpg").hardlink_to(first / "a.jpg")
+    (first / "0.jpg").symlink_to(second / "b.jpg")
+    (first / "far.jpg").symlink_to(tmp_path / "far.jpg")
+    (second / "far.jpg").symlink_to(tmp_path / "far.jpg")
+    (second / "gone.jpg").symlink_to(tmp_path / "gone.jpg")
+    listings = each_once([list_media(first), list_media(second)])
+    assert [each.names for each in listings] == [["a.jpg", "c.jpg", "far.jpg"], ["b.jpg", "gone.jpg"]]
+    again = [
+        path.relative_to(tmp_path).as_posix() for each in listings for path in each.left_out.files[AGAIN]
+    ]
+    assert again == ["first/0.jpg", "first/hard.jpg", "second/a.jpg", "second/far.jpg"]
+    (plain,) = each_once([list_media(second / "..", ignored=IgnoreRules(["first/", "second/"]))])
+    assert (plain.names, plain.left_out.files) == (["far.jpg"], {})

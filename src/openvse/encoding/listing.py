@@ -16,7 +16,7 @@ from openvse.errors import DataError, TextError
 from openvse.files import read_lines, whole_characters
 from openvse.indexing.manifest import Item
 from openvse.indexing.scanning import Candidate
-from openvse.media.listing import LeftOut, kind_left_out, list_media
+from openvse.media.listing import LeftOut, each_once, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 
@@ -49,7 +49,8 @@ class RecordList:
         else:
             kind = "clip" if is_video_name(path.name) else "image"
             about = Item(item, status.st_mtime_ns, status.st_size)
-            self.records.append(Candidate(about, path.absolute(), 0, kind))
+            changed = status.st_ctime_ns
+            self.records.append(Candidate(about, path.absolute(), 0, kind, changed_ns=changed))
 
     def add_sentence(self, item: str, text: str, file: Path) -> None:
         """Add a sentence of a file; the index knows by its hash, in place of a time, when it has changed."""
@@ -96,7 +97,7 @@ def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = F
 
 
 def _of_folder(folder: Path, videos: bool) -> RecordList:
-    media = list_media(folder, videos=videos)
+    (media,) = each_once([list_media(folder, videos=videos)])
     listing = RecordList("images", left_out=media.left_out)
     listing.failed.extend((str(path), "the folder cannot be listed") for path in media.unreadable)
     for path in media.paths:

@@ -239,4 +239,4 @@ class _Run:
 
 def _states(index: FoundIndex) -> dict[str, Item]:
     """Return the records of an index as they were when they were embedded, by their ids."""
-    return {item: Item(item, modified_ns, size) for item, modified_ns, size, _ in index.database.walk(0)}
+    return {item: Item(item, modified_ns, size) for item, modified_ns, size, *_ in index.database.walk(0)}

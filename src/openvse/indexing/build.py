@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
@@ -244,7 +244,7 @@ def _merged(current: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Ro
         return current.roots
     if add:
         _check_apart([*map(Path, known), *strange])
-        return _numbered(current.roots, strange)
+        return _numbered(current.roots, strange, current.database)
     named = set(map(str, folders))
     gone = [root for root in current.roots if root.path not in named and not Path(root.path).exists()]
     if len(strange) == len(gone) == 1 and _holds_same(current.database, gone[0], strange[0]):
@@ -253,20 +253,20 @@ def _merged(current: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Ro
     return None
 
 
-def _numbered(known: Sequence[Root], folders: Sequence[Path]) -> tuple[Root, ...]:
-    """Give new roots numbers, and labels that tell their items apart."""
+def _numbered(
+    known: Sequence[Root], folders: Sequence[Path], held: Database | None = None
+) -> tuple[Root, ...]:
+    """Give new roots numbers, and labels that tell their items apart from each other and from those that are held."""
     roots = list(known)
     for folder in folders:
         number = max((root.number for root in roots), default=-1) + 1
         if not number:
             roots.append(Root(0, str(folder), ""))
             continue
-        taken = {root.label for root in roots}
-        names = (
-            folder.name or "root",
-            *(f"{folder.name or 'root'}-{count}" for count in range(2, len(roots) + 3)),
-        )
-        roots.append(Root(number, str(folder), next(name for name in names if name not in taken)))
+        taken, name = {root.label for root in roots}, folder.name or "root"
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        free = (each for each in names if each not in taken and not (held and held.begins(f"{each}:")))
+        roots.append(Root(number, str(folder), next(free)))
     return tuple(roots)
 
 
@@ -284,7 +284,7 @@ def _check_apart(folders: Sequence[Path]) -> None:
 def _holds_same(database: Database, gone: Root, folder: Path) -> bool:
     """Return whether an image of a root that is gone is in a folder, unchanged."""
     with suppress(IndexFormatError):
-        for item_id, modified_ns, size, _ in islice(database.walk(gone.number), _LOOKED_AT):
+        for item_id, modified_ns, size, *_ in islice(database.walk(gone.number), _LOOKED_AT):
             if _is_there(folder, file_of(gone.name_of(item_id)), modified_ns, size):
                 return True
     return False
@@ -390,7 +390,8 @@ class _Run:
         rules, follows = settings[_IGNORE].split("\n"), bool(settings[FOLLOW_LINKS])
         videos = self._asked.model.reads_videos or bool(seconds)
         roots = self._planned.roots if follows else self._roots  # a link may lead into another root
-        listings = list_roots(roots, videos=videos, ignore=rules, follow_links=follows)
+        labels = [root.label for root in self._planned.roots]
+        listings = list_roots(roots, videos=videos, ignore=rules, follow_links=follows, labels=labels)
         return [listing for listing in listings if listing.root in self._roots]
 
     def _writer(self, *, anew: bool) -> IndexWriter:

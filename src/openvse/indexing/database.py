@@ -44,6 +44,7 @@ CREATE TABLE items (
   kind TEXT NOT NULL,
   modified_ns INTEGER NOT NULL,
   size INTEGER NOT NULL,
+  changed_ns INTEGER NOT NULL,
   content BLOB,
   segment INTEGER NOT NULL,
   row INTEGER NOT NULL,
@@ -59,11 +60,12 @@ ONLY_HEADER = ""
 """What stands for the header of an item whose metadata are nothing else, as the user says nothing of it."""
 
 _UPSERT = """
-INSERT INTO items (id, root, kind, modified_ns, size, content, metadata, segment, row, checksum, run, header)
-VALUES (CAST(? AS TEXT), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '')
+INSERT INTO items (
+  id, root, kind, modified_ns, size, changed_ns, content, metadata, segment, row, checksum, run, header)
+VALUES (CAST(? AS TEXT), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '')
 ON CONFLICT (id) DO UPDATE SET root = excluded.root, kind = excluded.kind, modified_ns = excluded.modified_ns,
-  size = excluded.size, content = excluded.content, segment = excluded.segment, row = excluded.row,
-  checksum = excluded.checksum, run = excluded.run,
+  size = excluded.size, changed_ns = excluded.changed_ns, content = excluded.content, segment = excluded.segment,
+  row = excluded.row, checksum = excluded.checksum, run = excluded.run,
   metadata = CASE WHEN items.metadata IS NULL OR items.header = '' THEN excluded.metadata ELSE items.metadata END,
   header = CASE WHEN items.metadata IS NULL OR items.header = '' THEN '' ELSE ifnull(excluded.metadata, '{}') END
 """
@@ -102,6 +104,7 @@ class Entry:
         kind: "image", "clip" or "sentence".
         content: the hash of the file's content, where it is known.
         header: what the file says of itself, as a JSON object; None for nothing.
+        changed_ns: see ``Candidate``.
     """
 
     item: Item
@@ -109,6 +112,7 @@ class Entry:
     kind: str = "image"
     content: bytes | None = None
     header: str | None = None
+    changed_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,25 +232,25 @@ class Database:
         ids, *numbers = columns
         return ItemTable(list(ids), *(np.array(column, np.int64) for column in numbers))
 
-    def walk(self, root: int, *, segments: bool = False) -> Iterator[tuple[str, int, int, int]]:
-        """Yield id, time, size and run of the items of a root, in the order of their ids.
+    def walk(self, root: int, *, segments: bool = False) -> Iterator[tuple[str, int, int, int, int]]:
+        """Yield id, time, size, ``changed_ns`` and run of the items of a root, in the order of their ids.
 
         Args:
             root: its number.
             segments: only segments of clips.
         """
         more = f" AND {_IS_SEGMENT}" if segments else ""
-        sql = f"SELECT id, modified_ns, size, run FROM items WHERE root = ?{more} ORDER BY id"
+        sql = f"SELECT id, modified_ns, size, changed_ns, run FROM items WHERE root = ?{more} ORDER BY id"
         with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
             yield from cursor
 
-    def walk_files(self, root: int) -> Iterator[tuple[bytes, int, int, int, None]]:
-        """Yield the items of a root but segments of clips: the bytes of the id, time, size, run and None.
+    def walk_files(self, root: int) -> Iterator[tuple[bytes, int, int, int, int, None]]:
+        """Yield the items of a root but segments of clips: bytes of the id, time, size, ``changed_ns``, run and None.
 
         The database makes these rows as they are needed, as there is one for each file of an index.
         """
         sql = (
-            "SELECT CAST(id AS BLOB), modified_ns, size, run, NULL FROM items WHERE root = ? AND "
+            "SELECT CAST(id AS BLOB), modified_ns, size, changed_ns, run, NULL FROM items WHERE root = ? AND "
             f"NOT {_IS_SEGMENT} ORDER BY id"
         )
         with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
@@ -274,6 +278,11 @@ class Database:
     def count(self) -> int:
         """Return the number of items."""
         return int(str(self.read("SELECT COUNT(*) FROM items")[0][0]))
+
+    def begins(self, start: str) -> bool:
+        """Return whether the id of an item begins so."""
+        sql = "SELECT 1 FROM items WHERE substr(CAST(id AS BLOB), 1, ?) = ? LIMIT 1"
+        return bool(self.read(sql, (len(encode_id(start)), encode_id(start))))
 
     def has_broken_metadata(self, root: int) -> bool:
         """Return whether metadata of a root are no JSON that the database can read."""
@@ -511,5 +520,5 @@ def _values_of(metadata: str | None, key: bytes) -> str | None:
 
 def _values(entry: Entry) -> tuple[object, ...]:
     item = entry.item
-    numbers = item.modified_ns, item.size
+    numbers = item.modified_ns, item.size, entry.changed_ns
     return encode_id(item.id), entry.root, entry.kind, *numbers, entry.content, entry.header

@@ -270,7 +270,7 @@ class Embedder:
             return _Looked(candidate)
         if self._known is not None and (rows := self._known.find(candidate)):
             return _Looked(candidate, rows)
-        if self._stored is None or candidate.seconds:
+        if self._stored is None or candidate.seconds or candidate.is_rewritten:
             return _Looked(candidate)
         item = candidate.item
         return _Looked(candidate, (), self._stored.find(candidate.path, item.modified_ns, item.size))
@@ -418,14 +418,15 @@ def _content_of(candidate: Candidate) -> _Content:
         status = candidate.path.stat()
     except OSError:
         return None, header
-    same = (status.st_mtime_ns, status.st_size) == (candidate.item.modified_ns, candidate.item.size)
+    now = status.st_mtime_ns, status.st_size, status.st_ctime_ns
+    same = now == (candidate.item.modified_ns, candidate.item.size, candidate.changed_ns)
     return content if same else None, header
 
 
 def _entry(candidate: Candidate, content: _Content, name: str = "") -> Entry:
     """Return the entry of a candidate, or of one of its segments by its name."""
     item = replace(candidate.item, id=name) if name else candidate.item
-    return Entry(item, candidate.root, candidate.kind, *content)
+    return Entry(item, candidate.root, candidate.kind, *content, candidate.changed_ns)
 
 
 def _vectors(embedded: VectorSet) -> Vectors:

@@ -25,7 +25,7 @@ VectorDtype = Literal["float16", "float32"]
 Held = Literal["images", "sentences"]
 
 FORMAT = "openvse-index"
-VERSION = 3
+VERSION = 4
 MANIFEST = "index.json"
 UNFINISHED = "unfinished.json"
 

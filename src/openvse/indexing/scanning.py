@@ -23,7 +23,7 @@ from openvse.files import parse_json, read_lines, whole_characters
 from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
 from openvse.media.headers import read_header
-from openvse.media.listing import LeftOut, Listing, list_folders, rules_of
+from openvse.media.listing import LeftOut, Listing, each_once, list_folders, rules_of
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
@@ -33,6 +33,7 @@ _ROOT_IS_EMPTY = (
     "it holds no image, as the empty place of a drive that is not connected: its items are kept; connect it, or remove "
     "it with --forget"
 )
+_IS_AMBIGUOUS = "its name begins like the ids of another folder of this index: rename it"
 _FILE_IS_EMPTY = "it holds no sentence: those of the index are kept"
 _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of it is kept"
 FOLLOW_LINKS = "follow_links"
@@ -51,6 +52,8 @@ class Candidate:
         before: the ids of the items that the index holds of this file.
         seconds: the length of the segments into which it is cut; 0 for a whole file.
         text: the sentence; "" for a file.
+        changed_ns: the time of the last change of the file or of what the system notes of it; 0 for a sentence.
+        is_rewritten: whether its time and size are those of before, so that these do not vouch for its content.
     """
 
     item: Item
@@ -60,6 +63,8 @@ class Candidate:
     before: tuple[str, ...] = ()
     seconds: float = 0.0
     text: str = ""
+    changed_ns: int = 0
+    is_rewritten: bool = False
 
 
 @dataclass
@@ -87,9 +92,9 @@ class Changes:
     present: int = 0
 
 
-Listed: TypeAlias = tuple[bytes, int, int, str]
-"""A file below a root, or a sentence: the bytes of its id, its time and size, and its name below the root, with forward
-slashes. There may be millions, so they are not objects of a class."""
+Listed: TypeAlias = tuple[bytes, int, int, int, str]
+"""A file below a root, or a sentence: the bytes of its id, its time, size and ``changed_ns`` (see ``Candidate``), and
+its name below the root, with forward slashes. There may be millions, so they are not objects of a class."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +120,26 @@ class RootListing:
 
 
 def list_roots(
-    roots: Sequence[Root], *, videos: bool, ignore: Sequence[str] = (), follow_links: bool = False
+    roots: Sequence[Root],
+    *,
+    videos: bool,
+    ignore: Sequence[str] = (),
+    follow_links: bool = False,
+    labels: Collection[str] = (),
 ) -> list[RootListing]:
-    """List the images below roots that exist; raise DataError if ignore rules cannot be understood."""
+    """List the images below roots that exist; raise DataError if ignore rules cannot be understood.
+
+    Args:
+        labels: of all roots; a file whose id begins like those of another root is not used.
+    """
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
     rules = [rules_of(folder, ignore) or None for folder in there.values()]
     listings = list_folders([*there.values()], rules, videos=videos, follow_links=follow_links)
-    by_root = dict(zip(there, listings, strict=True))
-    return [_files_below(root, by_root.get(root)) for root in roots]
+    by_root = dict(zip(there, each_once(listings), strict=True))
+    return [_files_below(root, by_root.get(root), labels) for root in roots]
 
 
-def _files_below(root: Root, listing: Listing | None) -> RootListing:
+def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -> RootListing:
     """Return the files of a listing with their times and sizes; None of a root that is not there."""
     if listing is None:
         return RootListing(root, [], _ROOT_IS_GONE)
@@ -133,13 +147,18 @@ def _files_below(root: Root, listing: Listing | None) -> RootListing:
     above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
     entries: list[Listed] = []
     failed = []
+    others = tuple(f"{each}:" for each in labels if each and each != root.label)
     for name in listing.names:
+        if others and (label + name).startswith(others):
+            failed.append((folder / name, _IS_AMBIGUOUS))
+            continue
         try:
             status = os.stat(above + name)  # noqa: PTH116
         except OSError as error:
             failed.append((folder / name, error.strerror or "it cannot be read"))
             continue
-        entries.append((encode_id(label + name), status.st_mtime_ns, status.st_size, name))
+        times = status.st_mtime_ns, status.st_size, status.st_ctime_ns
+        entries.append((encode_id(label + name), *times, name))
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
     return RootListing(root, entries, missing, listing.unreadable, failed, listing.left_out)
@@ -163,7 +182,7 @@ def list_sentences(root: Root) -> RootListing:
     sentences = sorted({" ".join(line.split()) for line in lines} - {""}, key=encode_id)
     if not sentences:
         return RootListing(root, [], _FILE_IS_EMPTY, holds="sentences")
-    entries = [(encode_id(root.id_of(text)), 0, len(encode_id(text)), text) for text in sentences]
+    entries = [(encode_id(root.id_of(text)), 0, len(encode_id(text)), 0, text) for text in sentences]
     return RootListing(root, entries, holds="sentences")
 
 
@@ -209,38 +228,41 @@ def compare(
             else:
                 changes.gone += items_of(before)
             continue
-        if before is not None and entry[1] == before[1] and entry[2] == before[2]:
-            if as_a_rule and before[4] is None:
+        if before is not None and entry[1:4] == before[1:4]:
+            if as_a_rule and before[5] is None:
                 changes.unchanged += 1
-                changes.resumed += 0 < first_unfinished <= before[3]
+                changes.resumed += 0 < first_unfinished <= before[4]
                 continue
             items = items_of(before)
             if damaged.isdisjoint(items) and _is_cut_so(before, _length(entry, listing, seconds)):
                 changes.unchanged += len(items)
-                changes.resumed += len(items) if 0 < first_unfinished <= before[3] else 0
+                changes.resumed += len(items) if 0 < first_unfinished <= before[4] else 0
                 continue
         changes.candidates.append(_candidate(entry, listing, before, seconds))
 
 
 def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, seconds: float) -> Candidate:
-    root, name = listing.root, entry[3]
+    root, name = listing.root, entry[4]
     path = Path(root.path) if listing.holds == "sentences" else Path(root.path, name)
     item = Item(root.id_of(name), entry[1], entry[2])
     kind, length = _kind(name, listing.holds), _length(entry, listing, seconds)
     text = name if kind == "sentence" else ""
-    return Candidate(item, path, root.number, kind, () if before is None else items_of(before), length, text)
+    if before is None:
+        return Candidate(item, path, root.number, kind, (), length, text, entry[3])
+    rewritten = entry[1:3] == before[1:3] and entry[3] != before[3]
+    return Candidate(item, path, root.number, kind, items_of(before), length, text, entry[3], rewritten)
 
 
 def _length(entry: Listed, listing: RootListing, seconds: float) -> float:
     """Return the length of the segments of an entry; 0 for what is not cut."""
-    return seconds if seconds and _kind(entry[3], listing.holds) == "clip" else 0.0
+    return seconds if seconds and _kind(entry[4], listing.holds) == "clip" else 0.0
 
 
 def _is_cut_so(before: HeldFile, seconds: float) -> bool:
     """Return whether an index holds a file in segments of this length, or whole if it is 0."""
-    if before[4] is None:
+    if before[5] is None:
         return not seconds
-    return bool(seconds) and are_cut(before[4], seconds)
+    return bool(seconds) and are_cut(before[5], seconds)
 
 
 def _below(path: Path, root: str) -> str:
@@ -283,10 +305,10 @@ SECONDS = "segment_seconds"
 """The name under which an index notes how long its segments are; "" where there never were any."""
 
 
-HeldFile: TypeAlias = tuple[bytes, int, int, int, tuple[str, ...] | None]
-"""A file as an index holds it: the bytes of its id, its time and size when it was indexed, the number of the indexing
-that embedded it, and the ids of its segments; None for a file that is an item by itself. It is a row of the database,
-as it is read for every file of an index."""
+HeldFile: TypeAlias = tuple[bytes, int, int, int, int, tuple[str, ...] | None]
+"""A file as an index holds it: the bytes of its id, its time, size and ``changed_ns`` when it was indexed, the number
+of the indexing that embedded it, and the ids of its segments; None for a file that is an item by itself. It is a row of
+the database, as it is read for every file of an index."""
 
 
 def held_files(database: Database, root: int) -> Iterator[HeldFile]:
@@ -299,16 +321,16 @@ def held_files(database: Database, root: int) -> Iterator[HeldFile]:
 
 def items_of(file: HeldFile) -> tuple[str, ...]:
     """Return the ids of the items of a file: its own, or those of its segments."""
-    return (decode_id(file[0]),) if file[4] is None else file[4]
+    return (decode_id(file[0]),) if file[5] is None else file[5]
 
 
 def _cut_files(database: Database, root: int) -> list[HeldFile]:
     """Return the files of a root whose segments are items, in the order of their ids."""
-    segments: dict[str, list[tuple[str, int, int, int]]] = {}
+    segments: dict[str, list[tuple[str, int, int, int, int]]] = {}
     for row in database.walk(root, segments=True):
         segments.setdefault(file_of(row[0]), []).append(row)
     return sorted(
-        (encode_id(name), rows[0][1], rows[0][2], min(row[3] for row in rows), tuple(row[0] for row in rows))
+        (encode_id(name), *rows[0][1:4], min(row[4] for row in rows), tuple(row[0] for row in rows))
         for name, rows in segments.items()
     )
 
@@ -466,7 +488,7 @@ def _dated(lines: Mapping[str, dict[str, object]]) -> list[str]:
 
 def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:
     """Return the files of names that are written in another way, and what is wrong with the names."""
-    listed = {entry[3] for entry in listing.entries}
+    listed = {entry[4] for entry in listing.entries}
     if listed.issuperset(names):
         return {}, []
     paths = {folder / name: name for name in names if name}

@@ -94,24 +94,13 @@ class Listing:
         """The paths of the images and clips; each begins with the folder."""
         return [self.root / name for name in self.names]
 
-    def once(self) -> Listing:
-        """Return each file under one name, by the file itself and not by a link to it; the others are left out."""
-        chosen: dict[tuple[int, int], str] = {}
-        again: list[Path] = []
-        for name in sorted(self.names, key=lambda name: (self.root / name).is_symlink()):
-            try:
-                status = (self.root / name).stat()
-            except OSError:
-                chosen[-1, len(chosen)] = name  # it is broken, and whoever reads it says so
-                continue
-            if chosen.setdefault((status.st_dev, status.st_ino), name) != name:
-                again.append(self.root / name)
-        if not again:
-            return self
-        listed = set(chosen.values())
-        files = {**self.left_out.files, AGAIN: [*self.left_out.files.get(AGAIN, []), *sorted(again)]}
-        names = [name for name in self.names if name in listed]
-        return Listing(self.root, names, LeftOut(files), self.unreadable)
+    def without(self, again: Collection[str]) -> Listing:
+        """Return the listing without further names of files that are listed."""
+        above = os.path.join(self.root, "")  # noqa: PTH118
+        left = [self.root / name for name in self.names if above + name in again]
+        files = {**self.left_out.files, AGAIN: [*self.left_out.files.get(AGAIN, []), *left]}
+        names = [name for name in self.names if above + name not in again]
+        return Listing(self.root, names, LeftOut(files if left else self.left_out.files), self.unreadable)
 
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
         """Return a line for what is left out, and one for each folder that cannot be listed."""
@@ -147,6 +136,31 @@ def list_folders(
     for walk in walks if follow_links else ():
         walk.names.sort(key=lambda name: name.split("/"))
     return [Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable) for walk in walks]
+
+
+def each_once(listings: Sequence[Listing]) -> list[Listing]:
+    """Return each file under one name, which is no link where there is another one; the other names are left out."""
+    paths = [os.path.join(each.root, name) for each in listings for name in each.names]  # noqa: PTH118
+    links = {path: _identity(path) for path in paths if os.path.islink(path)}  # noqa: PTH114
+    linked, chosen = {*links.values()}, dict[tuple[int, int], str]()
+    again = set[str]()
+    for path in (*(path for path in paths if path not in links), *links):
+        identity = _identity(path, linked)
+        if identity is not None and chosen.setdefault(identity, path) != path:
+            again.add(path)
+    if not again:
+        return [*listings]
+    return [each.without(again) for each in listings]
+
+
+def _identity(path: str, wanted: Collection[object] | None = None) -> tuple[int, int] | None:
+    """Return device and inode of a file, if it has several names or is among the wanted ones; None for others."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a string, for speed
+    except OSError:  # it is broken, and whoever reads it says so
+        return None
+    identity = status.st_dev, status.st_ino
+    return identity if wanted is None or status.st_nlink > 1 or identity in wanted else None
 
 
 def walk_files(root: Path) -> Iterator[Path]:

@@ -127,6 +127,11 @@ class Catalogue(ABC):
     def item(self, position: int) -> Item:
         """Return id, time and size of an item."""
 
+    def version(self, position: int) -> str:
+        """Return a text that changes when an item is embedded anew."""
+        item = self.item(position)
+        return f"{item.modified_ns:x}-{item.size:x}"
+
     @abstractmethod
     def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item."""
@@ -265,6 +270,9 @@ class IndexCatalogue(Catalogue):
     def item(self, position: int) -> Item:
         table = self.index.table
         return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
+
+    def version(self, position: int) -> str:
+        return f"{int(self.index.table.checksums[position]):x}"
 
     def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item, its metadata from the database."""

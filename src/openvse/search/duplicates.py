@@ -14,7 +14,7 @@ from openvse.errors import DataError
 from openvse.indexing.database import encode_id
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST
-from openvse.media.listing import list_media
+from openvse.media.listing import each_once, list_media
 from openvse.media.names import HEIC, RAW, suffix_kind
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.runtime.arrays import directions
@@ -67,7 +67,7 @@ def find_duplicates(
         raise DataError(
             f"{source} is a folder of images, which are compared by their pixels: a threshold is for an index"
         )
-    listing = list_media(source).once()
+    (listing,) = each_once([list_media(source)])
     paths, problems = listing.paths, listing.problems()
     if not paths:
         lacks = f"there is no image in {source}: give a folder that holds images, at any depth"

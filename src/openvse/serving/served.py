@@ -138,8 +138,7 @@ class Served:
 
     def version(self, key: int) -> str:
         """Return a text that changes when the file of an item changes."""
-        item = self._catalogue.item(self._catalogue.at(key))
-        return f"{item.modified_ns:x}-{item.size:x}"
+        return self._catalogue.version(self._catalogue.at(key))
 
     def file(self, key: int) -> Path:
         """Return the file of an item, resolved, if it is below an indexed folder, or a link that is followed is.
