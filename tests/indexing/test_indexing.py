@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms
 
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
@@ -47,34 +44,6 @@ def test_only_what_changed_is_embedded_again(model: ColourModel, photos: Path, t
     again, fresh = Index.open(tmp_path / "index"), Index.open(tmp_path / "fresh")
     assert again.items == fresh.items
     assert np.array_equal(again.vectors, fresh.vectors)
-
-
-def test_an_index_from_before_profiles_embeds_images_with_one_anew(
-    model: ColourModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr("openvse.media.images._transform", lambda profile, kind: None)
-        lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-        red, green = (lab.index(name) for name in (b"rXYZ", b"gXYZ"))
-        swapped = lab[:red] + b"gXYZ" + lab[red + 4 : green] + b"rXYZ" + lab[green + 4 :]
-        for name, profile in (("green", swapped), ("red", lab)):
-            with Image.open(photos / f"{name}.png") as image:
-                image.load()
-            image.save(photos / f"{name}.png", icc_profile=profile)
-        build_index(model, photos, tmp_path / "index")
-    with contextlib.closing(sqlite3.connect(next((tmp_path / "index").glob("items-*.sqlite")))) as database:
-        database.execute("DELETE FROM settings WHERE name = 'colours'")
-        database.commit()
-    model.batches.clear()
-    report = build_index(model, photos, tmp_path / "index")
-    assert model.encoded == ["green.png"] and len(report.metadata_problems) == 1
-    index = Index.open(tmp_path / "index")
-    expected = model.embed(np.array([[180, 20, 40]], np.float32)).vectors.numpy()
-    np.testing.assert_allclose(
-        index.vectors[ids(tmp_path / "index").index("green.png")], expected[0], atol=0.02
-    )
-    model.batches.clear()
-    assert build_index(model, photos, tmp_path / "index").metadata_problems == [] and model.encoded == []
 
 
 def test_a_check_finds_what_was_changed_without_a_trace(

@@ -22,7 +22,7 @@ from openvse.indexing.embedding import (
     embeds_gaussians,
     rewritten_items,
 )
-from openvse.indexing.maintenance import damaged_items, recoloured_items, rewrite, unused_rows
+from openvse.indexing.maintenance import damaged_items, rewrite, unused_rows
 from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.indexing.scanning import (
     FOLLOW_LINKS,
@@ -47,7 +47,7 @@ _NOT_INDEXABLE = (
     "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
     "with those of a sentence are the scores; score images and sentences with model.score instead"
 )
-_IGNORE, _COLOURS = "ignore", "colours"
+_IGNORE = "ignore"
 _SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
 _LOOKED_AT = 1000  # items of a folder that is gone, which are looked for in another one
@@ -344,12 +344,10 @@ class _Run:
         listings = self._listings(settings, seconds)
         _check_present(listings, self._asked.given, current)
         with self._writer(anew=anew) as writer:
-            changes, damaged, recoloured = Changes(), set[str](), set[str]()
+            changes, damaged = Changes(), set[str]()
             before = writer.written
-            is_stale = self._holds == "images" and _remembered(before, _COLOURS) != "sRGB"
             if before is not None:
-                recoloured = recoloured_items(before) if is_stale else set()
-                damaged = damaged_items(before, check=self._asked.check) | recoloured
+                damaged = damaged_items(before, check=self._asked.check)
                 damaged |= rewritten_items(before, self._roots) if self._asked.check else set()
             database = None if before is None else before.database
             for listing in listings:
@@ -357,16 +355,10 @@ class _Run:
             for name, value in settings.items():
                 if value != _remembered(before, name):
                     writer.note(name, value)  # with the first items, for the next run after a kill
-            if is_stale:
-                writer.at_the_end(lambda database: database.set(_COLOURS, "sRGB"))
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
             problems = self._note_what_is_said(writer, changes, listings)
-            if recoloured:
-                problems.append(
-                    f"{len(recoloured):,} images have a colour profile: they were embedded anew, in sRGB"
-                )
             writer.finish()
             return self._report(writer, changes, outcome, problems)
 

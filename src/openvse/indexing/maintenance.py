@@ -17,7 +17,6 @@ from openvse.indexing.manifest import MANIFEST, Item, read_manifest
 from openvse.indexing.scanning import SECONDS
 from openvse.indexing.segments import SegmentWriter, map_segment, row_checksum
 from openvse.indexing.writer import FoundIndex, IndexFolder
-from openvse.media.images import has_other_colours
 from openvse.media.segments import file_of
 
 
@@ -165,16 +164,6 @@ def _copy(index: FoundIndex, written: list[SegmentWriter]) -> None:
         numbers = {writer: database.new_segment(writer.path.name, writer.rows) for writer in written}
         database.place((numbers[writer], row, key) for writer, row, key in places)
         database.drop_empty_segments()
-
-
-def recoloured_items(index: FoundIndex) -> set[str]:
-    """Return the ids of the images whose profile an earlier openvse has not applied."""
-    return {
-        item_id
-        for root in index.roots
-        for item_id, *_ in index.database.walk(root.number)
-        if has_other_colours(Path(root.path, root.name_of(item_id)))
-    }
 
 
 def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:

@@ -386,7 +386,9 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
     """Convert a decoded image to sRGB on white; the pixels of an image that the caller has given are not shared."""
-    transform = _transform_of(image)
+    profile = image.info.get("icc_profile")
+    own = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
+    transform = _transform(profile, own) if profile else None
     kind = "" if transform is None else transform.input_mode
     converted = image if kind == "CMYK" else _to_rgb(image, given=given)
     if kind == "RGB":
@@ -394,21 +396,6 @@ def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
     elif kind:
         converted = transform.apply(converted.getchannel(0) if kind == "L" else converted)
     return converted
-
-
-def has_other_colours(path: Path) -> bool:
-    """Return whether an image file has a profile that changes its colours; False for what cannot be read."""
-    try:
-        with opened_image(path) as image:
-            return _transform_of(image) is not None
-    except Exception:  # damaged files make decoders raise almost any error
-        return False
-
-
-def _transform_of(image: Image.Image) -> Any:
-    profile = image.info.get("icc_profile")
-    kind = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
-    return _transform(profile, kind) if profile else None
 
 
 @lru_cache(maxsize=32)
