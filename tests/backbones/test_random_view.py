@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,12 +47,6 @@ def test_the_generator_decides_alone() -> None:
     torch.manual_seed(2)
     for one, other in zip(first, views(3), strict=True):
         assert np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("smallest", [0.1, 1.0])
-def test_the_smallest_share_is_an_argument(smallest: float) -> None:
-    view = random_view(ramp(), torch.Generator().manual_seed(0), smallest=smallest)
-    assert view.width >= round(100 * smallest)
 
 
 @given(width=st.integers(1, 9), height=st.integers(1, 9), seed=st.integers(0, 99))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import openvse
-from openvse.errors import BadFeaturesError, StoreError
+from openvse.errors import BadFeaturesError, DiskError, StoreError
 from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype
 from openvse.features.layout import FEATURES, IDS, LENGTHS, MANIFEST, StoreManifest
 from openvse.files import LOCK
@@ -241,7 +241,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path: Path, monkeypatch: 
             writer.add(item, local)
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         work_again = stop_at(monkeypatch, os, "fsync", 1, full)
-        with pytest.raises(StoreError, match="written") as error:
+        with pytest.raises(DiskError, match="written") as error:
             writer.commit()
         assert "\n" not in str(error.value)
         work_again()

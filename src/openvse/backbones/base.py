@@ -21,6 +21,7 @@ from openvse.media.videos import ClipSource, SamplingMode, read_poster
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
+_SMALLEST_VIEW = 0.6  # of the image's sides
 # The attributes that hold the state of a module, which a backbone shares with its network.
 _STATE = (
     "_parameters",
@@ -263,19 +264,15 @@ class FrameLimit:
         return compact(local, mask & (chosen | (lengths <= most)))
 
 
-def random_view(image: Image, generator: torch.Generator | None, *, smallest: float = 0.6) -> Image:
+def random_view(image: Image, generator: torch.Generator | None) -> Image:
     """Cut out a random window with the image's aspect ratio; mirror it half of the time (VSE-infinity, 4.1).
 
-    Args:
-        image: a decoded image.
-        generator: the source of all randomness; the same state gives the same view. None, outside training, gives the
-            whole image.
-        smallest: the smallest share of the image's sides that the window's sides may have.
+    The same state of the generator gives the same view. None, outside training, gives the whole image.
     """
     if generator is None:
         return image
     share, left, top, mirror = torch.rand(4, generator=generator).tolist()
-    share = smallest + (1 - smallest) * share
+    share = _SMALLEST_VIEW + (1 - _SMALLEST_VIEW) * share
     width, height = max(1, round(image.width * share)), max(1, round(image.height * share))
     x, y = int(left * (image.width - width + 1)), int(top * (image.height - height + 1))
     view = image.crop((x, y, x + width, y + height))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -195,18 +195,17 @@ class _FeatureMap(nn.Module):
         return local
 
 
-class _Block:
-    """A sequence of convolutions; the input of the block is added to the output of the last one."""
+class _Block(NamedTuple):
+    """A sequence of convolutions; with a shortcut, its input is added to the output of the last one."""
 
-    def __init__(self, convolutions: list[FoldedConvolution], *, shortcut: bool) -> None:
-        self._convolutions, self._shortcut = convolutions, shortcut
+    convolutions: list[FoldedConvolution]
+    shortcut: bool
 
     def __call__(self, local: Tensor) -> Tensor:
-        """Return the output of the block for a feature map."""
         made = local
-        for convolution in self._convolutions[:-1]:
+        for convolution in self.convolutions[:-1]:
             made = convolution(made)
-        return self._convolutions[-1](made, local if self._shortcut else None)
+        return self.convolutions[-1](made, local if self.shortcut else None)
 
 
 def _blocks(network: Any, dtype: torch.dtype) -> list[_Block]:

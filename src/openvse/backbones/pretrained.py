@@ -203,11 +203,8 @@ def pixels_of(
 ) -> Float[Tensor, "3 H W"]:
     """Turn an image into pixels.
 
-    Args:
-        image: an image of any size.
-        image_size: the side of the square to which the whole image is resized, instead of the checkpoint's
-            resizing and cropping; None leaves both to the checkpoint.
-        round_crop: cut the middle out as torchvision does.
+    With ``image_size`` the whole image is resized to a square, instead of the checkpoint's resizing and cropping. With
+    ``round_crop`` the middle is cut out as torchvision does.
     """
     options: dict[str, bool] = {}
     if image_size is not None:

@@ -179,12 +179,8 @@ def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[
     """Sort records by their identifiers.
 
     Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON, arrays)
-    give the same batches only if they give its training images in the same order.
-
-    Args:
-        records: the records, in the order of a file.
-        only_training: whether to leave the images of validation and test in the order of the file, after the others:
-            the five folds of COCO's test are cut in that order.
+    give the same batches only if they give its training images in the same order. With ``only_training``, the images of
+    validation and test stay in the order of the file, after the others: the five folds of COCO's test are cut in it.
     """
     held_out = ("validation", "test") if only_training else ()
     canonical = [_canonical(record) for record in records]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from openvse.errors import BadImageError
-from openvse.media.packed import FileSlice, ImageFile
+from openvse.media.packed import FileSlice, ImageFile, content_digest
 from openvse.types import OnProgress
 
 _TAIL_BYTES = 4096
@@ -30,10 +29,9 @@ def equal_content(
         files: the files; those that are missing or empty are skipped.
         positions: those to compare; all by default.
         worth: says whether a group is of interest, so that no others are read.
-        progress: a function that is called after every group of files that may be equal.
     """
     groups = [list(range(len(files)) if positions is None else positions)]
-    for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", _content)):
+    for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", content_digest)):
         total, done, left = sum(map(len, groups)), 0, groups
         groups = []
         for group in left:
@@ -67,10 +65,3 @@ def _tail(file: ImageFile) -> bytes:
             content.seek(max(0, file.stat().st_size - _TAIL_BYTES))
             return content.read()
     return file.read_bytes()[-_TAIL_BYTES:] if isinstance(file, FileSlice) else b""
-
-
-def _content(file: ImageFile) -> bytes:
-    if isinstance(file, Path):
-        with file.open("rb") as content:
-            return hashlib.file_digest(content, "blake2b").digest()
-    return file.digest()

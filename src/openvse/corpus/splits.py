@@ -50,10 +50,7 @@ def split_positions(
     """Return the canonical name of a split, and the positions of what is in it.
 
     Args:
-        name: a name or synonym of a split.
-        labels: the split of each item, "" for none.
         of: the name of the data in messages.
-        unit: what the items are called in messages.
         files: the files of the images, where the splits are drawn and equal files stay together.
     """
     wanted, known = canonical_split(name), np.asarray(labels, dtype=object)
@@ -89,8 +86,6 @@ def hashed_splits(
         proportions: shares of train, validation and test, which sum to 1.
         files: the file of each item; those that are missing are not compared.
     """
-    if min(proportions) < 0 or abs(sum(proportions) - 1) > 1e-6:
-        raise DataError(f"split proportions {proportions} must not be negative and must sum to 1")
     order = np.argsort([stable_hash(name) for name in ids], kind="stable")
     cuts = np.rint(np.cumsum(proportions) * len(ids))
     splits = np.empty(len(ids), dtype=object)
@@ -155,10 +150,7 @@ def shared_files(
 ) -> tuple[Problem, ...]:
     """Return a line about images of different splits whose files are equal, with what to do; none if there are none.
 
-    Args:
-        files: its file; missing ones are skipped.
-        splits: its split, or "".
-        about: only pairs with an image of this split count; "" for all.
+    Only pairs with an image of the split ``about`` count; with "", all.
     """
     pairs = [
         (one, other)

@@ -6,6 +6,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -190,7 +191,7 @@ def _extract(
 ) -> Failures[Content]:
     """Add the features of items to a store, fill in the report, and return what cannot be used."""
     failed: Failures[Content] = []
-    with how.open(store) as writer, SourceLog(store, anew=not len(writer)) as sources:
+    with how.open(store) as writer, closing(SourceLog(store, anew=not len(writer))) as sources:
         new = how.new(items, writer)
         report.skipped_existing = len(items) - len(new)
         pace = Pace(len(items), progress, before=report.skipped_existing, unit=report.unit)

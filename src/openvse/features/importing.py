@@ -52,11 +52,6 @@ class ImageNames:
     A name may be the identifier itself, its last part, that part without its suffix, or the number at its end:
     ``391895``, ``COCO_val2014_000000391895`` and ``val2014/COCO_val2014_000000391895.jpg`` are the same image. A name
     that could mean two images matches none.
-
-    Examples:
-        >>> names = ImageNames(["COCO_val2014_000000391895.jpg", "COCO_val2014_000000000042.jpg"])
-        >>> names.find("391895"), names.find("43")
-        ('COCO_val2014_000000391895.jpg', None)
     """
 
     def __init__(self, image_ids: Sequence[str]) -> None:

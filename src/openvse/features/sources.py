@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from openvse.errors import StoreError
 from openvse.files import read_lines, writing
@@ -38,7 +37,7 @@ class SourceFile:
 
 
 class SourceLog:
-    """A context manager that notes the source files of items while they are added to a store.
+    """Notes the source files of items while they are added to a store.
 
     Args:
         anew: whether the store is empty, so that existing lines belong to an earlier store.
@@ -49,12 +48,8 @@ class SourceLog:
         with writing(store):
             self._file = (store / SOURCES).open("wb" if anew else "ab", buffering=0)
 
-    def __enter__(self) -> SourceLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def add(self, item: str, path: Path, status: os.stat_result) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +28,7 @@ from openvse.features.layout import (
     encode_ids,
     read_ids,
 )
-from openvse.files import locked
+from openvse.files import locked, writing
 
 
 class FeatureStoreWriter:
@@ -66,8 +65,13 @@ class FeatureStoreWriter:
                 another process writes to it.
         """
         self.path = path = Path(path)
-        with ExitStack() as opening, _disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opening, writing(path):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise StoreError(
+                    f"feature store {path} cannot be written ({error.strerror}): choose another folder"
+                ) from error
             opening.enter_context(locked(path, "feature store", StoreError))
             if not (path / MANIFEST).exists():
                 _create(path, StoreManifest(fingerprint, dim, dtype, openvse.__version__, boxes=boxes))
@@ -109,13 +113,13 @@ class FeatureStoreWriter:
             BadFeaturesError: the identifier is already in the store or invalid; the features are empty, of another
                 width, not finite, or too large for the number format; or the boxes are missing or invalid. The store
                 stays as it was.
-            StoreError: the store cannot be written.
+            DiskError: the disk is full or cannot be written to.
         """
         self._check_item(item, local)
         rows = {FEATURES: local}
         if self._manifest.boxes:
             rows[BOXES] = _checked_boxes(item, boxes, len(local))
-        with _disk_errors(self.path):
+        with writing(self.path):
             for name, values in rows.items():
                 row = self._manifest.row_types[name]
                 # The position is set anew each time: after a failed write it may be anywhere.
@@ -126,7 +130,7 @@ class FeatureStoreWriter:
         self._ends[item] = self._rows + len(local)
 
     def commit(self) -> None:
-        """Make all that was added durable; raise StoreError, and keep the last commit, if that fails."""
+        """Make all that was added durable; raise DiskError, and keep the last commit, if that fails."""
         old = self._manifest
         new = dict(islice(self._ends.items(), old.items, None))
         if not new:
@@ -134,7 +138,7 @@ class FeatureStoreWriter:
         ids = encode_ids(new)
         lengths = np.diff(np.fromiter(new.values(), "<i8"), prepend=old.rows).tobytes()
         manifest = replace(old, items=len(self), rows=self._rows, id_bytes=old.id_bytes + len(ids))
-        with _disk_errors(self.path):
+        with writing(self.path):
             for name in self._files:
                 self._append(name, {LENGTHS: lengths, IDS: ids}.get(name, b""), manifest.header(name))
             manifest = manifest.summed(self.path, old)
@@ -143,7 +147,7 @@ class FeatureStoreWriter:
 
     def close(self) -> None:
         """Commit, and release the lock of the store."""
-        with _disk_errors(self.path), self._open:
+        with writing(self.path), self._open:
             self.commit()
 
     @property
@@ -217,14 +221,3 @@ def _check_numbers(folder: Path, manifest: StoreManifest, dim: int, dtype: Store
             f"feature store {folder} holds {described(manifest.dtype, manifest.dim, manifest.boxes)}, "
             f"not {described(dtype, dim, boxes)}: write to another folder"
         )
-
-
-@contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"feature store {folder} cannot be written ({error.strerror or error}): "
-            f"make room or choose another folder, and run again; it continues from the last commit"
-        ) from error

@@ -388,7 +388,7 @@ def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
     """Convert a decoded image to sRGB on white; the pixels of an image that the caller has given are not shared."""
     profile = image.info.get("icc_profile")
     own = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
-    transform = _transform(profile, own) if profile else None
+    transform: Any = _transform(profile, own) if profile else None
     kind = "" if transform is None else transform.input_mode
     converted = image if kind == "CMYK" else _to_rgb(image, given=given)
     if kind == "RGB":

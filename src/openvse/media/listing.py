@@ -337,11 +337,6 @@ class IgnoreRules:
     With a slash at its end it matches folders alone. ``!`` before a pattern takes an earlier rule back, but nothing
     inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules. A hidden or
     system folder is only entered if such a rule has its name, without stars: ``!@eaDir/``.
-
-    Examples:
-        >>> rules = IgnoreRules(["thumbnails/", "*.gif", "!keep.gif"])
-        >>> [rules("thumbnails", True), rules("a/b.gif", False), rules("keep.gif", False)]
-        [True, True, False]
     """
 
     def __init__(self, lines: Sequence[str] = ()) -> None:

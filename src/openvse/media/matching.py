@@ -36,19 +36,18 @@ class FoundFiles:
 
     def otherwise_written(self) -> list[str]:
         """Return a line for each path that is written in another way than its file, which shows the difference."""
-        return [written_for(path, file) for path, file in self.files.items() if path != file]
+        lines = []
+        for path, file in self.files.items():
+            if path != file:
+                common = os.path.commonpath([path, file])
+                one, other = (os.path.relpath(each, common) for each in (path, file))
+                lines.append(f"{one!a} is written for the file {other!a}")
+        return lines
 
     def without_file(self, path: Path) -> str:
         """Return a line about a path without a file, with the files that may be meant."""
         hint = ", ".join(ascii(str(file)) for file in self.near.get(path, ()))
         return f"{path} (only in another case or Unicode form: {hint})" if hint else str(path)
-
-
-def written_for(path: Path, file: Path) -> str:
-    """Return how a path is written and what its file is called, with escapes for letters beyond ASCII."""
-    common = os.path.commonpath([path, file])
-    one, other = (os.path.relpath(each, common) for each in (path, file))
-    return f"{one!a} is written for the file {other!a}"
 
 
 def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles:

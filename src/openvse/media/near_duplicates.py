@@ -19,7 +19,7 @@ from PIL import Image
 
 from openvse.errors import OpenVSEError
 from openvse.media.images import full_size, read_image
-from openvse.media.packed import ImageFile
+from openvse.media.packed import ImageFile, content_digest
 from openvse.media.videos import is_video, read_poster
 
 BITS = 128
@@ -90,24 +90,16 @@ def see(image: ImageFile) -> SeenImage:
         return SeenImage(None, reason="it is no ordinary file")
     try:
         if is_video(image.name):
-            digest, shown = _streamed(image), read_poster(image)
+            digest, shown = content_digest(image), read_poster(image)
         else:
             content = image.read_bytes()
-            digest = hashlib.blake2b(content, digest_size=16).digest()
+            digest = hashlib.blake2b(content).digest()
             shown = read_image(content, shorter_side=_SIDE)
     except OSError as error:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
         return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
     return SeenImage(look_of(shown), digest, math.prod(full_size(shown)))
-
-
-def _streamed(video: ImageFile) -> bytes:
-    """Return the hash of the bytes of a video, which may be larger than the memory."""
-    if not isinstance(video, Path):
-        return hashlib.blake2b(video.read_bytes(), digest_size=16).digest()
-    with video.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def see_images(

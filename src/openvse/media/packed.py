@@ -38,6 +38,14 @@ ImageFile: TypeAlias = Path | PackedFile
 """The place of an image or clip of a corpus: a file, or a part of one."""
 
 
+def content_digest(file: ImageFile) -> bytes:
+    """Return a hash of the bytes of a file, which may be larger than the memory."""
+    if not isinstance(file, Path):
+        return file.digest()
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "blake2b").digest()
+
+
 @dataclass(frozen=True, slots=True)
 class FileSlice(PackedFile):
     """Consecutive bytes of a larger file, such as a member of a tar archive that is not compressed."""

@@ -29,10 +29,6 @@ def cut_clip(seconds: float, length: float) -> list[tuple[float, float]]:
 
     All have the same length but the last one, which has between half of it and half as much again, so that no segment
     is a few frames long. A shorter clip is one segment.
-
-    Examples:
-        >>> cut_clip(11.0, 5.0)
-        [(0.0, 5.0), (5.0, 11.0)]
     """
     count = max(1, math.floor(seconds / length + 0.5))
     edges = [round(number * length, 3) for number in range(count)]
@@ -40,22 +36,12 @@ def cut_clip(seconds: float, length: float) -> list[tuple[float, float]]:
 
 
 def segment_name(file: str, start: float, end: float) -> str:
-    """Return the name of a segment, as a media fragment of the W3C.
-
-    Examples:
-        >>> segment_name("a.mp4", 5.0, 10.5)
-        'a.mp4#t=5,10.5'
-    """
+    """Return the name of a segment, as a media fragment of the W3C."""
     return f"{file}#t={_short(start)},{_short(end)}"
 
 
 def file_of(name: str) -> str:
-    """Return the file that a name of a segment begins with; any other name as it is.
-
-    Examples:
-        >>> file_of("a.mp4#t=5,10.5"), file_of("b.jpg")
-        ('a.mp4', 'b.jpg')
-    """
+    """Return the file that a name of a segment begins with; any other name as it is."""
     match = _NAME.fullmatch(name)
     return name if match is None else match["file"]
 
@@ -67,12 +53,7 @@ def span_of(name: str) -> tuple[float, float] | None:
 
 
 def clock(seconds: float) -> str:
-    """Return a time as players show it.
-
-    Examples:
-        >>> clock(65.5), clock(3600.0)
-        ('1:05.5', '1:00:00')
-    """
+    """Return a time as players show it."""
     whole, rest = divmod(round(seconds, 1), 60)
     hours, minutes = divmod(int(whole), 60)
     second = f"{rest:04.1f}".removesuffix(".0")
