@@ -14,31 +14,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from accelerate import Accelerator
 
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus, digest_of_pairs
-from openvse.encoders import TokenStatesEncoder
 from openvse.errors import OpenVSEError, nearest
-from openvse.evaluation import EmbeddedCorpus, Metrics, embed_corpus, evaluate
+from openvse.evaluation import Metrics, embed_corpus, evaluate
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
-from openvse.features import FeatureStore, extract_features, extract_text_features, open_store
+from openvse.features import FeatureStore
 from openvse.files import locked, made, read_text, write_whole
 from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
-from openvse.pipeline import WorkProgress, tell_skipped
+from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import train
-from openvse.training.inputs import AUTO
+from openvse.training.inputs import RunInputs, open_features, open_text_features
 from openvse.training.records import Silent, Watcher
-from openvse.types import OnProgress
+from openvse.types import FeatureSource, OnProgress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,59 +280,23 @@ def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ())
     return recipe
 
 
-@dataclass(frozen=True)
-class SharedStores:
-    """Stores, and the overrides of a recipe that name them.
-
-    Attributes:
-        images: the local features of the images; None if they are decoded.
-        texts: the token states of the texts; None if the text model reads them.
-        overrides: ``data.features=...`` and ``data.text_features=...``.
-    """
-
-    images: FeatureStore | None
-    texts: FeatureStore | None
-    overrides: tuple[str, ...]
-
-    def embed(self, model: TwoTower, corpus: Corpus) -> EmbeddedCorpus:
-        """Embed a corpus by a model that was trained with these stores."""
-        return embed_corpus(model, corpus, self.images, text_features=self.texts)
+_Stores = tuple[FeatureSource | None, FeatureStore | None]
+"""The local features of the images and the token states of the texts; None where they are not stored."""
 
 
-def share_stores(
-    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None = None
-) -> SharedStores:
-    """Open the stores that a recipe names, and extract once below ``folder`` what it would extract for each run.
-
-    Raises:
-        StoreError: a store does not fit the encoders of the recipe.
-    """
-    model = build_model(recipe, captions=corpus.captions, seed=recipe.seed)
-    images, texts, overrides = None, None, []
+def _share_stores(
+    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None
+) -> _Stores:
+    """Open the stores that a recipe names, and extract once below a folder what it would extract for each run."""
 
     def extracted(state: WorkProgress) -> None:
         if progress is not None:
             progress(f"extracting {state.unit}", state.done, state.total)
 
-    where = recipe.data.features
-    if where == AUTO and not model.image.encoder.fine_tune:
-        where = str(folder / "features")
-        listed = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-        report = extract_features(model.image.encoder.backbone, listed, Path(where), progress=extracted)
-        tell_skipped(report.failed)
-    if where not in (None, AUTO):
-        images = open_store(Path(str(where)), model.image.encoder)
-        overrides.append(f"data.features={Path(str(where)).resolve()}")
-    where, encoder = recipe.data.text_features, model.text.encoder
-    if isinstance(encoder, TokenStatesEncoder):
-        if where == AUTO and encoder.why_not_stored() is None:
-            where = str(folder / "text_features")
-            extract_text_features(encoder, corpus.captions, Path(where), progress=extracted)
-        if where not in (None, AUTO):
-            texts = open_store(Path(str(where)), encoder)
-    if texts is not None:
-        overrides.append(f"data.text_features={texts.path.resolve()}")
-    return SharedStores(images, texts, tuple(overrides))
+    model = build_model(recipe, captions=corpus.captions, seed=recipe.seed)
+    inputs = RunInputs(folder, Accelerator(), Silent(), extracted)
+    images = open_features(recipe, model.image.encoder, corpus, inputs)
+    return images, open_text_features(recipe, model.text.encoder, corpus.captions, inputs)
 
 
 class _Once:
@@ -349,21 +313,25 @@ class _Runs:
     def __init__(self, sweep: Sweep, watcher: Watcher | None, progress: OnProgress | None) -> None:
         self._sweep, self._progress = sweep, progress
         self._watcher = _Once(watcher or Silent())
-        self._shared: dict[str, tuple[Corpus, SharedStores, dict[str, str]]] = {}
+        self._shared: dict[str, tuple[Corpus, _Stores, dict[str, str]]] = {}
 
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
         """Return what a run reached; it is trained, or continued, if that is not known yet."""
         sweep = self._sweep
         corpus, stores, digests = self._data(plain)
         folder = sweep.folder / f"{setting.name}_s{seed}"
-        recipe = _recipe(sweep, setting, seed, stores.overrides)
+        named = zip(("features", "text_features"), stores, strict=True)
+        more = [
+            f"data.{key}={store.path.resolve()}" for key, store in named if isinstance(store, FeatureStore)
+        ]
+        recipe = _recipe(sweep, setting, seed, more)
         asked = {"recipe": recipe.to_dict(), "split": sweep.split, "data": digests}
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
         self._watcher.note(place)
         run = train(recipe, folder, resume=True, same_data=True, watcher=self._watcher)
         model = load_as(TwoTower, run.best)
-        cached = stores.embed(model, corpus.split(sweep.split))
+        cached = embed_corpus(model, corpus.split(sweep.split), stores[0], text_features=stores[1])
         report = evaluate(cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0)
         metrics = dict(report.metrics)
         if cached.images.vectors.shape[1] > 1:
@@ -372,7 +340,7 @@ class _Runs:
         write_whole(folder / RESULT, json.dumps(asked | {"metrics": metrics}, indent=2) + "\n")
         return metrics
 
-    def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, SharedStores, dict[str, str]]:
+    def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, _Stores, dict[str, str]]:
         """Return the data of a recipe, with stored features and a hash of the pairs of each split that is read."""
         tree = recipe.to_dict()
         seed = tree["data"]["limit"] and tree["seed"]  # which draws the training images
@@ -382,7 +350,7 @@ class _Runs:
             corpus, folder = open_data(recipe), self._sweep.folder / "stores" / key
             read_splits = sorted({"train", "validation", self._sweep.split})
             digests = {split: digest_of_pairs(corpus.split(split)) for split in read_splits}
-            self._shared[key] = corpus, share_stores(recipe, corpus, folder, self._progress), digests
+            self._shared[key] = corpus, _share_stores(recipe, corpus, folder, self._progress), digests
         return self._shared[key]
 
 

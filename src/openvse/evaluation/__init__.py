@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.evaluation.bank import QueryBank
 from openvse.evaluation.calibrate import fit_calibration
+from openvse.evaluation.comparison import Difference, paired_differences, sign_test
 from openvse.evaluation.embed import EmbeddedCorpus, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, mean_scores
 from openvse.evaluation.evaluator import choose_betas, evaluate
@@ -15,7 +16,6 @@ from openvse.evaluation.metrics import (
     recall_at_k,
     retrieval_metrics,
 )
-from openvse.evaluation.paired import Difference, paired_differences, sign_test
 from openvse.evaluation.ranking import Ranks, rank_by_counting
 from openvse.evaluation.reliability import measure_reliability
 from openvse.evaluation.report import Report

@@ -1,23 +1,137 @@
-"""Runs side by side on one test set: seeds as one row, each row against the first; as text, Markdown and values."""
+"""Runs side by side on one test set: seeds as one row, each row against the first by paired bootstrap and sign test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from string import ascii_uppercase
-from textwrap import fill
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError
-from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
-from openvse.evaluation.paired import POWER, Difference, Signs, paired_differences, sign_test
-from openvse.evaluation.report import metric_title
+from openvse.evaluation.metrics import Metrics, Replicates
 from openvse.output.documents import CONFIDENCE
-from openvse.output.table import COLUMNS, Table
+
+POWER = 0.8
+"""The share of test sets in which the smallest difference would show."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a metric differs between two models.
+
+    Attributes:
+        first: the metric of the first model.
+        second: the metric of the second model.
+        change: second minus first.
+        interval: the percentile interval of the change, at the level ``CONFIDENCE``.
+        smallest: the smallest difference that a test set of this size would show: with the standard deviation s of
+            the resampled changes, ``(z_{1 - alpha/2} + z_{POWER}) s``, about 2.8 s. A true difference of this size is
+            found by a test at the level alpha = 1 - CONFIDENCE on a share POWER of such test sets.
+    """
+
+    first: float
+    second: float
+    change: float
+    interval: tuple[float, float]
+    smallest: float
+
+    @property
+    def verdict(self) -> int:
+        """1 if the interval is above 0, -1 if it is below 0, and 0 if it holds 0."""
+        low, high = self.interval
+        return int(low > 0) - int(high < 0)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The numbers of queries of one direction on which the second model is better, worse, or equal.
+
+    Attributes:
+        better: the number of queries that the second model answers better.
+        worse: the number of queries that it answers worse.
+        equal: the number of queries with equal results.
+        p: the two-sided p-value of the exact sign test; equal queries do not count.
+    """
+
+    better: int
+    worse: int
+    equal: int
+    p: float
+
+
+def paired_differences(
+    first: Mapping[str, float],
+    second: Mapping[str, float],
+    drawn_first: Replicates,
+    drawn_second: Replicates,
+) -> dict[str, Difference]:
+    """Return the difference of each metric that has a value on some resample of both models, with its interval.
+
+    Args:
+        first: the metrics of the first model.
+        second: those of the second model.
+        drawn_first: the metrics of the first model on every resample of the test set; NaN where one has no value.
+        drawn_second: those of the second model, on the same resamples in the same order.
+
+    Raises:
+        DataError: the numbers of resamples differ.
+    """
+    differences = {}
+    normal = NormalDist()
+    factor = normal.inv_cdf((1.0 + CONFIDENCE) / 2.0) + normal.inv_cdf(POWER)
+    for name in (name for name in drawn_first if name in drawn_second):
+        one, other = drawn_first[name], drawn_second[name]
+        if len(one) != len(other):
+            raise DataError(
+                f"{len(one)} and {len(other)} resamples are no pairs: draw the same resamples for both"
+            )
+        changes = other - one
+        changes = changes[~np.isnan(changes)]
+        if len(changes):
+            low, high = np.percentile(changes, (50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)))
+            change, smallest = second[name] - first[name], factor * float(np.std(changes))
+            differences[name] = Difference(
+                first[name], second[name], change, (float(low), float(high)), smallest
+            )
+    return differences
+
+
+def sign_test(first: Float[np.ndarray, "Q"], second: Float[np.ndarray, "P"]) -> Signs:
+    """Compare two models query by query.
+
+    Args:
+        first: how well the first model answers each query; more is better.
+        second: the same of the second model.
+
+    Returns:
+        The counts, and the p-value of the exact two-sided sign test (Dixon and Mood, 1946): if both models were
+        equally good, each of the n queries with different results would be better or worse with probability 1/2, and
+        ``p = min(1, 2 P(X <= min(better, worse)))`` for X ~ Binomial(n, 1/2).
+
+    Raises:
+        DataError: the numbers of queries differ, or a value is NaN.
+    """
+    if first.shape != second.shape:
+        raise DataError(
+            f"{len(first)} and {len(second)} queries cannot be compared: ask both models the same"
+        )
+    if np.isnan(first).any() or np.isnan(second).any():
+        raise DataError("the result of a query is NaN: leave the query out for both models")
+    better, worse = int((second > first).sum()), int((second < first).sum())
+    return Signs(better, worse, len(first) - better - worse, _two_sided(better, worse))
+
+
+def _two_sided(better: int, worse: int) -> float:
+    """Return the p-value in exact integer arithmetic; only the last division rounds."""
+    count, fewer = better + worse, min(better, worse)
+    term = total = 1
+    for successes in range(fewer):
+        term = term * (count - successes) // (successes + 1)
+        total += term
+    return min(1.0, float(2 * total / (1 << count)))
 
 
 @dataclass(frozen=True)
@@ -162,150 +276,3 @@ def _signs(first: Row, second: Row) -> dict[str, Signs]:
     pairs = [(a.queries, b.queries) for a in first.runs for b in second.runs]
     better = {side: np.sum([np.sign(b[side] - a[side]) for a, b in pairs], axis=0) for side in one}
     return {side: sign_test(np.zeros(len(each)), each) for side, each in better.items()}
-
-
-SIDES = {"i2t": "images asking for texts", "t2i": "texts asking for images", "questions": "questions"}
-
-
-def letters(comparison: Comparison) -> dict[str, str]:
-    """Return a letter for each row, or a number if there are more rows than letters."""
-    many = len(comparison.rows) > len(ascii_uppercase)
-    return {
-        row.name: str(number + 1) if many else ascii_uppercase[number]
-        for number, row in enumerate(comparison.rows)
-    }
-
-
-def compared_metrics(comparison: Comparison) -> list[str]:
-    """Return the metrics that tables show: RSUM and recalls, or whatever else has resamples."""
-    there = comparison.contrasts[0].differences
-    return [name for name in ("rsum", *RECALLS) if name in there] or [
-        name for name in there if not name.endswith("meanr")
-    ]
-
-
-def row_table(comparison: Comparison) -> Table:
-    """Return the table of rows; a line of spreads follows a row of several runs."""
-    names = compared_metrics(comparison)
-    lines = []
-    for name, row in zip(letters(comparison).values(), comparison.rows, strict=True):
-        lines.append([name, str(len(row.runs)), *(f"{row.mean[metric]:.1f}" for metric in names)])
-        if row.spread:
-            lines.append(["", "", *(f"±{row.spread[metric]:.1f}" for metric in names)])
-    return Table(["", "seeds", *map(metric_title, names)], lines)
-
-
-def difference_table(comparison: Comparison, contrast: RowContrast) -> Table:
-    """Return the table of differences."""
-    name = letters(comparison)
-    first, second = name[contrast.first], name[contrast.second]
-    lines = []
-    for metric in compared_metrics(comparison):
-        difference = contrast.differences[metric]
-        low, high = difference.interval
-        cells = f"{difference.change:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{difference.smallest:.1f}"
-        lines.append([metric_title(metric), *cells, verdict(difference, first, second)])
-    header = [f"{second} - {first}", "difference", f"{CONFIDENCE:.0%} interval", "would show", ""]
-    return Table(header, lines)
-
-
-def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:
-    """Return the table of the sign tests."""
-    name = letters(comparison)
-    first, second = name[contrast.first], name[contrast.second]
-    lines = [
-        [SIDES.get(side, side), f"{test.better:,}", f"{test.worse:,}", f"{test.equal:,}", _p(test.p)]
-        for side, test in contrast.signs.items()
-    ]
-    return Table(["queries", f"{second} better", f"{first} better", "equal", "p"], lines)
-
-
-def verdict(difference: Difference, first: str, second: str) -> str:
-    """Return which of two rows is better, or that the test set does not show it."""
-    return {1: f"{second} is better", -1: f"{first} is better", 0: "not shown"}[difference.verdict]
-
-
-def remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield what a reader needs to know about the figures, a sentence or two at a time."""
-    yield (
-        f"interval: paired bootstrap over images, {comparison.resamples:,} resamples, seed {comparison.seed}; "
-        f'"not shown" means that it holds 0'
-    )
-    yield (
-        f"would show: the smallest true difference that such a test set shows in {POWER:.0%} of cases; "
-        f'a "not shown" says nothing about smaller ones'
-    )
-    counts = [len(row.runs) for row in comparison.rows]
-    if max(counts) == 1:
-        yield (
-            "one run a row: an interval says how far other test images would move the difference, not how far "
-            "another seed would"
-        )
-    else:
-        yield "±: standard deviation over the seeds of a row, which the bootstrap draws again, too"
-        if min(counts) == 1:
-            yield "a row of one run has no spread: an interval leaves out how far another seed would move it"
-    if "t2i" in comparison.contrasts[0].signs:
-        yield "p: exact sign test; the texts of an image are not independent, so their p is too small"
-    if len(comparison.contrasts) > 1:
-        yield f"{len(comparison.contrasts)} comparisons: intervals and p are not corrected for their number"
-
-
-def comparison_text(comparison: Comparison) -> str:
-    """Return the comparison for a terminal: rows by letter, their metrics, and each row against the first."""
-    blocks = ["\n".join(f"{letter}  {name}" for name, letter in letters(comparison).items())]
-    blocks.append(f"on {comparison.name}: {comparison.about()}")
-    blocks.append(row_table(comparison).to_text())
-    for contrast in comparison.contrasts:
-        blocks.append(difference_table(comparison, contrast).to_text())
-        blocks.append(sign_table(comparison, contrast).to_text())
-    wrapped = partial(
-        fill, width=COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
-    blocks.append("\n".join(map(wrapped, (*remarks(comparison), *comparison.warnings()))))
-    return "\n\n".join(blocks)
-
-
-def comparison_values(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain values; docs/json.md describes them."""
-    return {
-        "data": comparison.name,
-        "size": dict(comparison.size),
-        "folds": comparison.folds,
-        "seed": comparison.seed,
-        "resamples": comparison.resamples,
-        "rows": [
-            {
-                "name": row.name,
-                "runs": [
-                    {
-                        "source": run.source,
-                        "model": run.model,
-                        "metrics": run.metrics,
-                        "warnings": [*run.warnings],
-                    }
-                    for run in row.runs
-                ],
-                "mean": row.mean,
-                "spread": row.spread,
-            }
-            for row in comparison.rows
-        ],
-        "contrasts": [
-            {
-                "first": each.first,
-                "second": each.second,
-                "differences": {
-                    name: {**asdict(value), "interval": [*value.interval], "shown": value.verdict != 0}
-                    for name, value in each.differences.items()
-                },
-                "signs": {side: asdict(value) for side, value in each.signs.items()},
-            }
-            for each in comparison.contrasts
-        ],
-        "problems": [*comparison.problems],
-    }
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" if value > 0 else "< 1e-300"

@@ -16,9 +16,6 @@ from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table
 
-INTERVAL = f"{CONFIDENCE:.0%} interval"
-"""The name of a row of intervals."""
-
 _RECALLS = (*RECALLS, "rsum")
 _TITLES = {
     "map_at_r": "mAP@R",
@@ -212,21 +209,22 @@ def measured_table(
     metrics: Mapping[str, float],
     intervals: Mapping[str, tuple[float, float]],
     beside: Mapping[str, Mapping[str, float]],
+    *,
+    model: str = "this model",
 ) -> Table:
-    """Return the metrics of a model, their intervals, and what they compare with.
-
-    Args:
-        title: the name of the first column.
-        names: the metrics.
-        metrics: those of the model.
-        intervals: the lower and upper bound of each metric that has an interval.
-        beside: metrics to compare with, by label.
-    """
-    rows = [["this model", *metric_cells(metrics, names)]]
+    """Return some metrics of a model, their intervals, and below a line what they compare with, by label."""
+    rows = [[model, *metric_cells(metrics, names)]]
     if intervals:
-        rows.append([INTERVAL, *interval_cells(intervals, names)])
+        rows.append([f"{CONFIDENCE:.0%} interval", *interval_cells(intervals, names)])
+    count = len(rows)
     rows += [[label, *metric_cells(figures, names)] for label, figures in beside.items()]
-    return Table([title, *map(metric_title, names)], rows, strong=frozenset({0}))
+    return Table(
+        [title, *map(metric_title, names)],
+        rows,
+        strong=frozenset({0}),
+        small=frozenset(range(1, count)),
+        ruled=frozenset({count} if beside else ()),
+    )
 
 
 def metric_cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ from openvse.report.tables import (
     RowFacts,
     compared_notes,
     compared_table,
-    figures_table,
+    comparison_text,
+    comparison_values,
     remarks,
     row_facts,
+    shown_metrics,
     table_with_notes,
 )
 
@@ -20,12 +22,14 @@ __all__ = [
     "RowFacts",
     "compared_notes",
     "compared_table",
-    "figures_table",
+    "comparison_text",
+    "comparison_values",
     "measure_run",
     "read_run",
     "remarks",
     "row_facts",
     "runs_page",
+    "shown_metrics",
     "table_with_notes",
     "weighed",
 ]

@@ -16,18 +16,10 @@ import yaml
 
 from openvse.corpus.splits import LEAKAGE, SPLITS
 from openvse.corpus.trained_on import remembers_training
-from openvse.evaluation.comparison import (
-    Comparison,
-    compared_metrics,
-    difference_table,
-    letters,
-    row_table,
-    sign_table,
-)
-from openvse.evaluation.comparison import remarks as row_remarks
+from openvse.evaluation.comparison import Comparison
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.evaluation.metrics import RECALLS, Metrics
-from openvse.evaluation.report import metric_title
+from openvse.evaluation.report import interval_cells, metric_cells, metric_title
 from openvse.files import read_text
 from openvse.media.packed import ImageFile
 from openvse.output.documents import CONFIDENCE, html_page, percent
@@ -35,7 +27,16 @@ from openvse.output.figures import COLUMN, colour, new_figure, svg_element
 from openvse.output.table import Table
 from openvse.output.thumbnails import thumbnail
 from openvse.report.run import MeasuredReport, ReportedRun
-from openvse.report.tables import Figures, figure_rows, remarks, shown_metrics
+from openvse.report.tables import (
+    compared_metrics,
+    difference_table,
+    letters,
+    remarks,
+    row_remarks,
+    row_table,
+    shown_metrics,
+    sign_table,
+)
 from openvse.specs import list_recipes, read_recipe
 from openvse.training.kind import published_for
 
@@ -133,32 +134,27 @@ def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
     """Return the table of figures of a single run, with the notes below it; nothing if it was not evaluated."""
     if len(reports) != 1 or (findings := reports[0].findings) is None:
         return []
-    rows, leaks = figure_rows(reports[0].run.name, findings), reports[0].leaks
     about = [f"below a figure: its {CONFIDENCE:.0%} interval"] if findings.intervals else []
-    lines = [*about, *(line for line in remarks(reports[0]) if line not in leaks)]
+    lines = [*about, *(line for line in remarks(reports[0]) if line not in reports[0].leaks)]
     notes = "".join(f"<li>{escape(line)}</li>" for line in lines)
     names = shown_metrics(findings)
     return [
-        f"<section>\n<h2>Figures</h2>\n{_table(rows, names)}\n"
+        f"<section>\n<h2>Figures</h2>\n{_table(reports[0].run.name, findings, names)}\n"
         f'<ul class="notes">{notes}</ul>\n{_published(findings, names)}</section>'
     ]
 
 
-def _table(rows: Sequence[Figures], names: Sequence[str]) -> str:
+def _table(name: str, findings: Findings, names: Sequence[str]) -> str:
     """Return a table with a line for each metric, which fits on a phone; an interval stands below its figure."""
-    columns = [row for row in rows if row.kind != "interval"]
-    below = {id(run): rows[at + 1] for at, run in enumerate(rows[:-1]) if rows[at + 1].kind == "interval"}
-
-    def cell(row: Figures, number: int) -> str:
-        interval = below[id(row)].cells[number] if id(row) in below else ""
-        return f"{row.cells[number]}\n{interval}" if interval else row.cells[number]
-
-    lines = [
-        [metric_title(name), *(cell(row, number) for row in columns)] for number, name in enumerate(names)
+    below = (f"\n{interval}" if interval else "" for interval in interval_cells(findings.intervals, names))
+    own = [
+        figure + interval
+        for figure, interval in zip(metric_cells(findings.metrics, names), below, strict=True)
     ]
-    kinds = ["", *(row.kind for row in columns)]
-    table = Table(["", *(row.label for row in columns)], lines)
-    return table.to_html(lambda row, column: kinds[column], named=True)
+    columns = [own, *(metric_cells(metrics, names) for metrics in findings.beside.values())]
+    lines = [*zip(map(metric_title, names), *columns, strict=True)]
+    kinds = ["", "run", *["beside"] * len(findings.beside)]
+    return Table(["", name, *findings.beside], lines).to_html(lambda row, column: kinds[column], named=True)
 
 
 def _published(findings: Findings, names: Sequence[str]) -> str:

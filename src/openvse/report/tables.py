@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from string import ascii_uppercase
+from textwrap import fill
+from typing import Any
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation.comparison import Comparison, compared_metrics
+from openvse.evaluation.comparison import POWER, Comparison, RowContrast
 from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.places import SEVERAL
-from openvse.evaluation.report import INTERVAL, interval_cells, metric_cells, metric_title
+from openvse.evaluation.report import metric_title
 from openvse.output.documents import CONFIDENCE
-from openvse.output.table import Table
+from openvse.output.table import COLUMNS, Table
 from openvse.report.run import MeasuredReport, read_run
 from openvse.tasks.runs import NamedRun
 
 _PLACES = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL)
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A row of figures.
-
-    Attributes:
-        label: what they belong to.
-        cells: a figure for each column; empty where there is none.
-        kind: "run", "interval", or "beside" for figures to compare with.
-    """
-
-    label: str
-    cells: tuple[str, ...]
-    kind: str
 
 
 def shown_metrics(findings: Findings) -> list[str]:
@@ -41,29 +30,6 @@ def shown_metrics(findings: Findings) -> list[str]:
         return there
     ranks = [f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr")]
     return [name for name in ("rsum", *RECALLS, *ranks, *_PLACES) if name in there]
-
-
-def figure_rows(name: str, findings: Findings) -> list[Figures]:
-    """Return the figures of a run, their intervals, and what they compare with."""
-    names = shown_metrics(findings)
-    rows = [Figures(name, metric_cells(findings.metrics, names), "run")]
-    if findings.intervals:
-        rows.append(Figures(INTERVAL, interval_cells(findings.intervals, names), "interval"))
-    beside = findings.beside.items()
-    return [*rows, *(Figures(label, metric_cells(metrics, names), "beside") for label, metrics in beside)]
-
-
-def figures_table(name: str, findings: Findings) -> Table:
-    """Return the table of a run, what it compares with below a line."""
-    rows = figure_rows(name, findings)
-    kinds = [row.kind for row in rows]
-    return Table(
-        ["", *map(metric_title, shown_metrics(findings))],
-        [[row.label, *row.cells] for row in rows],
-        strong=frozenset({0}),
-        small=frozenset({kinds.index("interval")} if "interval" in kinds else ()),
-        ruled=frozenset({kinds.index("beside")} if "beside" in kinds else ()),
-    )
 
 
 def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
@@ -201,3 +167,146 @@ def _range(values: Sequence[float]) -> str:
         return ""
     low, high = (f"{value:.0f}" if value >= 1 else "< 1" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
+
+
+SIDES = {"i2t": "images asking for texts", "t2i": "texts asking for images", "questions": "questions"}
+
+
+def letters(comparison: Comparison) -> dict[str, str]:
+    """Return a letter for each row, or a number if there are more rows than letters."""
+    many = len(comparison.rows) > len(ascii_uppercase)
+    return {
+        row.name: str(number + 1) if many else ascii_uppercase[number]
+        for number, row in enumerate(comparison.rows)
+    }
+
+
+def compared_metrics(comparison: Comparison) -> list[str]:
+    """Return the metrics that tables show: RSUM and recalls, or whatever else has resamples."""
+    there = comparison.contrasts[0].differences
+    return [name for name in ("rsum", *RECALLS) if name in there] or [
+        name for name in there if not name.endswith("meanr")
+    ]
+
+
+def row_table(comparison: Comparison) -> Table:
+    """Return the table of rows; a line of spreads follows a row of several runs."""
+    names = compared_metrics(comparison)
+    lines = []
+    for name, row in zip(letters(comparison).values(), comparison.rows, strict=True):
+        lines.append([name, str(len(row.runs)), *(f"{row.mean[metric]:.1f}" for metric in names)])
+        if row.spread:
+            lines.append(["", "", *(f"±{row.spread[metric]:.1f}" for metric in names)])
+    return Table(["", "seeds", *map(metric_title, names)], lines)
+
+
+def difference_table(comparison: Comparison, contrast: RowContrast) -> Table:
+    """Return the table of differences."""
+    name = letters(comparison)
+    first, second = name[contrast.first], name[contrast.second]
+    lines = []
+    for metric in compared_metrics(comparison):
+        difference = contrast.differences[metric]
+        low, high = difference.interval
+        cells = f"{difference.change:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{difference.smallest:.1f}"
+        verdict = {1: f"{second} is better", -1: f"{first} is better", 0: "not shown"}[difference.verdict]
+        lines.append([metric_title(metric), *cells, verdict])
+    header = [f"{second} - {first}", "difference", f"{CONFIDENCE:.0%} interval", "would show", ""]
+    return Table(header, lines)
+
+
+def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:
+    """Return the table of the sign tests."""
+    name = letters(comparison)
+    first, second = name[contrast.first], name[contrast.second]
+    lines = [
+        [SIDES.get(side, side), f"{test.better:,}", f"{test.worse:,}", f"{test.equal:,}", _p(test.p)]
+        for side, test in contrast.signs.items()
+    ]
+    return Table(["queries", f"{second} better", f"{first} better", "equal", "p"], lines)
+
+
+def row_remarks(comparison: Comparison) -> Iterator[str]:
+    """Yield what a reader needs to know about the figures, a sentence or two at a time."""
+    yield (
+        f"interval: paired bootstrap over images, {comparison.resamples:,} resamples, seed {comparison.seed}; "
+        f'"not shown" means that it holds 0'
+    )
+    yield (
+        f"would show: the smallest true difference that such a test set shows in {POWER:.0%} of cases; "
+        f'a "not shown" says nothing about smaller ones'
+    )
+    counts = [len(row.runs) for row in comparison.rows]
+    if max(counts) == 1:
+        yield (
+            "one run a row: an interval says how far other test images would move the difference, not how far "
+            "another seed would"
+        )
+    else:
+        yield "±: standard deviation over the seeds of a row, which the bootstrap draws again, too"
+        if min(counts) == 1:
+            yield "a row of one run has no spread: an interval leaves out how far another seed would move it"
+    if "t2i" in comparison.contrasts[0].signs:
+        yield "p: exact sign test; the texts of an image are not independent, so their p is too small"
+    if len(comparison.contrasts) > 1:
+        yield f"{len(comparison.contrasts)} comparisons: intervals and p are not corrected for their number"
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return the comparison for a terminal: rows by letter, their metrics, and each row against the first."""
+    blocks = ["\n".join(f"{letter}  {name}" for name, letter in letters(comparison).items())]
+    blocks.append(f"on {comparison.name}: {comparison.about()}")
+    blocks.append(row_table(comparison).to_text())
+    for contrast in comparison.contrasts:
+        blocks.append(difference_table(comparison, contrast).to_text())
+        blocks.append(sign_table(comparison, contrast).to_text())
+    wrapped = partial(
+        fill, width=COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    blocks.append("\n".join(map(wrapped, (*row_remarks(comparison), *comparison.warnings()))))
+    return "\n\n".join(blocks)
+
+
+def comparison_values(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values; docs/json.md describes them."""
+    return {
+        "data": comparison.name,
+        "size": dict(comparison.size),
+        "folds": comparison.folds,
+        "seed": comparison.seed,
+        "resamples": comparison.resamples,
+        "rows": [
+            {
+                "name": row.name,
+                "runs": [
+                    {
+                        "source": run.source,
+                        "model": run.model,
+                        "metrics": run.metrics,
+                        "warnings": [*run.warnings],
+                    }
+                    for run in row.runs
+                ],
+                "mean": row.mean,
+                "spread": row.spread,
+            }
+            for row in comparison.rows
+        ],
+        "contrasts": [
+            {
+                "first": each.first,
+                "second": each.second,
+                "differences": {
+                    name: {**asdict(value), "interval": [*value.interval], "shown": value.verdict != 0}
+                    for name, value in each.differences.items()
+                },
+                "signs": {side: asdict(value) for side, value in each.signs.items()},
+            }
+            for each in comparison.contrasts
+        ],
+        "problems": [*comparison.problems],
+    }
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" if value > 0 else "< 1e-300"

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation.paired import Difference, paired_differences
+from openvse.evaluation.comparison import Difference, paired_differences
 from openvse.model import Start
 from openvse.output.documents import CONFIDENCE, write_report
 from openvse.output.table import Table

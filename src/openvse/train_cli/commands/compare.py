@@ -265,12 +265,15 @@ def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form
     """Print the figures of a single run in a form, warn of leakage, write the page."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
-    from openvse.report import figures_table, remarks, table_with_notes
+    from openvse.evaluation.report import measured_table
+    from openvse.report import remarks, shown_metrics, table_with_notes
 
-    assert report.findings is not None
+    findings = report.findings
+    assert findings is not None
     for line in (*report.leaks, *filter(None, [report.run.named.unfinished()])):
         warn(line)
-    table = figures_table(report.run.name, report.findings)
+    shown = findings.metrics, findings.intervals, findings.beside
+    table = measured_table("", shown_metrics(findings), *shown, model=report.run.name)
     if form == "json":
         print_json("compare", values(report, request))
     else:
@@ -315,7 +318,8 @@ def say_rows(
     """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write the page."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
-    from openvse.evaluation.comparison import Row, comparison_text, comparison_values, contrast_rows
+    from openvse.evaluation.comparison import Row, contrast_rows
+    from openvse.report import comparison_text, comparison_values
     from openvse.tasks.runs import differing_data
 
     left = iter(compared.runs)  # the runs are measured in the order of the rows

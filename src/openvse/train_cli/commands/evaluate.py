@@ -89,12 +89,11 @@ def evaluate(
 
     if out is not None:
         refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
-    places = [find_run(name).model for name in models]
-    curve_file = curve_of(places[0]) if calibrate else None
     again = None if rerank is None else Reranking.read(rerank)
+    places = [find_run(name).model for name in (*models, *([again.model] if again else []))]
+    curve_file = curve_of(places[0]) if calibrate else None
     if again is not None and again.features is not None:
         raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")
-    places += [] if again is None else [find_run(again.model).model]
     with together(processes, device) as group, bar(shown=leads()) as progress:
         loaded, task = load_all(places, device)
         request = Request(
