@@ -40,9 +40,9 @@ class Unexplained(Hardest):
             MaskedWithZero,
             "MaskedWithZero.*'choice'",
         ),
-        (Overwriting, "'scores'"),
+        (Overwriting, "'mined scores'"),
         (OneForAll, "'choice'.*torch.bool.*1.*1.*1.*4"),
-        (Unexplained, "'diagnostics'.*'mean'"),
+        (Unexplained, "diagnostics'.*'mean'"),
     ],
 )
 def test_a_broken_miner_is_found(part: type[Miner], message: str) -> None:
@@ -79,9 +79,9 @@ class Harmless(Hinge):
     ("part", "message"),
     [
         (Reversed, "'direction'"),
-        (Reversed, "'perfect scores'"),
+        (Reversed, "'perfect'"),
         (Summed, "'pairs'.*1"),
-        (OfAllCandidates, "'what is left out'"),
+        (OfAllCandidates, "'left out'"),
         (Averaged, "'pairs'"),
         (Harmless, "'violated'"),
     ],
@@ -123,7 +123,7 @@ class OnePerImage(Term):
             FirstImage,
             "FirstImage.*'order'",
         ),
-        (AllEmbeddings, "'what is masked'"),
+        (AllEmbeddings, "'masked'"),
         (Constant, "'gradient'.*0"),
         (Spread, "'one pair'"),
         (OnePerImage, "'gradient'.*4"),

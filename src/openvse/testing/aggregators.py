@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -227,16 +227,15 @@ def _embeddings(make: AggregatorMaker) -> None:
     require(bool(embedded.vectors[embedded.mask].isfinite().all()), "an embedding is not finite")
 
 
-AGGREGATOR_PROMISES: Mapping[str, Callable[[AggregatorMaker], None]] = {
-    "embeddings": _embeddings,
-    "padding": _padding,
-    "NaN in padding": _nan,
-    "batch-mates": _batch_mates,
-    "inference": _inference,
-    "gradient": _gradient,
-    "order": _order,
-    "count": _count,
-    "residual": _residual,
-    "state": _state,
-}
-"""The check of each promise."""
+AGGREGATOR_PROMISES = (
+    _embeddings,
+    _padding,
+    _nan,
+    _batch_mates,
+    _inference,
+    _gradient,
+    _order,
+    _count,
+    _residual,
+    _state,
+)

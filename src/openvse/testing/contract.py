@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -23,13 +23,14 @@ class BrokenContractError(AssertionError):
     """A part or data set breaks promises on which the rest of openvse relies; each line names one."""
 
 
-def hold(subject: SubjectT, promises: Mapping[str, Callable[[SubjectT], None]], name: str) -> None:
-    """Check every promise."""
+def hold(subject: SubjectT, promises: Sequence[Callable[[SubjectT], None]], name: str) -> None:
+    """Check every promise; each is called as its function is."""
     broken = []
-    for promise, check in promises.items():
+    for check in promises:
         try:
             check(subject)
         except BrokenContractError as error:
+            promise = check.__name__.strip("_").replace("_", " ")
             broken.append(f"{name} breaks the promise {promise!r}: {error}")
     if broken:
         raise BrokenContractError("\n".join(broken))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,13 +148,4 @@ def _empty(copy: _Copy) -> None:
             raise BrokenContractError("an empty folder opens: raise a DataError that says what is missing")
 
 
-DATASET_PROMISES: Mapping[str, Callable[[_Copy], None]] = {
-    "the same each time": _again,
-    "identifiers": _identifiers,
-    "partners": _partners,
-    "splits": _splits,
-    "images": _images,
-    "without images": _without_images,
-    "an empty folder": _empty,
-}
-"""The check of each promise."""
+DATASET_PROMISES = (_again, _identifiers, _partners, _splits, _images, _without_images, _empty)

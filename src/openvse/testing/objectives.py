@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def check_miner(part: str | Maker[Miner], *, options: Mapping[str, Any] = NO_OPT
     Examples:
         >>> check_miner("adaptive_top_k", options={"rule": "paper"})
     """
-    hold(made_miner(part, options), MINER_PROMISES, part_name(part))
+    hold(make_part(MINERS, part, options, {}).double().eval(), MINER_PROMISES, part_name(part))
 
 
 def check_criterion(part: str | Maker[Criterion], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
@@ -66,7 +66,7 @@ def check_criterion(part: str | Maker[Criterion], *, options: Mapping[str, Any] 
     Examples:
         >>> check_criterion("hinge", options={"margin": 0.1})
     """
-    hold(made_criterion(part, options), CRITERION_PROMISES, part_name(part))
+    hold(make_part(CRITERIA, part, options, {}).double().eval(), CRITERION_PROMISES, part_name(part))
 
 
 def check_term(part: str | Maker[Term], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
@@ -88,16 +88,6 @@ def check_term(part: str | Maker[Term], *, options: Mapping[str, Any] = NO_OPTIO
         >>> check_term("contrast", options={"miner": "all"})
     """
     hold(made_term(part, options), TERM_PROMISES, part_name(part))
-
-
-def made_miner(part: str | Maker[Miner], options: Mapping[str, Any] = NO_OPTIONS) -> Miner:
-    """Return the miner to check; the arguments are those of ``check_miner``."""
-    return make_part(MINERS, part, options, {}).double().eval()
-
-
-def made_criterion(part: str | Maker[Criterion], options: Mapping[str, Any] = NO_OPTIONS) -> Criterion:
-    """Return the criterion to check; the arguments are those of ``check_criterion``."""
-    return make_part(CRITERIA, part, options, {}).double().eval()
 
 
 def made_term(part: str | Maker[Term], options: Mapping[str, Any] = NO_OPTIONS) -> Term:
@@ -294,24 +284,6 @@ def _collapse(term: Term) -> None:
     )
 
 
-MINER_PROMISES: Mapping[str, Callable[[Miner], None]] = {
-    "choice": _choice,
-    "scores": _mined_scores,
-    "diagnostics": _miner_diagnostics,
-}
-CRITERION_PROMISES: Mapping[str, Callable[[Criterion], None]] = {
-    "pairs": _pairs,
-    "direction": _direction,
-    "perfect scores": _perfect,
-    "what is left out": _left_out,
-    "violated": _violated,
-}
-TERM_PROMISES: Mapping[str, Callable[[Term], None]] = {
-    "gradient": _gradient,
-    "one pair": _one_pair,
-    "order": _order,
-    "what is masked": _masked,
-    "diagnostics": _term_diagnostics,
-    "collapse": _collapse,
-}
-"""The checks of the promises of a miner, a criterion and a term."""
+MINER_PROMISES = (_choice, _mined_scores, _miner_diagnostics)
+CRITERION_PROMISES = (_pairs, _direction, _perfect, _left_out, _violated)
+TERM_PROMISES = (_gradient, _one_pair, _order, _masked, _term_diagnostics, _collapse)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,14 +35,10 @@ def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any
     Examples:
         >>> check_similarity("set_max")
     """
-    hold(made_similarity(part, options), SIMILARITY_PROMISES, part_name(part))
-
-
-def made_similarity(part: str | Maker[Similarity], options: Mapping[str, Any] = NO_OPTIONS) -> Similarity:
-    """Return the similarity to check; the arguments are those of ``check_similarity``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return make_part(SIMILARITIES, part, options, {"embed_dim": _WIDTH}).double().eval()
+        similarity = make_part(SIMILARITIES, part, options, {"embed_dim": _WIDTH}).double().eval()
+    hold(similarity, SIMILARITY_PROMISES, part_name(part))
 
 
 def _embeddings(items: int, k: int, seed: int) -> EmbeddingSet:
@@ -123,12 +119,4 @@ def _gradient(similarity: Similarity) -> None:
         require(bool(gradient.any()), f"the gradient of the {side} is 0")
 
 
-SIMILARITY_PROMISES: Mapping[str, Callable[[Similarity], None]] = {
-    "blocks": _blocks,
-    "pairs": _pairs,
-    "cosine": _cosine,
-    "indexable": _indexable,
-    "what is masked": _masked,
-    "gradient": _gradient,
-}
-"""The check of each promise."""
+SIMILARITY_PROMISES = (_blocks, _pairs, _cosine, _indexable, _masked, _gradient)

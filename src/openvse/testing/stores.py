@@ -207,11 +207,11 @@ def _drops_everything(place: _Place) -> None:
     require(_is_refused(place), "what was dropped is opened again: raise EngineError")
 
 
-STORE_PROMISES = {
-    "opens what was made": _opens_what_was_made,
-    "finds the nearest": _finds_the_nearest,
-    "follows changes": _follows_changes,
-    "hides nothing": _hides_nothing,
-    "returns what it was given": _returns_what_it_was_given,
-    "drops everything": _drops_everything,
-}
+STORE_PROMISES = (
+    _opens_what_was_made,
+    _finds_the_nearest,
+    _follows_changes,
+    _hides_nothing,
+    _returns_what_it_was_given,
+    _drops_everything,
+)
