@@ -84,12 +84,6 @@ def run_demo(
     """Train GPO with AdOpt on OpenMoji, test it on emoji that it never saw, and answer queries over all of them.
 
     A demo that was interrupted, or has run before, continues from its files.
-
-    Args:
-        out: the folder for all files.
-        watcher: the object that is notified about the training.
-        on_images: a function that is called with the number of images that are done, their total, and the rate.
-        overrides: changes to the recipe, as on the command line of ``openvse train``.
     """
     source = f"openmoji:{out / 'pictures'}"
     recipe = validated(

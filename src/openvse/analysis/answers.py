@@ -45,11 +45,7 @@ class AnswersOf:
 
 
 def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Question], list[AnswersOf]]:
-    """Answer the questions of a split with each model; questions that one cannot answer are left out for all.
-
-    Raises:
-        OpenVSEError: a model does not answer questions, the data cannot be used, or no question has an answer.
-    """
+    """Answer the questions of a split with each model; questions that one cannot answer are left out for all."""
     answerers = only(Answerer, models)
     looks = any(model.sees for model in answerers.values())
     questions = request.part(
@@ -97,14 +93,7 @@ def analyze_answers(
     pick: Pick = "differ",
     seed: int = 0,
 ) -> Analysis:
-    """Show questions with their image, the truth, and the answer of each model (score attention, Fig. 3).
-
-    Args:
-        questions: the questions, as ``answer_all`` returns them.
-        rows: the answers of each model.
-        count: how many questions to show.
-        pick: how they are chosen; see ``pick_questions``.
-    """
+    """Show questions with their image, the truth, and the answer of each model (score attention, Fig. 3)."""
     chosen = pick_questions(rows, count, pick, seed)
     header: tuple[str, ...] = ("question_id", "image", "question", "truth")
     header += tuple(f"{what} of {row.name}" for row in rows for what in ("answer", "accuracy"))

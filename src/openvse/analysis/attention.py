@@ -110,14 +110,6 @@ def map_images(
 
     The maps are the attention of PIE-Net's heads or of score attention where the model has them. Otherwise they are the
     cosine of each local feature and the embedding (MV-VSE, section 4.4), one map for each view.
-
-    Args:
-        images: identifiers and files; the files are read unless there are features.
-        gallery: the captions, of which ``own`` is in the order of the images.
-        features: stored local features.
-
-    Raises:
-        OpenVSEError: the model does not know where its local features are, or they are not as wide as its embeddings.
     """
     with evaluating(model), torch.inference_mode():
         texts = None if isinstance(model.similarity, Fused) else model.encode_text(list(gallery.captions))
@@ -206,15 +198,7 @@ def map_answers(
     questions: Sequence[str],
     truths: Sequence[Sequence[str]] = (),
 ) -> list[ImageMap]:
-    """Return the maps behind the answers to questions about an image, with the weights of their words.
-
-    Args:
-        image: the identifier and the file of the image.
-        truths: the right answers to each question, the most frequent one first; none if they are not known.
-
-    Raises:
-        OpenVSEError: the model has no weights to show, or does not know where its local features are.
-    """
+    """Return the maps behind the answers to questions about an image, with the weights of their words."""
     image_id, path = image
     maps: list[ImageMap] = []
     known = truths or [()] * len(questions)
@@ -292,11 +276,7 @@ _HEAT = "inferno"
 
 
 def analyze_attention(maps: Sequence[ImageMap]) -> Analysis:
-    """Draw maps over their images, a row for each image of a model, and list all weights.
-
-    Args:
-        maps: the maps, those of one image of one model next to each other.
-    """
+    """Draw maps over their images, a row for each image of a model, and list all weights."""
     header = ("model", "image", "view", "kind", "part", "left", "top", "right", "bottom", "weight")
     rows = [
         (m.model, m.image_id, m.view, m.kind, part + 1, *box, weight)
@@ -322,14 +302,7 @@ def analyze_attention(maps: Sequence[ImageMap]) -> Analysis:
 def heat_of(
     weights: Float[Tensor, "N"], boxes: Float[Tensor, "N 4"], height: int, width: int
 ) -> Float[np.ndarray, "H W"]:
-    """Return the weight at each pixel: the mean of the parts that cover it, 0 at the least and 1 at the most of them.
-
-    Args:
-        weights: one number for each part.
-        boxes: the places of the parts as fractions of width and height.
-        height: H, in pixels.
-        width: W, in pixels.
-    """
+    """Return the weight at each pixel, from 0 to 1: the mean of the parts that cover it, at ``boxes`` in fractions."""
     least, most = float(weights.min()), float(weights.max())
     # Weights that differ by rounding only are even.
     differ = most - least > 1e-3 * abs(most)
@@ -463,16 +436,7 @@ class Subjects:
 
 
 def look(models: Mapping[str, Model], request: Request, asked: Subjects) -> list[ImageMap]:
-    """Return the maps of each model for each image, those of one image next to each other.
-
-    Args:
-        models: retrieval models, or models that answer questions, by their names.
-        request: the data, unless images and captions are given.
-        asked: what to look at.
-
-    Raises:
-        OpenVSEError: a model has no maps, or the data cannot be used.
-    """
+    """Return the maps of each model for each image, those of one image next to each other."""
     maps: list[list[ImageMap]] = []
     for number, (name, model) in enumerate(models.items()):
         if isinstance(model, TwoTower):

@@ -88,12 +88,7 @@ def cosines(
 
 
 def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
-    """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2).
-
-    Args:
-        texts: its captions as each text model embeds them.
-        seed: the seed of the pairs of different images, of which there are as many.
-    """
+    """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2)."""
     first, second = pairs_of_images(corpus)
     random = np.random.default_rng(seed).permutation(len(first))
     image_of = np.zeros(len(corpus.captions), dtype=np.int64)

@@ -61,14 +61,7 @@ def k_max(size: int, k: int) -> list[float]:
 
 
 def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list[Curve]:
-    """Return the coefficients that the poolings of some models have learned (VSE-infinity, Fig. 5).
-
-    Args:
-        sizes: sizes of sets, each at least 1.
-
-    Raises:
-        OpenVSEError: a model has no pooling with coefficients that depend only on the size.
-    """
+    """Return the coefficients that the poolings of some models have learned (VSE-infinity, Fig. 5)."""
     curves = []
     for name, model in towers.items():
         own = [
@@ -88,12 +81,7 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
 def analyze_coefficients(
     towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES, k: int = 5
 ) -> Analysis:
-    """Compare learned coefficients with those of mean, max and k-max pooling.
-
-    Args:
-        sizes: sizes of sets.
-        k: the k of k-max pooling.
-    """
+    """Compare learned coefficients with those of mean, max and k-max pooling."""
     curves = learned_curves(towers, sizes)
     rows = [
         (c.model, c.side, c.pool, c.size, at + 1, value, 1 / c.size, float(at == 0), k_max(c.size, k)[at])

@@ -56,10 +56,6 @@ def measure_space(embedded: Embedded, occurrence: Occurrence, seed: int = 0) -> 
     mean of ``exp(-2 d^2)`` over all pairs of images or of texts; lower is more even. The gap is the distance between
     the mean image and the mean text. Several embeddings of an item count as their mean, at unit length; of many items,
     4,000 are drawn for uniformity.
-
-    Args:
-        embedded: the corpus as the model embeds it.
-        occurrence: how often each candidate is found.
     """
     images, texts = _single(embedded.images), _single(embedded.texts)
     relevance = embedded.corpus.relevance

@@ -116,14 +116,7 @@ def analyze_hits(
     seed: int = 0,
     top: int = SHOWN,
 ) -> Analysis:
-    """Show the first hits of some queries for each model, ticked where they are right (VSE+2AD, Fig. 4).
-
-    Args:
-        embedded: the same corpus as each model embeds it.
-        count: how many queries of each direction to show.
-        pick: how they are chosen; see ``pick_queries``.
-        top: how many hits to show.
-    """
+    """Show the first hits of some queries for each model, ticked where they are right (VSE+2AD, Fig. 4)."""
     by_model = [find_hits(each, top) for each in embedded]
     chosen = pick_queries(by_model[0], count, pick, seed)
     shown = [

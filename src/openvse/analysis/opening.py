@@ -50,22 +50,14 @@ class Embedded:
 
 
 def open_models(words: Sequence[str], device: str) -> dict[str, Model]:
-    """Load runs or models, by their names in tables and figures.
-
-    Raises:
-        OpenVSEError: a model cannot be loaded, or see ``named_sources``.
-    """
+    """Load runs or models, by their names in tables and figures."""
     return {
         name: load(find_run(source).model, device=device) for name, source in named_sources(words).items()
     }
 
 
 def open_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
-    """Load runs or models of retrieval.
-
-    Raises:
-        OpenVSEError: a model answers questions, or see ``open_models``.
-    """
+    """Load runs or models of retrieval."""
     return only(TwoTower, open_models(words, device))
 
 
@@ -129,15 +121,7 @@ def open_split(request: Request, limit: int | None = None, opened: Corpus | None
 def embed_all(
     towers: Mapping[str, TwoTower], request: Request, *, limit: int | None = None
 ) -> list[Embedded]:
-    """Embed the same images and texts with each model; with a query bank, each model comes without it and with it.
-
-    Args:
-        request: the data, split and stores.
-        limit: how many images to take, spread evenly over the split; None takes all.
-
-    Raises:
-        OpenVSEError: see ``embed_ensemble``.
-    """
+    """Embed the same images and texts with each model; with a query bank, each model comes without it and with it."""
     models = [*towers.values()]
     stores = [open_store(request.store(number), model.image.encoder) for number, model in enumerate(models)]
     whole = open_captioned(request)

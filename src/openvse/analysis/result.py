@@ -43,16 +43,8 @@ class Analysis:
     def write(self, folder: Path, *, overwrite: bool = False) -> list[Path]:
         """Write tables as CSV, figures as PNG and SVG, and pages as HTML, each by write-then-rename.
 
-        Args:
-            folder: the folder, which is created if it is missing.
-            overwrite: whether to replace an earlier result of the same analysis.
-
         Returns:
             The files.
-
-        Raises:
-            OpenVSEError: the folder holds such a result and ``overwrite`` is False, or matplotlib is not installed.
-            DiskError: the disk is full, or refuses.
         """
         refuse_written(folder, self.name, overwrite=overwrite)
         written: list[Path] = []

@@ -246,12 +246,6 @@ def run_sweep(
     """Train every setting with every seed, and measure its best model.
 
     What is finished is read from its folder, and what was interrupted goes on.
-
-    Args:
-        progress: a function that is called after every training, and while features are extracted.
-
-    Raises:
-        OpenVSEError: a setting does not fit the recipe, or the folder holds a sweep of another recipe.
     """
     settings = sweep.settings()
     # What does not fit is known before hours of training.
@@ -355,11 +349,7 @@ class _Runs:
 
 
 def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
-    """Return what an earlier sweep wrote about the same run; None if it wrote nothing, or measured another split.
-
-    Raises:
-        OpenVSEError: the run has another recipe or other data.
-    """
+    """Return what an earlier sweep wrote about the same run; None if it wrote nothing, or measured another split."""
     try:
         record = json.loads(read_text(path))
     except (OSError, ValueError):
@@ -394,12 +384,7 @@ def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
 def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> Analysis:
     """Draw metrics over what was varied: a line over numbers, a heat map over two axes, or a point for each setting.
 
-    Args:
-        results: what each setting reached, in the order of ``sweep.settings()``.
-        metrics: the metrics to draw; the first one says which setting is best.
-
-    Raises:
-        OpenVSEError: no run has such a metric.
+    The first metric says which setting is best.
     """
     for metric in metrics:
         if all(each.mean(metric) is None for each in results):

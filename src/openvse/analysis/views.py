@@ -54,9 +54,6 @@ def measure_views(embedded: Embedded) -> list[Views]:
     """Return the views of each side that has several (MV-VSE, Fig. 4b to d).
 
     A pair is won by the two embeddings with the largest cosine. Views that tie share the pair.
-
-    Raises:
-        OpenVSEError: neither side has several embeddings of an item.
     """
     relevance = embedded.corpus.relevance
     sides = {"image": embedded.images, "text": embedded.texts}

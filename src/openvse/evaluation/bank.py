@@ -64,12 +64,7 @@ def attractions(
     betas: Sequence[tuple[float, float]],
     device: torch.device | str = "cpu",
 ) -> list[Attractions]:
-    """Return what images and texts attract of a bank, for each pair of betas; memory is bounded by a block.
-
-    Args:
-        bank: the images and texts of the bank, in the order of the models.
-        betas: those of the images as queries, and of the texts.
-    """
+    """Return what images and texts attract of a bank, for each two betas (of images and of texts as queries)."""
     of_texts, of_images = zip(*betas, strict=True)
     pairs = list(zip(members, bank, strict=True))
     images = _attracted([replace(own, texts=other.texts) for own, other in pairs], of_images, device)

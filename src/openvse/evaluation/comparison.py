@@ -75,19 +75,12 @@ def paired_differences(
         second: those of the second model.
         drawn_first: the metrics of the first model on every resample of the test set; NaN where one has no value.
         drawn_second: those of the second model, on the same resamples in the same order.
-
-    Raises:
-        DataError: the numbers of resamples differ.
     """
     differences = {}
     normal = NormalDist()
     factor = normal.inv_cdf((1.0 + CONFIDENCE) / 2.0) + normal.inv_cdf(POWER)
     for name in (name for name in drawn_first if name in drawn_second):
         one, other = drawn_first[name], drawn_second[name]
-        if len(one) != len(other):
-            raise DataError(
-                f"{len(one)} and {len(other)} resamples are no pairs: draw the same resamples for both"
-            )
         changes = other - one
         changes = changes[~np.isnan(changes)]
         if len(changes):

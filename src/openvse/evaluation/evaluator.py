@@ -69,11 +69,7 @@ class RankedFold:
 def cut_into_folds(
     members: Sequence[Member], relevance: Relevance, reranker: Reranker | None, folds: int
 ) -> Iterator[Fold]:
-    """Yield the whole data, or each run of consecutive images with its relevant texts.
-
-    Raises:
-        DataError: the numbers of embeddings and relevance disagree, or there are too many folds.
-    """
+    """Yield the whole data, or each run of consecutive images with its relevant texts."""
     for member in (*members, *([reranker.member] if reranker else [])):
         if (len(member.images), len(member.texts)) != relevance.shape:
             raise DataError(
@@ -111,20 +107,7 @@ def rank_fold(
     also: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> RankedFold:
-    """Rank one part, holding a block of scores at a time.
-
-    Args:
-        block_size: the side of a block of scores.
-        processes: those that share the work.
-        every: whether to place all relevant candidates; see ``rank_by_counting``.
-        keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
-        less: what is subtracted from the scores.
-        also: a function that is called once with every block.
-        progress: a function that is called after every block.
-
-    Raises:
-        DataError: ``every`` is given with a reranker.
-    """
+    """Rank one part, holding a block of scores at a time, from which ``less`` is subtracted and which ``also`` takes."""
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
         raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
@@ -188,13 +171,7 @@ def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outc
 
 
 def _normalized(part: Fold, plain: RankedFold, again: RankedFold, hubs: Attractions) -> RankedFold:
-    """Return the ranks by normalised scores of those queries whose best item is the best one of a bank's query.
-
-    Args:
-        plain: its ranks, with the first candidate of each query.
-        again: the same by normalised scores.
-        hubs: what its items attract.
-    """
+    """Return the ranks by normalised scores of those queries whose best item is the best one of a bank's query."""
 
     def mixed(side: Callable[[Any], Any], items: Int[np.ndarray, "n"], hubs: Attraction) -> list[Any]:
         use = hubs.is_best[np.searchsorted(items, side(plain.outcomes).hits[:, 0])]

@@ -64,13 +64,7 @@ def largest_changes(
 
 
 def one_per_image(numbers: Iterable[int], images: Sequence[int], count: int) -> Iterator[int]:
-    """Yield queries in their order, at most one for each image, so that its sentences do not fill a list.
-
-    Args:
-        numbers: the numbers of the queries.
-        images: the image of each query.
-        count: the largest number of queries.
-    """
+    """Yield queries in their order, at most one for each image, so that its sentences do not fill a list."""
     seen: set[int] = set()
     for number in numbers:
         if images[number] not in seen and len(seen) < count:

@@ -210,15 +210,6 @@ def bootstrap_correlation(
     A query has several rated pairs, which are not independent. Therefore each sample draws half of the queries
     without replacement and one pair of each, and takes Spearman's correlation of their ratings and scores; the result
     is the mean over the samples. Equal values have the mean of their ranks.
-
-    Args:
-        queries: the query of each pair.
-        ratings: the rating of each pair.
-        scores: the model's score of each pair.
-        samples: the number of samples.
-
-    Raises:
-        DataError: there are fewer than four queries.
     """
     order = np.argsort(queries, kind="stable")
     _, starts, counts = np.unique(queries[order], return_index=True, return_counts=True)

@@ -115,12 +115,6 @@ class PlaceCounter:
 
     The best is counted already for the ranks (``ranking``). Memory grows with the number of relevant pairs and with
     one block of scores; the loop is over the relevant candidates of a query, and not over queries.
-
-    Args:
-        queries: the query of each relevant pair.
-        relevant: the score of each relevant pair.
-        gains: the gain of each relevant pair.
-        num_queries: the number of queries.
     """
 
     def __init__(

@@ -111,11 +111,7 @@ class Reliability:
         )
 
     def plot(self) -> Figure:
-        """Draw the share of relevant hits over the probability, and below it how many hits there are.
-
-        Raises:
-            OpenVSEError: matplotlib is not installed.
-        """
+        """Draw the share of relevant hits over the probability, and below it how many hits there are."""
         figure = new_figure(COLUMN, 4.2)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color=QUIET, linestyle="--", linewidth=0.9, label="as it should be")
@@ -176,12 +172,7 @@ def measure_reliability(calibration: Calibration, proposals: Proposals, relevanc
 
 
 def shown_images(relevance: Relevance, like: Tensor) -> Proposals:
-    """Return what gathers the best images of every sentence from blocks of scores.
-
-    Args:
-        relevance: the numbers of images and sentences.
-        like: a tensor on the device of the scores.
-    """
+    """Return what gathers the best images of every sentence from blocks of scores."""
     return Proposals(*relevance.shape, TOP, like.device)
 
 

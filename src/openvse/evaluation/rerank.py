@@ -36,13 +36,7 @@ class Reranker:
 
 
 class Proposals:
-    """The best candidates of every query in both directions, gathered block by block.
-
-    Args:
-        num_images: I.
-        num_texts: T.
-        top: the number of candidates per query.
-    """
+    """The best candidates of every query in both directions, gathered block by block."""
 
     def __init__(self, num_images: int, num_texts: int, top: int, device: torch.device | str) -> None:
         self.i2t = Best(num_images, min(top, num_texts), device)
@@ -63,12 +57,7 @@ class Proposals:
 
 
 class Best:
-    """The best candidates of one direction: their scores and their positions, ``[Q, top]``.
-
-    Args:
-        num_queries: Q.
-        top: the number of candidates per query.
-    """
+    """The best candidates of one direction: their scores and their positions, ``[Q, top]``."""
 
     def __init__(self, num_queries: int, top: int, device: torch.device | str) -> None:
         self.scores = torch.full((num_queries, top), -torch.inf, device=device)
@@ -107,13 +96,6 @@ def rerank(
 
     A query without a relevant candidate among its proposals keeps its rank. Ties count against the model, as in
     ``rank_by_counting``.
-
-    Args:
-        ranks: the ranks of the proposing model.
-        proposals: the best candidates of the proposing model.
-        reranker: the model that reranks them.
-        relevance: the relevant pairs.
-        progress: a function that is called after every block of pairs.
 
     Returns:
         The new ranks, and the seconds that scoring took. The proposals are in their new order.

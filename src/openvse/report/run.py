@@ -100,14 +100,7 @@ class ReportedRun:
 
 
 def read_run(source: str) -> ReportedRun:
-    """Read what a run says about itself.
-
-    Args:
-        source: the folder of a run; or a model folder, such as one without its run, or a name that ``load`` takes.
-
-    Raises:
-        OpenVSEError: there is no such run, it has no model or no records yet, or a file of it is damaged.
-    """
+    """Read what a run says about itself."""
     named = find_run(source)
     model = find_model(named.model)
     recipe, records = None, None
@@ -175,15 +168,7 @@ def weighed(model: Model) -> tuple[int, int, str]:
 def measure_run(
     run: ReportedRun, request: Request | None, *, examples: int, device: str = "cpu"
 ) -> MeasuredReport:
-    """Load the best model of a run and evaluate it.
-
-    Args:
-        request: what to evaluate on; None leaves out the figures on a test set.
-        examples: the number of best and of worst queries of each kind.
-
-    Raises:
-        OpenVSEError: the model, the data or a store cannot be used.
-    """
+    """Load the best model of a run and evaluate it."""
     model = load(run.model, device=device)
     measured = MeasuredReport(run, *weighed(model))
     if request is None:

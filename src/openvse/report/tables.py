@@ -103,9 +103,6 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
     """Return the rows of a comparison: seeds, validation, each metric, the difference to the first row, minutes.
 
     A column that would be empty in every row is left out.
-
-    Args:
-        facts: what the runs of a row say about their training, by the name of the row.
     """
     main, names = _metrics(comparison)
     against = {each.second: each.differences[main] for each in comparison.contrasts}

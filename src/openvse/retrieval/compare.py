@@ -77,13 +77,6 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
 
     The runs are loaded twice: all are checked before anything is embedded. Texts that several runs read with the same
     frozen text model are read once.
-
-    Args:
-        loaded: the runs, which can be iterated again; their models are two towers.
-        request: what to compare on; ``request.features`` holds one store for all models, or one a model.
-
-    Raises:
-        OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
     whole = open_captioned(request)
     shares_texts, reads_images = _check(loaded, request.part(whole), request)

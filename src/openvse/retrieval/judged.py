@@ -71,14 +71,7 @@ class NumberedItems:
 
 
 def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: EmbeddingSet) -> NumberedItems:
-    """Find COCO's numbers of embedded items.
-
-    Args:
-        root: the folder of the data set coco.
-
-    Raises:
-        DataError: the numbers are not there, or texts belong to several images.
-    """
+    """Find COCO's numbers of embedded items."""
     pairs = corpus.relevance
     if len(pairs.texts) != pairs.num_texts:
         raise DataError(
@@ -169,16 +162,7 @@ def _directions(
 def judge_eccv_caption(
     items: NumberedItems, similarity: Similarity, judged: EccvCaption, *, model: str = ""
 ) -> JudgedReport:
-    """Evaluate on ECCV Caption: mAP@R, R-Precision and R@1 of the queries of its files.
-
-    Args:
-        items: the embedded images and texts.
-        judged: the positives; see ``read_eccv_caption``.
-        model: the fingerprint of the model, for the report.
-
-    Raises:
-        DataError: the positives are of other images.
-    """
+    """Evaluate on ECCV Caption: mAP@R, R-Precision and R@1 of the queries of its files."""
     problems = [*items.corpus.problems]
     notes = ["queries are those of ECCV Caption; ties are pessimistic", _INTERVALS]
     if judged.captions is None:

@@ -40,16 +40,7 @@ def _examples(questions: QuestionSet, first: Row, second: Row, count: int) -> li
 
 
 def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
-    """Answer the same questions with each model, one model in memory at a time.
-
-    Args:
-        loaded: the runs, each of one answerer; they can be iterated again, and all are checked first.
-        request: what to compare on; ``request.features`` holds one store for all models, or one a model.
-
-    Raises:
-        OpenVSEError: the data or a store cannot be used, folds are asked for, or the models cannot answer the same
-            questions.
-    """
+    """Answer the same questions with each model, one model in memory at a time."""
     if request.folds > 1:
         raise DataError("--folds is for retrieval: leave it out for models that answer questions")
     every = open_questions(
