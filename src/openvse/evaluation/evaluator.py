@@ -107,7 +107,7 @@ def rank_fold(
     also: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> RankedFold:
-    """Rank one part, holding a block of scores at a time, from which ``less`` is subtracted and which ``also`` takes."""
+    """Rank one part, a block of scores at a time, from which ``less`` is subtracted and which ``also`` takes."""
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
         raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
