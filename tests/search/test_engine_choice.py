@@ -20,7 +20,14 @@ from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import STORES, StoreAddress, StoreKind, choose_engine, update_engine
-from openvse.stores.choice import EngineChoice, public_url, secrets_in, without_secrets
+from openvse.stores.choice import (
+    EngineChoice,
+    public_url,
+    read_address,
+    secrets_in,
+    shown_url,
+    without_secrets,
+)
 from openvse.stores.int8 import Int8Store
 
 SECRET = "hunter-2%40x"
@@ -71,6 +78,61 @@ def test_secrets_are_neither_in_the_index_nor_in_messages(
     told += "".join(path.read_bytes().decode("latin-1") for path in (tmp_path / "index").iterdir())
     assert "hunter" not in told
     assert "\n" not in str(caught.value)
+
+
+def test_keys_of_the_environment_go_only_to_a_server_that_the_user_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An index of somebody else may name any server."""
+    from openvse.stores import pgvector, qdrant
+
+    keys: list[object] = []
+
+    class Server(qdrant.QdrantClient):
+        def __init__(self, *, api_key: str | None, **_: object) -> None:
+            keys.append(api_key)
+
+        def collection_exists(self, collection_name: str, **_: object) -> bool:
+            return True
+
+    monkeypatch.setattr(qdrant, "QdrantClient", Server)
+    monkeypatch.setenv("OPENVSE_QDRANT_API_KEY", "mine")
+    monkeypatch.setenv("PGPASSWORD", "mine")
+    choice = EngineChoice("qdrant", "https://one.example:6333", "openvse_00000000")
+    for address in (
+        choice.address(),
+        choice.address(url="https://one.example:6333"),
+        EngineChoice("qdrant", "http://localhost:6333", "openvse_00000000").address(),
+    ):
+        qdrant.QdrantStore(address, 1, 4)
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://one.example:6333")
+    qdrant.QdrantStore(choice.address(), 1, 4)
+    assert keys == [None, "mine", "mine", "mine"]
+    connected: list[str] = []
+    monkeypatch.setattr(pgvector.psycopg, "connect", lambda url, **_: connected.append(url))
+    for url in ("postgresql://me@one.example/photos", "postgresql:///photos?host=one.example"):
+        with pytest.raises(EngineError, match="PGPASSWORD"):
+            pgvector.PgvectorStore(EngineChoice("pgvector", url, "openvse_00000000").address(), 1, 4)
+        assert not connected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:a/Sup3rS3cret@host/db",
+        "postgresql://u:a?Sup3rS3cret@host/db",
+        "postgresql://u:a#Sup3rS3cret@host/db",
+        "postgresql://u:Sup3rS3cret@host:a/db",
+        "https://Sup3rS3cret@host",
+        "http://[Sup3rS3cret",
+    ],
+)
+def test_a_url_that_is_none_shows_no_secret(url: str) -> None:
+    assert "Sup3r" not in shown_url(url)
+    if not url.startswith("https"):
+        with pytest.raises(EngineError) as caught:
+            read_address(url)
+        assert "Sup3r" not in str(caught.value)
 
 
 def test_the_environment_gives_the_secret_of_the_same_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from openvse.errors import DataError
 from openvse.indexing import Index, build_index, remove_items
 from openvse.indexing.database import Database, Entry, Root
 from openvse.indexing.manifest import Item
-from openvse.indexing.words import REMOVE, query_words
+from openvse.indexing.words import query_words
 from openvse.indexing.writer import IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval import HitReranker
@@ -339,16 +339,3 @@ def test_words_follow_the_items(model: Painter, own: Path) -> None:
     assert words(own, "lighthouse") == []
     build_index(model, folder, own, overwrite=True)
     assert words(own, "lighthouse") == ["lighthouse.png"]
-
-
-def test_an_index_of_an_earlier_openvse_gets_words_without_embedding(model: Painter, own: Path) -> None:
-    with Database(own / Index.open(own).manifest.items, write=True) as database, database.transaction():
-        for statement in (*REMOVE, "DELETE FROM settings WHERE name = 'words'"):
-            database._connection.execute(statement)
-    before = SearchEngine(model, Index.open(own))
-    assert before.search("blue 2041", top_k=1)[0][0].id == "y1.png"
-    with pytest.raises(DataError):
-        words(own, "2041")
-    model.batches.clear()
-    build_index(model, own.parent / "photos", own)
-    assert (words(own, "2041"), model.encoded) == (["IMG_2041.png"], [])

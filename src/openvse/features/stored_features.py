@@ -22,7 +22,7 @@ from openvse.types import EmbeddingSet
 
 
 class StoredFeatures:
-    """Embeds images from the features in a store; an ``openvse.indexing.build.StoredEmbedder``.
+    """Embeds images from the features in a store, for ``build_index``.
 
     Args:
         model: the model whose encoder made the features.

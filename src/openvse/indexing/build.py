@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import Any
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import several
@@ -18,7 +19,6 @@ from openvse.indexing.embedding import (
     ImageEmbedder,
     KnownContent,
     Sharing,
-    StoredEmbedder,
     embeds_gaussians,
     rewritten_items,
 )
@@ -68,7 +68,7 @@ class IndexReport:
         removed: the number of items that are no longer there, and were removed.
         unreached: roots and folders that could not be looked at, with the reason; their items stay.
         compacted: the number of rows that no item needed any more, and that were removed from the files.
-        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder, or was embedded anew.
+        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder.
         holds: the kind of the items.
         segments: the number of items that are segments of clips.
         engine: the engine that the index has; see ``IndexManifest``.
@@ -104,7 +104,7 @@ def build_index(
     segment_seconds: float | None = None,
     check: bool = False,
     compact: bool = False,
-    stored: StoredEmbedder | None = None,
+    stored: Any = None,
     model_place: Place | None = None,
     sharing: Sharing | None = None,
     progress: Callable[[WorkProgress], None] | None = None,
@@ -124,12 +124,12 @@ def build_index(
         dtype: the type of a stored number; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: patterns to skip beside ``.openvseignore`` (see ``IgnoreRules``); None takes those it was last given.
-        follow_links: whether to enter links to folders, and list what links lead to once; None: as was last given.
-        segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
+        ignore: patterns to skip beside ``.openvseignore``; None, here and below, takes what was last given.
+        follow_links: whether to enter links to folders, and list what links lead to once.
+        segment_seconds: length of the items into which clips are cut; 0 keeps whole clips.
         check: first compare a large index with its checksums, and files with their hashes; embed what differs anew.
         compact: rewrite the files without the rows that no item needs, even if these are few.
-        stored: features that may stand for images which have not changed since they were extracted.
+        stored: ``StoredFeatures`` that may stand for images which have not changed since.
         model_place: the place of the model, for searches (``place_of``); None keeps what the index says of it.
         sharing: processes that embed what is new; None embeds in this one.
         progress: called after every batch.
@@ -142,7 +142,7 @@ def build_index(
     given = [folder] if isinstance(folder, str | Path) else list(folder)
     ignore = None if ignore is None else several(ignore, "ignore")
     seconds, place = segment_seconds, model_place
-    asked = _Asked(model, given, dtype, overwrite, add, ignore, follow_links, seconds, check, compact, place)
+    asked = _Wanted(model, given, dtype, overwrite, add, ignore, follow_links, seconds, check, compact, place)
     asked.check_allowed()
     with IndexFolder(Path(out)) as index:
         run = _Run(asked, index, partial(Embedder, model, batch_size, stored), sharing, progress)
@@ -153,7 +153,7 @@ def build_index(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Wanted:
     """What the caller of ``build_index`` wants; see its arguments."""
 
     model: ImageEmbedder
@@ -180,26 +180,17 @@ class _Asked:
 
 @dataclass(frozen=True)
 class RootPlan:
-    """The roots of an index once some folders are indexed.
-
-    Attributes:
-        roots: all roots.
-        replace: whether the existing index must be replaced.
-    """
+    """The roots of an index once some folders are indexed, and whether the existing index must be replaced."""
 
     roots: tuple[Root, ...]
     replace: bool
 
 
-def _plan(asked: _Asked, index: IndexFolder, folders: Sequence[Path], holds: Held) -> RootPlan:
+def _plan(asked: _Wanted, index: IndexFolder, folders: Sequence[Path], holds: Held) -> RootPlan:
     """Decide which roots the index will have, and whether the existing one must be replaced.
 
     A damaged index may be replaced, and so may a folder that has moved: the old one is gone, and an image that the
     index holds is in the new one, unchanged.
-
-    Raises:
-        IndexFormatError: an index of another model, of other folders or of something else would be replaced unasked.
-        DataError: a folder is named twice, or one is inside another.
     """
     _check_apart(folders)
     problems = [index.problem(name) for name in (MANIFEST, UNFINISHED)]
@@ -308,16 +299,11 @@ class _Outcome:
 
 
 class _Run:
-    """A run of indexing.
-
-    Args:
-        asked: what the caller wants.
-        embedder: makes what embeds, for embeddings of content that the index holds.
-    """
+    """A run of indexing; ``embedder`` makes what embeds, for embeddings of content that the index holds."""
 
     def __init__(
         self,
-        asked: _Asked,
+        asked: _Wanted,
         index: IndexFolder,
         embedder: Callable[[KnownContent | None], Embedder],
         sharing: Sharing | None,
@@ -333,12 +319,7 @@ class _Run:
         self._roots = [root for root in self._planned.roots if root.path in named]
 
     def __call__(self, current: FoundIndex | None, *, anew: bool = False) -> IndexReport:
-        """Index the roots.
-
-        Args:
-            current: the existing index, which remembers what the user gave before.
-            anew: begin a new index in its place.
-        """
+        """Index the roots; ``current`` is the existing index, in whose place a new one may be begun ``anew``."""
         settings = self._settings(current)
         seconds = float(settings[SECONDS] or 0)
         listings = self._listings(settings, seconds)
@@ -455,11 +436,7 @@ class _Run:
         return problems
 
     def _report(
-        self,
-        writer: IndexWriter,
-        changes: Changes,
-        outcome: _Outcome,
-        metadata_problems: list[str],
+        self, writer: IndexWriter, changes: Changes, outcome: _Outcome, metadata_problems: list[str]
     ) -> IndexReport:
         """Compact the index if that is wanted or worth it, and return the report."""
         index = writer.written

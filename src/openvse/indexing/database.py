@@ -12,20 +12,20 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
 from openvse.indexing.manifest import Item, damaged
-from openvse.indexing.words import FILL, LAST, MOST_WORDS, REMOVE, SCHEMA, VERSION, folded, line_of, words_of
+from openvse.indexing.words import FILL, LAST, MOST_WORDS, SCHEMA, folded, line_of, words_of
 from openvse.media.matching import composed
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
-_CHECKED = (
-    10_000  # items with the parts of a joined word, which are read to see whether these are beside each other
-)
+# Items with the parts of a joined word, which are read to see whether these are beside each other.
+_CHECKED = 10_000
 _EARTH_M = 6_371_009.0  # mean radius (IUGG)
 _DATE = re.compile(
     r"(\d{4}(?:-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)?)?)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII
@@ -117,17 +117,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class ItemTable:
-    """All items at one moment, a column for each of their facts, in the order of the ids.
+    """All items at one moment, a column for each of their facts, in the order of the bytes of their ids.
 
     Attributes:
-        ids: the ids, sorted by their bytes.
         keys: a number for each item that no other item ever has, rising in time.
-        modified_ns: the times of their last changes.
-        sizes: their sizes in bytes.
         roots: the numbers of their roots.
         segments: the numbers of their segments.
         rows: their rows there.
-        checksums: the checksums of their embeddings, ids, times and sizes; see ``index.segments.row_checksum``.
+        checksums: see ``segments.row_checksum``.
     """
 
     ids: list[str]
@@ -188,13 +185,11 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error):
+        except (sqlite3.DatabaseError, ValueError) as error:
+            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
                 raise IndexFormatError(
                     f"index {self.path.parent} is busy, as another process writes to it: try again"
                 ) from error
-            raise damaged(self.path.parent, f"{self.path.name}: {error}") from error
-        except (sqlite3.DatabaseError, ValueError) as error:
             raise damaged(self.path.parent, f"{self.path.name}: {error}") from error
 
     @contextmanager
@@ -233,12 +228,7 @@ class Database:
         return ItemTable(list(ids), *(np.array(column, np.int64) for column in numbers))
 
     def walk(self, root: int, *, segments: bool = False) -> Iterator[tuple[str, int, int, int, int]]:
-        """Yield id, time, size, ``changed_ns`` and run of the items of a root, in the order of their ids.
-
-        Args:
-            root: its number.
-            segments: only segments of clips.
-        """
+        """Yield id, time, size, ``changed_ns`` and run of the items, or only of segments of clips, by their ids."""
         more = f" AND {_IS_SEGMENT}" if segments else ""
         sql = f"SELECT id, modified_ns, size, changed_ns, run FROM items WHERE root = ?{more} ORDER BY id"
         with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
@@ -258,16 +248,12 @@ class Database:
 
     def roots(self) -> tuple[Root, ...]:
         """Return the roots in their order."""
-        with self._errors():
-            rows = self._connection.execute("SELECT root, path, label FROM roots ORDER BY root").fetchall()
+        rows: Any = self.read("SELECT root, path, label FROM roots ORDER BY root")
         return tuple(Root(*row) for row in rows)
 
     def segments(self) -> list[SegmentFile]:
         """Return the segments in their order."""
-        with self._errors():
-            rows = self._connection.execute(
-                "SELECT segment, file, rows FROM segments ORDER BY segment"
-            ).fetchall()
+        rows: Any = self.read("SELECT segment, file, rows FROM segments ORDER BY segment")
         return [SegmentFile(*row) for row in rows]
 
     def setting(self, name: str, default: str = "") -> str:
@@ -284,13 +270,6 @@ class Database:
         sql = "SELECT 1 FROM items WHERE substr(CAST(id AS BLOB), 1, ?) = ? LIMIT 1"
         return bool(self.read(sql, (len(encode_id(start)), encode_id(start))))
 
-    def has_broken_metadata(self, root: int) -> bool:
-        """Return whether metadata of a root are no JSON that the database can read."""
-        sql = (
-            "SELECT 1 FROM items WHERE root = ? AND metadata IS NOT NULL AND NOT json_valid(metadata) LIMIT 1"
-        )
-        return bool(self.read(sql, (root,)))
-
     def knows_size(self, size: int) -> bool:
         """Return whether the content of a file of this size is known."""
         return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))
@@ -300,16 +279,8 @@ class Database:
         sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
         return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
-    def has_words(self) -> bool:
-        """Return whether the words of the items can be searched, as this openvse splits them."""
-        return self.setting("words") == VERSION
-
     def rarest_first(self, words: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
-        """Return those words that items may have, each with the largest number of items that can have it.
-
-        Args:
-            words: the parts of each word (``index.words``).
-        """
+        """Return those words that items may have, each with the largest number of items that can have its parts."""
         parts = {part for each in words.values() for part in each[:MOST_WORDS]}
         sql = "SELECT term, doc FROM words_count WHERE term IN (SELECT value FROM json_each(?))"
         known = {row[0]: int(str(row[1])) for row in self.read(sql, (json.dumps(sorted(parts)),))}
@@ -327,30 +298,22 @@ class Database:
             test = "instr(words_of(CAST(id AS BLOB), metadata), ?)"
             sql = f"SELECT group_concat(key) FROM items WHERE key IN ({having}) AND {test}"
             values = (wanted, _CHECKED, line_of(parts))
-        keys = self.read(sql, values)[0][
-            0
-        ]  # one text, as a row of Python for each item takes four times as long
+        ((keys,),) = self.read(
+            sql, values
+        )  # one text: a row of Python for each item takes four times as long
         return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
 
     # What follows changes the index, inside a transaction.
 
     def keep_words(self, least: int = 1) -> None:
-        """Add the words of new items, if there are so many; of all items where they were split in another way."""
-        if not self.has_words():
-            for statement in (*REMOVE, *SCHEMA):
-                self._connection.execute(statement)
+        """Add the words of new items, if there are so many."""
         new = f"SELECT count(*) FROM items WHERE key > {LAST}"
         if self._connection.execute(new).fetchone()[0] >= least:
             for statement in FILL:
                 self._connection.execute(statement)
 
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
-        """Add items; those whose ids are there are replaced.
-
-        Args:
-            items: each item with its segment, its row there and its checksum.
-            run: the number of the indexing that embedded them.
-        """
+        """Add items, each with its segment, its row there and its checksum; those whose ids are there are replaced."""
         self._connection.executemany(_UPSERT, ((*_values(entry), *place, run) for entry, *place in items))
 
     def drop(self, ids: Iterable[str]) -> None:
@@ -491,11 +454,7 @@ def metres_between(
 
 
 def plain_text(text: str, *, loosely: bool) -> bytes:
-    """Return the bytes of a text for comparisons, in Unicode's NFC: accents are the same in one character or two.
-
-    Args:
-        loosely: whether the text is folded as words are (``index.words.folded``).
-    """
+    """Return the bytes of a text for comparisons, in Unicode's NFC, or ``loosely`` folded as words are."""
     return encode_id(folded(text) if loosely else composed(text))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from openvse.errors import BadImageError, ModelError
 from openvse.indexing.database import Entry, Root
@@ -32,24 +32,7 @@ _FILES = 1000  # hashed at once
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 Row: TypeAlias = Float[np.ndarray, "K D"]
-_Content: TypeAlias = tuple[
-    bytes | None, str | None
-]  # the hash of a file and what its header says, as in an entry
-
-
-@runtime_checkable
-class VectorSet(Protocol):
-    """Embeddings of several items; ``EmbeddingSet`` is one, and that of an exported model."""
-
-    @property
-    def vectors(self) -> Any:
-        """Arrays, or tensors on the CPU, ``[B, K, D]``."""
-        ...
-
-    @property
-    def mask(self) -> Any:
-        """Which embeddings are real, ``[B, K]``."""
-        ...
+_Content: TypeAlias = tuple[bytes | None, str | None]  # the hash of a file, and what its header says
 
 
 @runtime_checkable
@@ -75,8 +58,8 @@ class ImageEmbedder(Protocol):
         """Decode a ``ClipSource`` for ``encode_pixels``, in any thread; raise BadImageError if it cannot be used."""
         ...
 
-    def encode_pixels(self, images: Sequence[Any]) -> VectorSet:
-        """Embed, as one batch, what ``read_image`` returned."""
+    def encode_pixels(self, images: Sequence[Any]) -> Any:
+        """Embed, as one batch, what ``read_image`` returned, as an embedding set of tensors or arrays."""
         ...
 
 
@@ -84,28 +67,6 @@ def embeds_gaussians(model: object) -> bool:
     """Return whether the embeddings of a model, exported or not, are distributions."""
     similarity = getattr(model, "similarity", None)  # an exported model has a kind
     return getattr(model, "kind", None) == "csd" or (similarity is not None and similarity.reads_gaussians)
-
-
-@runtime_checkable
-class SentenceEmbedder(Protocol):
-    """The method of a model that indexing sentences uses beside those of ``ImageEmbedder``."""
-
-    def encode_text(self, captions: Sequence[str], batch_size: int) -> VectorSet:
-        """Embed sentences."""
-        ...
-
-
-@runtime_checkable
-class StoredEmbedder(Protocol):
-    """Embeds images by their stored features; ``openvse.features.StoredFeatures`` is one."""
-
-    def find(self, path: Path, modified_ns: int, size: int) -> int | None:
-        """Return the place of an image in the store; None where it is not in it, or has changed since."""
-        ...
-
-    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> VectorSet:
-        """Embed images of the store, in the order given."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -125,8 +86,6 @@ class EmbeddedBatch:
     """Items with their embeddings, and what became of the candidates that they are made of.
 
     Attributes:
-        entries: the items.
-        vectors: their embeddings.
         dealt: the number of candidates.
         failed: candidates that cannot be used, with the reason.
         replaced: ids of items in whose place the entries stand.
@@ -149,11 +108,7 @@ class EmbeddedBatch:
 
 
 class KnownContent:
-    """Finds the embeddings of files whose content the index holds already, wherever it was.
-
-    Args:
-        damaged: ids of items whose embeddings must not be used.
-    """
+    """Finds the embeddings of files whose content the index holds already, wherever it was, but for damaged ones."""
 
     def __init__(self, index: FoundIndex, damaged: set[str]) -> None:
         self._index, self._database, self._damaged = index, index.database, damaged
@@ -192,12 +147,7 @@ class KnownContent:
 
 @dataclass(frozen=True)
 class _Looked:
-    """A candidate that was looked for in the index and among the stored features.
-
-    Attributes:
-        rows: its items with their embeddings, if the index holds its content.
-        place: its place among the stored features, if it has one.
-    """
+    """A candidate, its items with their embeddings if the index holds its content, or its place in a store."""
 
     candidate: Candidate
     rows: Sequence[tuple[Entry, Row]] = ()
@@ -205,19 +155,13 @@ class _Looked:
 
 
 class Embedder:
-    """Embeds candidates batch by batch, and decodes the next ones meanwhile.
-
-    Args:
-        batch_size: the number of candidates that are embedded at once.
-        stored: features that may stand for images.
-        known: embeddings of content that the index holds; None where it holds nothing.
-    """
+    """Embeds candidates batch by batch, and decodes the next ones meanwhile."""
 
     def __init__(
         self,
         model: ImageEmbedder,
         batch_size: int,
-        stored: StoredEmbedder | None = None,
+        stored: Any = None,
         known: KnownContent | None = None,
     ) -> None:
         self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
@@ -300,11 +244,12 @@ class Embedder:
                 done.note(looked.candidate, [entry for entry, _ in looked.rows])
             done.vectors = np.stack([row for looked in batch.items for _, row in looked.rows])
         elif first.candidate.kind == "sentence":
-            if not isinstance(self._model, SentenceEmbedder):
+            encode_text = getattr(self._model, "encode_text", None)
+            if encode_text is None:
                 raise ModelError("this model embeds no sentences: give a folder of images")
             sentences = [looked.candidate.text for looked in batch.items]
             done.entries = [_entry(looked.candidate, (None, None)) for looked in batch.items]
-            done.vectors = _vectors(self._model.encode_text(sentences, self._batch_size))
+            done.vectors = _vectors(encode_text(sentences, self._batch_size))
         elif first.candidate.seconds:
             self._embed_segments(first.candidate, done)
         else:
@@ -371,11 +316,7 @@ def _part_embedder(
 
 
 def content_hash(path: Path, size: int) -> bytes | None:
-    """Return a hash of a file's content, 16 bytes; None where the file cannot be read.
-
-    Args:
-        size: its bytes, as they were when it was looked at.
-    """
+    """Return a hash of a file's content, 16 bytes; None where the file, of this size before, cannot be read."""
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
     starts = (0,) if size <= WHOLE_BYTES else (0, size // 2, size - _PART)
     try:
@@ -429,7 +370,7 @@ def _entry(candidate: Candidate, content: _Content, name: str = "") -> Entry:
     return Entry(item, candidate.root, candidate.kind, *content, candidate.changed_ns)
 
 
-def _vectors(embedded: VectorSet) -> Vectors:
+def _vectors(embedded: Any) -> Vectors:
     """Return embeddings as an index holds them."""
     if not embedded.mask.all():
         raise ModelError(

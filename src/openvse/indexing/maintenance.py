@@ -116,9 +116,6 @@ def rewrite(index: FoundIndex) -> int:
 
     The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
     has no room for both, the index is what it was. The caller holds the writer's lock, and removes the old files.
-
-    Raises:
-        IndexFormatError: the disk refuses, or a segment is damaged.
     """
     unused = unused_rows(index.database)
     if not unused:
@@ -171,9 +168,6 @@ def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
 
     Args:
         check: compare all checksums; otherwise those of a small index, and the files' sizes of a large one.
-
-    Raises:
-        IndexDamagedError: the database itself is damaged.
     """
     database, manifest = index.database, index.manifest
     count = database.count()

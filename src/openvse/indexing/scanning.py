@@ -199,10 +199,7 @@ def compare(
     Both are read once, in the order of the ids, so that this costs no more than the walk.
 
     Args:
-        listing: the root as it is.
-        database: the index; None where there is none yet.
         damaged: ids of items to be embedded again.
-        changes: the differences of the roots before it.
         first_unfinished: number of the first indexing that was interrupted; 0 where none was.
         seconds: the length of the segments of clips; 0 for whole clips.
     """
@@ -359,13 +356,7 @@ def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> li
 def same_segments(
     segments: Sequence[tuple[str, int, int]], item_id: str, seconds: float
 ) -> list[tuple[str, int, int]]:
-    """Return the items of a file of the same content, cut in the same way, under the names of another file.
-
-    Args:
-        segments: id, segment and row of all items of this content.
-        item_id: of the other file.
-        seconds: the length of its segments; 0 for a whole file.
-    """
+    """Return the items of a file of the same content, cut in the same way, under the names of another file."""
     files: dict[str, list[tuple[str, int, int]]] = {}
     for each in segments:
         files.setdefault(file_of(each[0]), []).append(each)
@@ -418,8 +409,7 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     state, before = _metadata_state(folder), ""
     if database is not None:
         before = database.setting(_metadata_setting(listing.root.number))
-    is_broken = bool(state) and database is not None and database.has_broken_metadata(listing.root.number)
-    if state == before and not (state and has_new) and not is_broken:
+    if state == before and not (state and has_new):
         return None
     if not state:
         return Metadata()

@@ -35,12 +35,7 @@ class Segment:
 
 
 def map_segment(folder: Path, file: SegmentFile, manifest: IndexManifest) -> Float[np.ndarray, "rows K D"]:
-    """Map the embeddings of a segment into memory.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        ValueError: it is too short, or no file of such embeddings.
-    """
+    """Map the embeddings of a segment into memory; raise OSError or ValueError if it is no file of such embeddings."""
     path = folder / file.file
     with path.open("rb") as opened:
         np.lib.format.read_magic(opened)
@@ -72,14 +67,8 @@ class SegmentWriter:
     """Appends embeddings to a segment.
 
     Args:
-        num_embeddings: K.
-        dim: D.
-        dtype: the type of a stored number.
         file: the name of the segment; None begins a new one.
         rows: the number of its valid rows; what comes after them is overwritten.
-
-    Attributes:
-        rows: the number of its rows by now.
     """
 
     def __init__(

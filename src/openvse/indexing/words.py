@@ -22,9 +22,6 @@ TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "descript
 TEXT_KEYS = (*TITLE_KEYS, "keywords", "tags", "labels", "people", "name", "names")
 """Keys of the metadata whose texts are words of an item, beside its name."""
 
-VERSION = "3"
-"""Of what the table holds; a table of another one is made anew."""
-
 MOST_WORDS = 64
 """The largest number of words of a query that are looked up."""
 
@@ -42,7 +39,7 @@ SCHEMA = (
     f"CREATE TRIGGER words_changed AFTER UPDATE OF metadata ON items WHEN old.key <= {LAST} AND "
     "old.metadata IS NOT new.metadata "
     f"BEGIN {_TAKE} INSERT INTO words (rowid, text) VALUES (new.key, {_NEW}); END",
-    f"INSERT OR REPLACE INTO settings VALUES ('words', '{VERSION}'), ('words_to', 0)",
+    "INSERT INTO settings VALUES ('words_to', 0)",
 )
 """Statements that make an empty table."""
 
@@ -52,14 +49,6 @@ FILL = (
     "INSERT OR REPLACE INTO settings SELECT 'words_to', ifnull(max(key), 0) FROM items",
 )
 """Statements that add the items with higher keys than those before; together they take less room than one by one."""
-
-REMOVE = (
-    "DROP TABLE IF EXISTS words_count",
-    "DROP TABLE IF EXISTS words",
-    "DROP TRIGGER IF EXISTS words_gone",
-    "DROP TRIGGER IF EXISTS words_changed",
-)
-"""Statements that remove a table of another version."""
 
 _EAST_ASIAN = "[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _MARK = "\ufdd0"  # stands for any combining mark, as patterns have no class for these

@@ -53,9 +53,6 @@ class IndexFolder:
 
     Args:
         path: the folder; it is created if it is missing, and removed if nothing is written to it.
-
-    Raises:
-        IndexFormatError: another process writes this index, or the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,9 +141,8 @@ class IndexFolder:
         for pattern in (PATTERN, "items-*.sqlite*"):
             for path in self.path.glob(pattern):
                 if path.name not in named:
-                    with suppress(
-                        OSError
-                    ):  # some systems refuse while a reader has it: the next writer's work
+                    # Some systems refuse while a reader has it: the next writer removes it.
+                    with suppress(OSError):
                         path.unlink()
 
 
@@ -158,18 +154,13 @@ class IndexWriter:
     the context ends well. A context that ends with an exception leaves what was committed.
 
     Args:
-        folder: the folder of the index, or its path.
         model: the fingerprint of the model that makes the embeddings.
         roots: the indexed folders; those of the same numbers are replaced.
         dtype: the type of a stored number; None is that of the index, float32 for a new one.
-        model_place: the place of the model; see ``index.manifest``. None keeps what the index says.
-        holds: the kind of its items.
+        model_place: the place of the model; see ``manifest``. None keeps what the index says.
         gaussians: whether the embeddings are distributions; None for what nobody knows.
         replace: whether the existing index must be replaced.
         anew: whether to begin a new index in any case.
-
-    Raises:
-        IndexFormatError: another process writes this index, or the disk refuses, here or later.
     """
 
     def __init__(
@@ -241,12 +232,7 @@ class IndexWriter:
         return FoundIndex(self._folder, self._manifest, self._database, self._roots)
 
     def append(self, entries: Sequence[Entry], vectors: Float[np.ndarray, "B K D"]) -> None:
-        """Add items and their embeddings; those whose ids are there are replaced.
-
-        Raises:
-            IndexFormatError: the disk refuses.
-            ModelError: K or D differ from those of the items before, or a number is NaN or infinite.
-        """
+        """Add items and their embeddings, of one shape; those whose ids are there are replaced."""
         if not self._manifest.dim:
             self._manifest = replace(self._manifest, num_embeddings=vectors.shape[1], dim=vectors.shape[2])
         expected = [self._manifest.num_embeddings, self._manifest.dim]
@@ -301,7 +287,7 @@ class IndexWriter:
         waiting = any((self._pending, self._dropped, self._steps, self._notes))
         changed = waiting or self.first_unfinished
         if (database := self._database) is not None and not changed:
-            changed = not set(self._roots) <= set(database.roots()) or not database.has_words()
+            changed = not set(self._roots) <= set(database.roots())
         with disk_errors(self._folder):
             if changed and (self._pending or self._database is not None):
                 self._commit(finished=True)

@@ -34,7 +34,7 @@ from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import WordHits
-from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, kind_of, open_store
+from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store, store_kind
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
 from openvse.stores.following import EngineState, check_served, state_file
@@ -212,7 +212,7 @@ class IndexCatalogue(Catalogue):
             scores[used], positions[used] = less + hubs.amounts[again], again
         return scores, positions
 
-    def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
+    def words(self, text: str, where: Sequence[Condition]) -> WordHits:
         """Return the items that have words of a sentence, which are looked up from the rarest on.
 
         A word that more than ``COMMON`` of the searched items have is left out where a rarer one finds something, as is
@@ -224,8 +224,6 @@ class IndexCatalogue(Catalogue):
         positions_of: dict[str, Int[np.ndarray, "_"]] = {}
         limit, is_rare = (room if allowed is None else -1), False
         with self.index.database() as database:
-            if not database.has_words():
-                return None
             for word, count in database.rarest_first(words):
                 if positions_of and (count > room or (is_rare and count - outside > most)):
                     break
@@ -327,7 +325,7 @@ def open_searcher(
     name, url = split_engine(engine)
     choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
     if name is not None and name != choice.name:
-        kind_of(name)  # there is such an engine
+        store_kind(name)  # there is such an engine
         raise EngineError(
             f"index {index.path} has the engine {choice.name}, not {name}: leave --engine out, give exact, or run "
             f"'openvse index ... --engine {name if url is None else 'URL'}'"

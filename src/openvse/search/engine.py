@@ -338,8 +338,7 @@ class SearchEngine:
             indexed = self.catalogue.words(query.text, where)
             if indexed is None and page.only == "words":
                 raise DataError(
-                    "only=words needs the words of the items, which are not indexed here: run 'openvse index' again, "
-                    "and search its folder"
+                    "only=words needs the words of the items, which an engine does not hold: search its index"
                 )
             hits = hits if indexed is None else indexed
         return hits

@@ -13,7 +13,7 @@ from typing import Any
 from openvse.errors import IndexFormatError, ModelError
 from openvse.halves import training_module
 from openvse.indexing.build import IndexReport, build_index
-from openvse.indexing.embedding import Sharing, StoredEmbedder
+from openvse.indexing.embedding import Sharing
 from openvse.indexing.index import Index
 from openvse.indexing.maintenance import forget_root
 from openvse.indexing.manifest import Place, VectorDtype, place_of
@@ -155,18 +155,14 @@ def _place(model: Any, out: str | Path) -> Place | None:
     return place_of(source, Path(out)) if source else None
 
 
-def _allowed(
-    model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None
-) -> StoredEmbedder | None:
+def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None) -> Any:
     """Return the stored features that may stand for images; raise ModelError for what the model cannot do."""
     if model.has_whole:
         source = getattr(model, "source", "")
         if not source and features is None:
             return None
         store = None if features is None else Path(features)
-        stored: StoredEmbedder | None
-        stored = training_module("openvse.features").find_stored_features(model, source, store)
-        return stored
+        return training_module("openvse.features").find_stored_features(model, source, store)
     what = {
         "reads no clips: leave out segment_seconds": wanted.segment_seconds,
         "reads no feature store: leave out features": features,

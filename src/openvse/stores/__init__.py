@@ -48,8 +48,6 @@ class StoreKind:
         schemes: the schemes of its URLs, each with what the library calls it; empty where the data are in a folder.
         example: such a URL.
         container: what holds an index on its server.
-        filters: the fields of conditions that it understands: ``kind``, ``size``, ``date``, ``metadata``. The engine
-            checks all conditions again.
     """
 
     opens: type[Store] | str
@@ -57,15 +55,10 @@ class StoreKind:
     schemes: Mapping[str, str] | None = None
     example: str = ""
     container: str = "folder"
-    filters: tuple[str, ...] = ()
 
     @property
     def store(self) -> type[Store]:
-        """The class; its library is imported here.
-
-        Raises:
-            EngineError: the library is not installed.
-        """
+        """The class; its library is imported here, and EngineError raised if it is not installed."""
         if not isinstance(self.opens, str):
             return self.opens
         module, _, name = self.opens.partition(":")
@@ -84,7 +77,6 @@ class StoreKind:
         return self.store(address, num_embeddings, dim, create=create)
 
 
-_FILTERS = ("kind", "size", "date", "metadata")
 _QDRANT = {"http": "http", "https": "https", "qdrant": "http", "qdrants": "https"}
 _POSTGRES = {"postgresql": "postgresql", "postgres": "postgres"}
 
@@ -98,7 +90,6 @@ STORES: Registry[Store] = Registry(
             schemes=_QDRANT,
             example="http://localhost:6333",
             container="collection",
-            filters=_FILTERS,
         ),
         "pgvector": StoreKind(
             "openvse.stores.pgvector:PgvectorStore",
@@ -106,14 +97,13 @@ STORES: Registry[Store] = Registry(
             schemes=_POSTGRES,
             example="postgresql://user@localhost/database",
             container="table",
-            filters=_FILTERS,
         ),
     },
 )
 """The stores by the names that an index notes; ``STORES.add(name, StoreKind(...))`` registers one of your own."""
 
 
-def kind_of(name: str) -> StoreKind:
+def store_kind(name: str) -> StoreKind:
     """Return a registered store; raise EngineError where there is none of the name."""
     kind = STORES.get(name) if name in STORES else None
     if not isinstance(kind, StoreKind):
@@ -122,14 +112,5 @@ def kind_of(name: str) -> StoreKind:
 
 
 def open_store(address: StoreAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
-    """Open the store at an address.
-
-    Args:
-        address: of a registered store.
-        shape: K and D.
-        create: make its place where there is none.
-
-    Raises:
-        EngineError: its package is missing, the server cannot be reached or refuses, or the place is missing.
-    """
-    return kind_of(address.engine)(address, *shape, create=create)
+    """Open the store at an address, for the shape K and D; ``create`` makes its place where there is none."""
+    return store_kind(address.engine)(address, *shape, create=create)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,7 @@ class ItemFacts:
     Attributes:
         path: the item's id.
         kind: image, clip or sentence.
-        modified_ns: time of the file's last change.
         size: in bytes.
-        metadata: the user's metadata of the file.
     """
 
     path: str
@@ -92,6 +90,7 @@ class StoreAddress:
         url: of the server, with its secrets; "" where the data are in a folder.
         shown: the URL without its secrets.
         folder: what holds the folder of the data: that of the index.
+        is_named: whether the user named the server, and not an index alone: it may get keys of the environment.
     """
 
     engine: str
@@ -99,6 +98,7 @@ class StoreAddress:
     url: str = ""
     shown: str = ""
     folder: Path = Path()
+    is_named: bool = False
 
     @property
     def path(self) -> Path:
@@ -217,10 +217,8 @@ class Note:
         model: fingerprint of the model that made the embeddings.
         holds: ``images`` or ``sentences``.
         embeddings: K.
-        dim: D.
-        created: when the index was made; UTC, ISO 8601.
-        roots: the indexed folders.
-        follows_links: whether links in them are followed.
+        created: UTC, ISO 8601.
+        follows_links: whether links in the roots are followed.
     """
 
     model: str
@@ -250,14 +248,10 @@ class Note:
             "dim": self.dim,
             "created": self.created,
             "roots": [
-                {
-                    "number": root.number,
-                    "path": root.path.encode("utf-8", "backslashreplace").decode(),
-                    "label": root.label,
-                }
+                asdict(replace(root, path=root.path.encode("utf-8", "backslashreplace").decode()))
                 for root in self.roots
             ],
-            **({"follows_links": True} if self.follows_links else {}),
+            "follows_links": self.follows_links,
         }
 
     @classmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from openvse.errors import EngineError
-from openvse.stores import STORES, StoreKind, kind_of
+from openvse.stores import STORES, StoreKind, store_kind
 from openvse.stores.base import CatalogueStore, StoreAddress
 
 URL_VARIABLE = "OPENVSE_ENGINE_URL"
@@ -44,18 +44,10 @@ class EngineChoice:
 
     @classmethod
     def new(cls, name: str, url: str | None = None) -> EngineChoice:
-        """Choose an engine for an index, with a place of its own.
-
-        Args:
-            name: ``exact``, or the name of a store.
-            url: of the server, for those that have one; its secrets are left out. None takes ``OPENVSE_ENGINE_URL``.
-
-        Raises:
-            EngineError: there is no such engine, or it needs another URL.
-        """
+        """Choose an engine for an index, with a place of its own; without a URL, that of ``OPENVSE_ENGINE_URL``."""
         if name == "exact":
             return cls()
-        if kind_of(name).schemes:
+        if store_kind(name).schemes:
             url = url or os.environ.get(URL_VARIABLE, "")
             check_url(name, url)
         elif url:
@@ -82,18 +74,14 @@ class EngineChoice:
         return None if self.name == "exact" else {key: str(value) for key, value in asdict(self).items()}
 
     def address(self, folder: Path = Path(), url: str | None = None) -> StoreAddress:
-        """Return where its data are, with the secrets of the URL if somebody gives them.
-
-        Args:
-            folder: of the index.
-            url: as it was given just now; None takes ``OPENVSE_ENGINE_URL`` if that is the same server.
-        """
+        """Return where its data are; without a URL, that of ``OPENVSE_ENGINE_URL`` if that is the same server."""
+        variable = os.environ.get(URL_VARIABLE, "")
         if url:
             check_url(self.name, url)
-        else:
-            variable = os.environ.get(URL_VARIABLE, "")
-            url = variable if variable and public_url(variable) == self.url else self.url
-        return StoreAddress(self.name, self.place, url, public_url(url), folder)
+        elif variable and shown_url(variable) == self.url:
+            url = variable
+        is_named, url = bool(url), url or self.url
+        return StoreAddress(self.name, self.place, url, public_url(url), folder, is_named)
 
 
 def split_engine(engine: str | None) -> tuple[str | None, str | None]:
@@ -107,9 +95,9 @@ def named_by(url: str) -> str:
     """Return the name of the store that a URL's scheme names; raise EngineError where there is none."""
     scheme = url.partition("://")[0]
     for name in STORES:
-        if scheme in (kind_of(name).schemes or {}):
+        if scheme in (store_kind(name).schemes or {}):
             return name
-    examples = [kind.example for name in STORES if (kind := kind_of(name)).example]
+    examples = [kind.example for name in STORES if (kind := store_kind(name)).example]
     raise EngineError(
         f"{shown_url(url)} names no engine: give {', '.join(examples)}, or the folder of an index"
     )
@@ -117,12 +105,8 @@ def named_by(url: str) -> str:
 
 def check_url(name: str, url: str) -> None:
     """Raise EngineError unless a URL is one of an engine's server; the message never holds the URL."""
-    kind = kind_of(name)
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError:
-        scheme = ""
-    if scheme not in (kind.schemes or {}):
+    kind = store_kind(name)
+    if not is_clean(url) or urlsplit(url).scheme not in (kind.schemes or {}):
         raise EngineError(
             f"the engine {name} needs the URL of its server, such as {kind.example}: give it in place of the name with "
             f"--engine, or in the environment variable {URL_VARIABLE}"
@@ -140,12 +124,12 @@ def read_address(word: str) -> StoreAddress:
     Raises:
         EngineError: it is no such URL, the server cannot be reached, or holds none or several.
     """
-    try:
-        urlsplit(word).port  # noqa: B018 - it is looked at to see whether it is a number
-    except ValueError as error:
-        raise EngineError(f"{shown_url(word)} is no URL ({error}): check its host and port") from error
+    if not is_clean(word):
+        raise EngineError(
+            f"{shown_url(word)} is no URL: check its host and port, and write / ? # @ in a password as %2F %3F %23 %40"
+        )
     name = named_by(word)
-    kind = kind_of(name)
+    kind = store_kind(name)
     store = kind.store
     if not issubclass(store, CatalogueStore):
         raise EngineError(
@@ -155,10 +139,11 @@ def read_address(word: str) -> StoreAddress:
     if place and not PLACE.fullmatch(place):
         raise EngineError(f"{place} is none of openvse's {kind.container}s, which are called openvse_...")
     url = EngineChoice(name, public_url(url)).address().url if public_url(url) == url else url
-    return StoreAddress(name, place or _only(name, kind, store, url), url, public_url(url))
+    place = place or _only(kind, store, url)
+    return StoreAddress(name, place, url, public_url(url), is_named=True)
 
 
-def _only(name: str, kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
+def _only(kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
     """Return the only place of openvse on a server."""
     places = store.places(url)
     if len(places) == 1:
@@ -181,7 +166,8 @@ def public_url(url: str) -> str:
         return url
     parts = urlsplit(url)
     user, _, place = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
+    # The user of a database is no secret; what stands there for a server that has keys is one.
+    name = user.partition(":")[0] if parts.scheme.startswith("postgres") else ""
     netloc = f"{name}@{place}" if name else place
     shown = [(key, value) for key, value in _parameters(parts) if key in _FILES or not _SECRET.search(key)]
     # postgresql:///database has no host, which urlunsplit would write with fewer slashes.
@@ -189,12 +175,26 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{netloc}{rest}"
 
 
-def shown_url(word: str) -> str:
-    """Return a word that may be a URL as messages show it."""
+def is_clean(url: str) -> bool:
+    """Return whether a URL has a host, a port and a path that nothing else, such as a password, can be part of."""
     try:
-        return public_url(word)
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - it is looked at to see whether it is a number
     except ValueError:
-        return word.partition("://")[0] + "://..."
+        return False
+    return not parts.fragment and not {"@", " "} & {*parts.path, *parts.query}
+
+
+def shown_url(word: str) -> str:
+    """Return a word that may be a URL as messages show it: of what is no clean one, the scheme alone."""
+    return public_url(word) if is_clean(word) else word.partition("://")[0] + "://..."
+
+
+def is_here(url: str) -> bool:
+    """Return whether a URL is one of this machine."""
+    parts = urlsplit(url)
+    others = {"host", "hostaddr", "service"} & {key for key, _ in _parameters(parts)}
+    return not others and parts.hostname in (None, "localhost", "127.0.0.1", "::1")
 
 
 def secrets_in(url: str) -> list[str]:

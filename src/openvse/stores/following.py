@@ -18,7 +18,7 @@ from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.indexing.index import Index, places_among
 from openvse.indexing.manifest import MANIFEST, read_manifest
-from openvse.stores import CatalogueStore, ItemFacts, Note, Store, kind_of, open_store
+from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_store, store_kind
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import PLACE, PREFIX, EngineChoice, split_engine
 
@@ -38,7 +38,6 @@ class EngineState:
     removed once more.
 
     Attributes:
-        keys: of the items, rising.
         stamps: what was put of each: the checksum of its embeddings in the lower half, that of its metadata in the
             upper; -1 where it is unknown whether it was put.
     """
@@ -61,11 +60,11 @@ class EngineState:
         """Read a state; an empty one where there is none, or a damaged one: everything is put again."""
         try:
             noted = np.load(path, allow_pickle=False)
-            if noted.dtype != np.int64 or noted.ndim != 2 or len(noted) != 2:
-                return cls.empty()
-            return cls(noted[0], noted[1])
+            if noted.dtype == np.int64 and noted.ndim == 2 and len(noted) == 2:
+                return cls(noted[0], noted[1])
         except (OSError, ValueError, EOFError):
-            return cls.empty()
+            pass
+        return cls.empty()
 
     def write(self, path: Path) -> None:
         """Write it so that the file is always complete."""
@@ -128,11 +127,9 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class EngineChange:
-    """The engine that an index has, and the one that it is to have.
+    """The engine that an index has (the exact one if it is not there yet), and the one that it is to have.
 
     Attributes:
-        before: that of the index; the exact one for an index that is not there yet.
-        wanted: the one that it is to have.
         url: of the server of the wanted one, with its secrets, as it was given; None where none was.
     """
 
@@ -143,23 +140,14 @@ class EngineChange:
     def apply(self, path: str | Path, progress: Callable[[int, int], None] | None = None) -> EngineReport:
         """Give an index the wanted engine, and bring it up to date; see ``note`` and ``update_engine``."""
         engine = self.note(path)
-        return (
-            EngineReport(engine)
-            if engine.name == "exact"
-            else update_engine(path, url=self.url, progress=progress)
-        )
+        if engine.name == "exact":
+            return EngineReport(engine)
+        return update_engine(path, url=self.url, progress=progress)
 
     def note(self, path: str | Path) -> EngineChoice:
         """Note the wanted engine in an index, then remove the data of the others; ``update_engine`` fills it.
 
-        At every moment, the index names an engine whose place is there.
-
-        Returns:
-            The engine, whose place is a new one where the index was made anew.
-
-        Raises:
-            EngineError: the place of the engine cannot be made.
-            IndexFormatError: there is no index, or another process writes it.
+        At every moment, the index names an engine whose place is there; it is a new one where the index was made anew.
         """
         folder, wanted = Path(path), self.wanted
         if wanted.name == self.before.name == "exact" and not any(folder.glob(f"{PREFIX}*")):
@@ -186,10 +174,9 @@ class EngineChange:
 def plan_engine(
     path: str | Path, engine: str | None = None, url: str | None = None, *, model: object = None
 ) -> EngineChange:
-    """Decide which engine an index is to have, before anything is embedded.
+    """Decide which engine an index, which need not be there yet, is to have, before anything is embedded.
 
     Args:
-        path: folder of the index, which need not be there yet.
         engine: its name, or the URL of its server; None keeps the one that is noted.
         url: of its server, beside the name. Its secrets are used and never written.
         model: the model that is to be served.
@@ -211,7 +198,7 @@ def plan_engine(
             wanted = before
     if wanted.name != "exact":
         check_served(wanted.name, model)
-    if wanted.url and wanted != before and issubclass(store := kind_of(wanted.name).store, CatalogueStore):
+    if wanted.url and wanted != before and issubclass(store := store_kind(wanted.name).store, CatalogueStore):
         store.places(wanted.address(Path(path), url).url)  # the server answers
     return EngineChange(before, wanted, url)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -16,12 +18,13 @@ from jaxtyping import Float, Int
 from pgvector import HalfVector, Vector
 from pgvector.psycopg import register_vector
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
 from openvse.indexing.conditions import Condition, forms_of
 from openvse.stores.base import CatalogueStore, ItemFacts, StoreAddress, Within
-from openvse.stores.choice import PLACE, public_url, without_secrets
+from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, without_secrets
 
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
@@ -54,13 +57,13 @@ class PgvectorStore(CatalogueStore):
             raise EngineError(
                 f"the engine pgvector takes embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: take another"
             )
-        self._url, self._num_embeddings = url, num_embeddings
+        self._errors, self._num_embeddings = partial(_errors_of, url), num_embeddings
         is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
         self._type, self._has_graph = "halfvec" if is_half else "vector", dim <= _INDEXED_DIMS["halfvec"]
         self._dim, self._name, self._table = dim, table, sql.Identifier(table)
         self._graph = sql.Identifier(f"{table}_graph")
         with self._errors():
-            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)
+            self._connection = _connected(url, may_have_key=address.is_named or is_here(url))
             exists = self._one("SELECT to_regclass(%s) IS NOT NULL", [table])
             if create:
                 self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -89,7 +92,7 @@ class PgvectorStore(CatalogueStore):
     def places(cls, url: str) -> list[str]:
         with (
             _errors_of(url),
-            closing(psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)) as connection,
+            closing(_connected(url)) as connection,
         ):
             rows = connection.execute(
                 "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
@@ -238,11 +241,6 @@ class PgvectorStore(CatalogueStore):
             row = self._connection.execute(text, values).fetchone()
             return None if row is None else row[0]
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with _errors_of(self._url):
-            yield
-
 
 @contextmanager
 def _errors_of(url: str) -> Iterator[None]:
@@ -253,6 +251,17 @@ def _errors_of(url: str) -> Iterator[None]:
             f"the database {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
             f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
         ) from None
+
+
+def _connected(url: str, *, may_have_key: bool = True) -> psycopg.Connection[Any]:
+    """Connect to a database; without passwords of the environment where an index alone names it."""
+    files: dict[str, str] = {} if may_have_key else {"passfile": os.devnull}
+    if not may_have_key and os.environ.get("PGPASSWORD"):
+        raise EngineError(
+            f"the index names the database {public_url(url)}, which is not sent PGPASSWORD unless you name it: give "
+            f"--engine URL or set {URL_VARIABLE}"
+        )
+    return psycopg.connect(make_conninfo(url, **files), autocommit=True, connect_timeout=_WAIT_S)
 
 
 def _where(within: Within) -> Clause:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -25,7 +26,7 @@ from qdrant_client import QdrantClient, models
 from openvse.errors import EngineError
 from openvse.indexing.conditions import Condition, forms_of
 from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreAddress, StoreKind, Within
-from openvse.stores.choice import PLACE, public_url, secrets_in, without_secrets
+from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, secrets_in, without_secrets
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
@@ -39,7 +40,6 @@ _POINTS = 256  # in a request, which a server limits to 32 MiB
 _PORT = 6333
 _WAIT_S = 60
 _NOTES = "openvse_notes"  # the collection of the notes of all others
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 _logger = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ class QdrantStore(CatalogueStore):
 
     def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         self._num_embeddings = num_embeddings
-        self._url, self._collection = address.url, address.name
+        self._errors, self._collection = partial(_errors_of, address.url), address.name
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
         with self._errors():
-            self._client = _connected(address.url)
+            self._client = _connected(address.url, may_have_key=address.is_named or is_here(address.url))
             exists = self._client.collection_exists(address.name)
             if not exists and create:
                 self._create(dim)
@@ -214,11 +214,6 @@ class QdrantStore(CatalogueStore):
             kind = models.PayloadSchemaType(schema)
             self._client.create_payload_index(self._collection, field, kind, wait=True)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with _errors_of(self._url):
-            yield
-
 
 def _filter(clause: Clause | None) -> models.Filter | None:
     return None if clause is None else models.Filter.model_validate(clause)
@@ -233,17 +228,18 @@ def _errors_of(url: str) -> Iterator[None]:
     except Exception as error:  # the client's errors, and those of its HTTP library, have no common class
         raise EngineError(
             f"the Qdrant server {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it "
-            f"runs and that {KEY_VARIABLE} holds its key, or search with --engine exact"
+            f"runs, that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with "
+            f"--engine exact"
         ) from None
 
 
-def _connected(url: str) -> QdrantClient:
-    """Connect to a server; the key comes from the URL or the environment, and never stays in the URL."""
+def _connected(url: str, *, may_have_key: bool = True) -> QdrantClient:
+    """Connect to a server; the key comes from the URL, or from the environment if the user named the server."""
     secrets = secrets_in(url)
-    key = secrets[-1] if secrets else os.environ.get(KEY_VARIABLE) or None
+    key = secrets[-1] if secrets else os.environ.get(KEY_VARIABLE) or None if may_have_key else None
     parts = urlsplit(public_url(url))
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    if key and parts.scheme == "http" and parts.hostname not in _HERE:
+    if key and parts.scheme == "http" and not is_here(url):
         _logger.warning("the key of %s goes over a connection that is not encrypted: use https", bare)
     with warnings.catch_warnings():  # of the key, which is said above
         warnings.simplefilter("ignore", UserWarning)

@@ -34,12 +34,7 @@ _GROUP = 64
 def inner_products(
     rows: Float[np.ndarray, "n D"], queries: Float[np.ndarray, "M D"]
 ) -> tuple[Float[np.ndarray, "n M"], float]:
-    """Return the inner products of rows with queries, and by how much they may be off (for unit length).
-
-    Args:
-        rows: stored embeddings, in single or half precision.
-        queries: in single precision.
-    """
+    """Return the inner products of rows in any precision, and by how much they may be off (for unit length)."""
     if rows.dtype not in (np.float32, np.float16):
         rows = rows.astype(np.float32)
     if len(queries) > 1:
@@ -151,13 +146,7 @@ def largest(keys: Int[np.ndarray, "Q n"], count: int) -> Int[np.ndarray, "Q k"]:
 def promising(
     scores: Float[np.ndarray, "n Q"], lowest: Float[np.ndarray, "Q"], margin: float, top_k: int
 ) -> Int[np.ndarray, "m"]:
-    """Return the rows that may be among the best ``top_k`` of a query.
-
-    Args:
-        scores: of the rows; each may be off by half of the margin.
-        lowest: what a row must reach at least.
-        margin: how far below the bound a row is still promising.
-        top_k: how many are wanted.
+    """Return the rows that may be among the best ``top_k`` of a query, where each score may be off by half the margin.
 
     Of groups of rows, only the best score is looked at first: the ``top_k``-th of these is a lower bound of the
     ``top_k``-th score, and a group below the bound is left out as a whole.
