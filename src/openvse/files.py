@@ -61,14 +61,7 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the error of a full or unwritable disk into one line, for any library that writes.
-
-    Args:
-        path: the file or folder that is written, for the message.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to.
-    """
+    """Raise DiskError, in one line about ``path``, where any library meets a full or unwritable disk."""
     try:
         yield
     except DiskError:
@@ -123,18 +116,7 @@ def replacing(path: Path) -> Iterator[Path]:
     A reader of ``path`` always sees a complete file, the old or the new one, even if the writer is stopped. A block
     that raises only leaves the old file. The new file is on the disk before the rename, so that a power cut cannot
     leave an empty file. Its permissions follow from the umask, even if a library writes it through a private
-    temporary file.
-
-    Args:
-        path: the file; its folder must exist.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to.
-        OSError: the folder does not exist.
-
-    Examples:
-        >>> with replacing(Path("figure.png")) as partial:  # doctest: +SKIP
-        ...     figure.savefig(partial, format="png")
+    temporary file. The folder must exist; see ``writing`` for errors.
     """
     # Every process uses the same name, so that killed processes leave at most one file.
     partial = path.with_name(f".{path.name}.partial")
@@ -153,14 +135,8 @@ def replacing_files(folder: Path, last: Sequence[str] = ()) -> Iterator[Path]:
     """Yield an empty folder to write to; when the block ends, its files take their places below ``folder``.
 
     Nothing in ``folder`` changes before all files are complete and on the disk; then they are renamed, which needs no
-    space. A block that raises leaves the old files, or no folder if there was none.
-
-    Args:
-        folder: the folder, which is created if it is missing; files that the block does not write stay.
-        last: the names of the files that are renamed after all others, in this order.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to.
+    space, those of ``last`` after all others and in its order. Files that the block does not write stay. A block that
+    raises leaves the old files, or no folder if there was none.
     """
     partial = folder / PARTIAL
     with made(folder), writing(folder):
@@ -216,12 +192,7 @@ def made(folder: Path) -> Iterator[None]:
 
 
 def refuse_there(paths: Iterable[Path], remedy: str) -> None:
-    """Raise OpenVSEError, before any work, where one of these files would be replaced unasked.
-
-    Args:
-        paths: the files to write.
-        remedy: what to do, for the message.
-    """
+    """Raise OpenVSEError, before any work, where one of these files would be replaced unasked."""
     there = [str(path) for path in paths if path.exists() or path.is_symlink()]
     if there:
         raise OpenVSEError(f"{', '.join(there)} {'are' if len(there) > 1 else 'is'} already there: {remedy}")
@@ -232,13 +203,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder next to ``folder`` to write to; when the block ends, it is renamed to ``folder``.
 
     A reader of ``folder`` sees all of it or nothing. A block that raises leaves nothing. The files of a killed process
-    are removed by the next one that writes the same folder.
-
-    Args:
-        folder: the folder, which must be empty or not exist.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to.
+    are removed by the next one that writes the same folder, which must be empty or not exist.
     """
     folder = folder.resolve()
     partial = folder.with_name(f".{folder.name}.partial")
@@ -271,12 +236,7 @@ def parse_json(
     most: int = MAX_JSON_CHARACTERS,
     finite: bool = False,
 ) -> Any:
-    """Return the content of a text of JSON, which may come from anybody.
-
-    Args:
-        hook: makes something else of each object, as for ``json.loads``.
-        most: the largest number of characters.
-        finite: whether None stands for a number that JSON cannot hold, such as NaN or 1e999.
+    """Return the content of a text of JSON, which may come from anybody; with ``finite`` None stands for NaN or 1e999.
 
     Raises:
         DataError: it is not JSON, too long, or nested more deeply than any data are.
@@ -343,11 +303,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:
-    """Yield the lines of a large file that is opened for bytes as ``read_lines`` does, one at a time.
-
-    Raises:
-        TextError: a line is not UTF-8.
-    """
+    """Yield the lines of a large file that is opened for bytes as ``read_lines`` does, one at a time."""
     offset = 0
     for number, line in enumerate(lines, start=1):
         text = decoded(line, where, first_line=number, offset=offset)
@@ -396,13 +352,7 @@ def whole_characters(text: str) -> str:
 def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int = 0) -> int:
     """Return the CRC-32 of a part of a file, which is cheap and changes with any single byte.
 
-    Args:
-        skip: the number of bytes before the part.
-        size: the number of bytes of the part; None means all up to the end.
-        start: the checksum of earlier parts, which is continued.
-
-    Raises:
-        OSError: the file cannot be read.
+    It continues ``start``, the checksum of earlier parts. Without a size the part goes up to the end.
     """
     left = path.stat().st_size - skip if size is None else size
     with path.open("rb", buffering=0) as file:
@@ -416,15 +366,9 @@ def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int =
 def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[None]:
     """Hold the lock of a folder while the block runs, so that no other process writes there.
 
-    The kernel releases the lock when the process ends, in whatever way. Reading does not need the lock.
-
-    Args:
-        folder: the folder, which must exist.
-        what: the name of the kind of folder in the message, for instance "feature store".
-        refusal: the class of the error if another process writes, or if the system does not have the locks of POSIX.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to.
+    The kernel releases the lock when the process ends, in whatever way. Reading does not need the lock. A ``refusal``
+    about ``what``, for instance a "feature store", is raised where another process writes or the locks of POSIX are
+    missing.
     """
     try:
         import fcntl

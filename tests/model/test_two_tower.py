@@ -126,7 +126,7 @@ def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(BadImageError, match="bad.jpg"):
         model.encode_image([tmp_path / "bad.jpg"])
-    with pytest.raises(DataError, match="nothing"):
+    with pytest.raises(DataError, match="captions"):
         model.encode_text([])
 
 

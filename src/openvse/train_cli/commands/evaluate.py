@@ -89,11 +89,11 @@ def evaluate(
 
     if out is not None:
         refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
-    again = None if rerank is None else Reranking.read(rerank)
-    places = [find_run(name).model for name in (*models, *([again.model] if again else []))]
-    curve_file = curve_of(places[0]) if calibrate else None
-    if again is not None and again.features is not None:
+    again = Reranking.read(rerank or "")
+    if again.features is not None:
         raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")
+    places = [find_run(name).model for name in (*models, again.model) if name]
+    curve_file = curve_of(places[0]) if calibrate else None
     with together(processes, device) as group, bar(shown=leads()) as progress:
         loaded, task = load_all(places, device)
         request = Request(
@@ -102,9 +102,9 @@ def evaluate(
             tuple(features or ()),
             folds,
             text_features=text_features,
-            rerank=again is not None,
-            rerank_top=20 if again is None else again.top,
-            rerank_weight=1.0 if again is None else again.weight,
+            rerank=bool(again.model),
+            rerank_top=again.top,
+            rerank_weight=again.weight,
             allow_outside=voice.allow_outside,
             batch_size=batch_size,
             progress=progress.show,
