@@ -92,7 +92,7 @@ def evaluate(
     again = Reranking.read(rerank or "")
     if again.features is not None:
         raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")
-    places = [find_run(name).model for name in (*models, again.model) if name]
+    places = [find_run(name).model for name in (models if rerank is None else [*models, again.model])]
     curve_file = curve_of(places[0]) if calibrate else None
     with together(processes, device) as group, bar(shown=leads()) as progress:
         loaded, task = load_all(places, device)
@@ -102,7 +102,7 @@ def evaluate(
             tuple(features or ()),
             folds,
             text_features=text_features,
-            rerank=bool(again.model),
+            rerank=rerank is not None,
             rerank_top=again.top,
             rerank_weight=again.weight,
             allow_outside=voice.allow_outside,
