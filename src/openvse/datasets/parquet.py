@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -106,7 +106,7 @@ def read_columns(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield some cells of each row by the names of their columns; see ``read_arrow`` for what is raised."""
     with _reading(path):
         table = _opened(path)
-        for part in range(table.num_parts):
+        for part in range(len(table.sizes)):
             cells = [_cells(path, name, table.column(part, name)) for name in names]
             yield from (dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))
 
@@ -242,10 +242,10 @@ def _records(
     wanted = [each for each in dict.fromkeys((name, *captions, SPLIT_FIELD, columns.id)) if each]
     present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
     image = (name or content).partition(".")[0]
-    for part in range(table.num_parts):
+    for part in range(len(table.sizes)):
         packed = content and not table.only_paths(part, content)
         cells = [_cells(path, column, table.column(part, column)) for column in present]
-        for row in range(table.num_rows(part)):
+        for row in range(table.sizes[part]):
             entry = {column.partition(".")[0]: each[row] for column, each in zip(present, cells, strict=True)}
             label = entry[image] = entry.get(image) or ""
             try:
@@ -288,74 +288,63 @@ def _check_lengths(path: Path, column: str, values: Any) -> None:
         )
 
 
-class _ParquetTable:
-    """A Parquet file, whose parts are its row groups."""
+class _Table:
+    """A Parquet file, whose parts are its row groups; or an Arrow file, mapped into memory, with its record batches.
+
+    Attributes:
+        sizes: the number of rows of each part.
+        largest_part: the bytes of the largest row group in memory.
+    """
+
+    largest_part = 0
+    _metadata: Any = None
+    _read: Callable[[int, str], Any]
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet
+        pa = _pyarrow()
+        if path.suffix.lower() == ".parquet":
+            self._open_parquet(path)
+            return
+        source = pa.memory_map(str(path))
+        try:
+            reader = pa.ipc.open_stream(source)  # the form that the library datasets writes
+            self.schema, parts = reader.schema, list(reader)
+        except pa.ArrowInvalid:
+            file = pa.ipc.open_file(source)
+            self.schema, parts = file.schema, [file.get_batch(n) for n in range(file.num_record_batches)]
+        self.sizes = [int(part.num_rows) for part in parts]
+        self._read = lambda part, _: parts[part]
 
-        file = pyarrow.parquet.ParquetFile(path)
-        self._metadata = file.metadata
-        self.schema = file.schema_arrow
+    def _open_parquet(self, path: Path) -> None:
+        from pyarrow.parquet import ParquetFile
+
+        file = ParquetFile(path)
+        self._metadata, self.schema = file.metadata, file.schema_arrow
         leaves = (file.schema.column(number) for number in range(len(file.schema)))
         texts = [leaf.path for leaf in leaves if str(leaf.logical_type) == "String"]
         # Texts that the file holds once stay once in memory, however many rows refer to them.
-        self._file = pyarrow.parquet.ParquetFile(path, read_dictionary=texts)
-        self.num_parts = int(self._metadata.num_row_groups)
-        sizes = (self._metadata.row_group(part).total_byte_size for part in range(self.num_parts))
-        self.largest_part = max(sizes, default=0)  # bytes in memory
-
-    def num_rows(self, part: int) -> int:
-        """Return the number of rows of a part."""
-        return int(self._metadata.row_group(part).num_rows)
+        read: Any = ParquetFile(path, read_dictionary=texts).read_row_group
+        groups = [self._metadata.row_group(part) for part in range(self._metadata.num_row_groups)]
+        self.sizes = [int(group.num_rows) for group in groups]
+        self.largest_part = max((group.total_byte_size for group in groups), default=0)
+        self._read = lambda part, column: read(part, columns=[column], use_threads=False)
 
     def only_paths(self, part: int, column: str) -> bool:
         """Return whether a part has no bytes in its column of images, so that its paths name files."""
+        if self._metadata is None:
+            values = self.column(part, column)
+            return bool(values.null_count == len(values))
         group = self._metadata.row_group(part)
         chunks = (group.column(n) for n in range(group.num_columns))
         chunk = next(chunk for chunk in chunks if chunk.path_in_schema == column)
         return bool(chunk.statistics is not None and chunk.statistics.null_count == chunk.num_values)
 
     def column(self, part: int, column: str) -> Any:
-        """Return the column of images of a part."""
-        table = self._file.read_row_group(part, columns=[column], use_threads=False)
+        """Return a column of a part, or a field of one."""
         outer, _, inner = column.partition(".")
-        values = table.column(outer).combine_chunks()
+        values = self._read(part, column).column(outer)
+        values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
         values = values.chunk(0) if hasattr(values, "num_chunks") else values
-        return values.field(inner) if inner else values
-
-
-class _ArrowTable:
-    """An Arrow file, mapped into memory; its parts are its record batches, read when one of their cells is read."""
-
-    largest_part = 0
-
-    def __init__(self, path: Path) -> None:
-        pa = _pyarrow()
-        source = pa.memory_map(str(path))
-        try:
-            reader = pa.ipc.open_stream(source)  # the form that the library datasets writes
-            self.schema, self._parts = reader.schema, list(reader)
-        except pa.ArrowInvalid:
-            file = pa.ipc.open_file(source)
-            self.schema = file.schema
-            self._parts = [file.get_batch(n) for n in range(file.num_record_batches)]
-        self.num_parts = len(self._parts)
-
-    def num_rows(self, part: int) -> int:
-        """Return the number of rows of a part."""
-        return int(self._parts[part].num_rows)
-
-    def only_paths(self, part: int, column: str) -> bool:
-        """Return whether a part has no bytes in its column of images, so that its paths name files."""
-        values = self.column(part, column)
-        return bool(values.null_count == len(values))
-
-    def column(self, part: int, column: str) -> Any:
-        """Return a column of a part."""
-        outer, _, inner = column.partition(".")
-        batch = self._parts[part]
-        values = batch.column(batch.schema.get_field_index(outer))
         return values.field(inner) if inner else values
 
 
@@ -368,15 +357,15 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _opened(path: Path) -> _ParquetTable | _ArrowTable:
+def _opened(path: Path) -> _Table:
     """Return an open table, which is opened again if it was rewritten."""
     _pyarrow()
     return _open(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=64)
-def _open(path: Path, modified_ns: int) -> _ParquetTable | _ArrowTable:
-    return (_ParquetTable if path.suffix.lower() == ".parquet" else _ArrowTable)(path)
+def _open(path: Path, modified_ns: int) -> _Table:
+    return _Table(path)
 
 
 @lru_cache(maxsize=_PARTS_AT_ONCE)
