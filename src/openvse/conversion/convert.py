@@ -105,18 +105,12 @@ def convert(
     return done
 
 
-def converted_models() -> Path:
-    """Return the folder for converted models that have a short name."""
-    if named := os.environ.get(CACHE_VARIABLE):
-        return Path(named).expanduser() / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "models"
-
-
 def published_folder(name: str) -> Path | None:
     """Return the model folder of a short name, which the first call converts; None for any other name."""
     if name not in PUBLISHED:
         return None
-    folder = converted_models() / name / "model"
+    cache = os.environ.get(CACHE_VARIABLE) or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/openvse"
+    folder = Path(cache).expanduser() / "models" / name / "model"
     if folder.is_dir():
         return folder
     source = PUBLISHED[name].source

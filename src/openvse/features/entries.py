@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.arrays import num_real
 from openvse.files import read_lines
 
 FEATURES = ("features", "x", "feat", "feats", "image_features")
@@ -130,11 +129,6 @@ def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
     if rows.ndim != 2:
         raise BadFeaturesError(f"its features have shape {list(rows.shape)}, not [N, C]")
     return rows
-
-
-def without_padding(rows: Shaped[np.ndarray, "N C"]) -> Shaped[np.ndarray, "n C"]:
-    """Cut off the rows of zeros with which an array of all items pads the shorter ones."""
-    return rows[: num_real(rows)]
 
 
 def read_id_file(path: Path, count: int, what: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from openvse.errors import DataError, install
+from openvse.features.arrays import num_real
 from openvse.features.entries import (
     BOXES,
     COUNT,
@@ -23,7 +24,6 @@ from openvse.features.entries import (
     local_of,
     read_id_file,
     reading_item,
-    without_padding,
 )
 
 IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
@@ -53,27 +53,27 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
         raise DataError(f"{source} is not a complete HDF5 file ({error}): give it again") from error
     try:
         with file:
-            yield from _read_file(source, file, ids, lambda node: isinstance(node, h5py.Group))
+            yield from _read_file(source, file, ids)
     except RuntimeError as error:  # raised by h5py if the tables of the file are damaged
         raise DataError(f"{source} is damaged ({error}): give it again") from error
 
 
-def _read_file(
-    source: Path, file: Any, ids: Path | None, is_group: Callable[[Any], bool]
-) -> Iterator[FeatureEntry]:
-    name = next((name for name in FEATURES if name in file and not is_group(file[name])), None)
+def _is_group(node: Any) -> bool:
+    return hasattr(node, "keys")
+
+
+def _read_file(source: Path, file: Any, ids: Path | None) -> Iterator[FeatureEntry]:
+    name = next((name for name in FEATURES if name in file and not _is_group(file[name])), None)
     known = next((name for name in IDS if name in file), None)
     if name is not None:
         yield from _read_whole(source, file, name, _ids(source, file, name, known, ids))
     elif ids is not None:
         raise DataError(f"{source} names its items itself: leave --ids out")
     else:
-        yield from _read_items(source.name, file, "", is_group)
+        yield from _read_items(source.name, file, "")
 
 
-def _read_items(
-    place: str, group: Mapping[str, Any], prefix: str, is_group: Callable[[Any], bool]
-) -> Iterator[FeatureEntry]:
+def _read_items(place: str, group: Mapping[str, Any], prefix: str) -> Iterator[FeatureEntry]:
     if prefix.count("/") > DEEPEST:
         raise DataError(
             f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back"
@@ -81,12 +81,12 @@ def _read_items(
     for name in group:
         path = f"{prefix}{name}"
         node: Any = group.get(name)  # None for a broken link
-        if not is_group(node):
+        if not _is_group(node):
             yield FeatureEntry(path, f"{place}, {path}", partial(_read_one, {"features": node}))
-        elif any(key in node and not is_group(node[key]) for key in FEATURES):
+        elif any(key in node and not _is_group(node[key]) for key in FEATURES):
             yield FeatureEntry(path, f"{place}, {path}", partial(_read_one, ChainMap(node, node.attrs)))
         else:
-            yield from _read_items(place, node, f"{path}/", is_group)
+            yield from _read_items(place, node, f"{path}/")
 
 
 def _read_one(fields: Mapping[str, Any]) -> Local:
@@ -128,6 +128,7 @@ def _read_row(block: Callable[[str], Any], name: str, beside: list[str], row: in
     with reading_item():
         fields = {key: block(key)[row] for key in (name, *beside)}
     if not any(key in fields for key in COUNT):
-        rows = without_padding(as_rows(fields[name]))
+        rows = as_rows(fields[name])
+        rows = rows[: num_real(rows)]  # without padding
         fields |= {name: rows} | {key: fields[key][: len(rows)] for key in BOXES if key in fields}
     return local_of(fields)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from openvse.errors import DataError
-from openvse.features.arrays import ArrayRows
+from openvse.features.arrays import ArrayRows, num_real
 from openvse.features.entries import (
     FeatureEntry,
     Local,
@@ -17,7 +17,6 @@ from openvse.features.entries import (
     local_of,
     read_id_file,
     reading_item,
-    without_padding,
 )
 
 
@@ -42,7 +41,8 @@ def _read_npy(path: Path) -> Local:
 
 
 def _read_item(rows: ArrayRows, position: int) -> Local:
-    return Local(without_padding(rows.read(position)[0]))
+    item = rows.read(position)[0]
+    return Local(item[: num_real(item)])  # without padding
 
 
 def _ids_beside(path: Path) -> Path:

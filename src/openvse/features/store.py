@@ -35,17 +35,7 @@ from openvse.types import Inputs
 def positions_of(
     ids: Sequence[str], known: Mapping[str, int], *, source: str, remedy: str
 ) -> Int[np.ndarray, "B"]:
-    """Return the positions of items.
-
-    Args:
-        ids: the items that are asked for.
-        known: the position of each item in a source.
-        source: the name of the source in messages.
-        remedy: what to do about missing items.
-
-    Raises:
-        StoreError: some items are missing; the first three are named.
-    """
+    """Return the positions of items."""
     missing = [item for item in ids if item not in known]
     if missing:
         named = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
