@@ -61,11 +61,7 @@ class Table:
         return "\n\n".join(_text(some, width) for some in _blocks(columns, width))
 
     def to_markdown(self, digits: int = 3) -> str:
-        """Return the table as Markdown; the columns after the first are aligned to the right.
-
-        Args:
-            digits: the number of digits after the point.
-        """
+        """Return the table as Markdown; the columns after the first are aligned to the right."""
         rows = [
             [f"**{cell}**" if cell else "" for cell in row] if number in self.strong else row
             for number, row in enumerate(self._shown(digits))
@@ -74,11 +70,7 @@ class Table:
         return "\n".join("| " + " | ".join(map(_for_markdown, line)) + " |" for line in lines)
 
     def to_latex(self, notes: Iterable[str] = ()) -> str:
-        r"""Return a ``tabular`` for the package booktabs.
-
-        Args:
-            notes: what stands above it as comments.
-        """
+        r"""Return a ``tabular`` for the package booktabs, below notes as comments."""
         lines = [*(f"% {note}" for note in notes), rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}"]
         lines += [r"\toprule", _latex_line(map(_for_latex, self.header)), r"\midrule"]
         for number, (name, *figures) in enumerate(self._shown()):

@@ -13,12 +13,7 @@ THUMBNAIL_PX = 360
 
 
 def thumbnail(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str | None:
-    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read.
-
-    Args:
-        path: the image, clip or segment.
-        side: the longer side in pixels.
-    """
+    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read."""
     try:
         image = read_poster(path, shorter_side=side)
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores

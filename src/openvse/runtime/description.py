@@ -52,18 +52,14 @@ class Description:
 
     Attributes:
         format: ``onnx``, or ``torch_export`` for programs of ``torch.export``.
-        precision: the numbers of the weights.
         fingerprint: what an index names its model by: that of the model, followed by ``-int8`` if the weights were
             rounded to it, because the embeddings differ.
         of_model: the fingerprint of the model that was exported.
         num_embeddings: K, the number of embeddings of an image and of a text; 0 for what was not exported.
         dim: D, the width of an embedding.
         score: how two embeddings are compared; the score of two items is that of their best pair.
-        image: the program of images.
-        text: the program of texts.
         checked: what was compared when the export was made: the largest difference of a number of an embedding, by
             side.
-        provenance: the origin of the model, as in its folder.
         openvse: the version that made the export.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -108,19 +108,6 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
 
 
-@runtime_checkable
-class RuntimeTokenizer(Protocol):
-    """Turns sentences into token ids."""
-
-    def tokenize(self, captions: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each sentence, at least one."""
-        ...
-
-    def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a sentence that the model has not learned, each once."""
-        ...
-
-
 class VocabularyTokenizer:
     """Splits a sentence into words and looks them up.
 
@@ -212,9 +199,13 @@ class PieceTokenizer:
         return unknown_words(caption, encode, self._unknown)
 
 
+RuntimeTokenizer: TypeAlias = VocabularyTokenizer | PieceTokenizer
+"""Turns sentences into token ids."""
+
+
 def read_tokenizer(folder: Path, reading: Mapping[str, Any]) -> RuntimeTokenizer:
     """Return the tokenizer of an export; raise ModelError if it is missing, damaged, or of an unknown kind."""
-    kinds = {"vocabulary": VocabularyTokenizer, "pieces": PieceTokenizer}
+    kinds: dict[str, Any] = {"vocabulary": VocabularyTokenizer, "pieces": PieceTokenizer}
     options = dict(reading)
     kind = kinds.get(str(options.pop("kind", "")))
     if kind is None:
