@@ -29,7 +29,7 @@ Prepared = tuple[TwoTower, Objective, Inputs, Inputs]
 def prepare(pairs: int, chunk_size: int | None) -> Prepared:
     """Return a model and a batch."""
     torch.manual_seed(0)
-    off = ["image.encoder.size_augmentation=none", "text.encoder.size_augmentation=none"]
+    off = ["image.encoder.augmentation=none", "text.encoder.size_augmentation=none"]
     recipe = load_recipe(RECIPE, ["data.source=none", *off])
     model = build_model(recipe, captions=4 * [VOCABULARY]).train()
     model.chunk_size = chunk_size

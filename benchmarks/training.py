@@ -126,7 +126,7 @@ def batches(model: TwoTower, captions: list[str], elements: int, width: int) -> 
 def measure(name: str, precision: torch.dtype) -> list[object]:
     """Return a row: milliseconds of a step of each way, and how far their losses differ over the first steps."""
     recipe_name, elements, width = SETTINGS[name]
-    off = ["image.encoder.size_augmentation=none", "text.encoder.size_augmentation=none"]
+    off = ["image.encoder.augmentation=none", "text.encoder.size_augmentation=none"]
     recipe = load_recipe(recipe_name, ["data.source=none", *off])
     random.seed(0)
     words = [f"word{number}" for number in range(8000)]

@@ -23,14 +23,3 @@ def test_a_part_of_ones_own_joins_and_cannot_displace_another() -> None:
     assert registry.get("mine") is str
     with pytest.raises(RecipeError, match="already"):
         registry.add("ant", str)
-
-
-def test_an_alias_stands_for_a_part_and_some_options() -> None:
-    registry: Registry[int] = Registry("thing", {"int": int}, {"hex": ("int", {"base": 16})})
-    assert "hex" in registry and registry.names() == ["int"]
-    assert registry.get("hex")("ff") == 255
-    assert registry.resolve("hex") == (int, {"base": 16})
-    with pytest.raises(RecipeError, match="'hex'"):
-        registry.add("hex", int)
-    with pytest.raises(RecipeError, match="'hexx'"):
-        registry.get("hexx")

@@ -56,7 +56,7 @@ def answering_tree(folder: Path, **training: Any) -> dict[str, Any]:
                 "name": "precomputed",
                 "feature_dim": FEATURE_DIM,
                 "projection": "linear",
-                "size_augmentation": "none",
+                "augmentation": "none",
             },
             "aggregator": "tokens",
         },

@@ -8,9 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError, RecipeError, choices, nearest
@@ -46,10 +44,6 @@ class Configured:
         return dict(inspect.signature(type(self)).bind_partial(*args, **options).arguments)
 
 
-Options: TypeAlias = Mapping[str, Any]
-_NO_ALIASES: Mapping[str, tuple[str, Options]] = MappingProxyType({})
-
-
 class Registry(Generic[PartT]):
     """The parts of one kind, by the names that recipes use.
 
@@ -59,8 +53,6 @@ class Registry(Generic[PartT]):
     Args:
         kind: what the parts are called in messages, for instance "aggregator".
         parts: the built-in parts, a class or factory for each name.
-        aliases: other names that recipes may use; each one means a part's name and some of its options. They are not
-            shown in lists of names.
 
     Attributes:
         listed_by: the command that lists all parts.
@@ -68,37 +60,25 @@ class Registry(Generic[PartT]):
 
     listed_by: ClassVar[str] = "openvse list parts"
 
-    def __init__(
-        self,
-        kind: str,
-        parts: Mapping[str, Maker[PartT]],
-        aliases: Mapping[str, tuple[str, Options]] = _NO_ALIASES,
-    ) -> None:
+    def __init__(self, kind: str, parts: Mapping[str, Maker[PartT]]) -> None:
         self.kind = kind
         self._parts: dict[str, Maker[PartT]] = dict(parts)
-        self._aliases = dict(aliases)
 
     def add(self, name: str, part: Maker[PartT]) -> None:
         """Register a part; raise RecipeError when another part has the name."""
-        if name in self._aliases or self._parts.get(name, part) is not part:
+        if self._parts.get(name, part) is not part:
             raise RecipeError(f"{self.kind} {name!r} exists already: choose another name")
         self._parts[name] = part
 
-    def resolve(self, name: str) -> tuple[Maker[PartT], Options]:
-        """Return the class behind a name, and the options of an alias; raise RecipeError if the name is unknown."""
-        own, options = self._aliases.get(name, (name, {}))
-        if own not in self._parts:
+    def get(self, name: str) -> Maker[PartT]:
+        """Return the class behind a name; raise RecipeError, which lists the allowed names, if there is none."""
+        if name not in self._parts:
             names = self.names()
             raise RecipeError(
                 f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}; "
                 f"one of your own needs --plugin FILE"
             )
-        return self._parts[own], options
-
-    def get(self, name: str) -> Maker[PartT]:
-        """Return the class behind a name; raise RecipeError, which lists the allowed names, if there is none."""
-        part, options = self.resolve(name)
-        return partial(part, **options) if options else part
+        return self._parts[name]
 
     def name_of(self, part: Maker[PartT]) -> str | None:
         """Return the name under which a class is registered, or None."""
@@ -112,7 +92,7 @@ class Registry(Generic[PartT]):
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts or name in self._aliases
+        return name in self._parts
 
 
 _plugins: list[Path] = []

@@ -17,7 +17,7 @@ CAPTIONS = [
     "a green field under something yellow",
     "blue sky above green ground",
 ]
-ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "size_augmentation": "none"}
+ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "augmentation": "none"}
 WORDS = {"name": "bigru", "word_dim": 8, "min_count": 1, "size_augmentation": "none"}
 
 

@@ -86,7 +86,7 @@ def test_each_view_has_a_map_and_a_caption(album: Path) -> None:
 @pytest.mark.parametrize("name", ["pie_net", "score_attention"])
 def test_heads_attend(album: Path, name: str) -> None:
     if name == "pie_net":
-        encoder = {**ENCODER, "projection": "none", "pooled": True}
+        encoder = {**ENCODER, "projection": "none", "global_vector": "mean"}
         text = {
             "encoder": {**WORDS, "output": "words"},
             "aggregator": {"name": "pie_net", "num_embeddings": 2},

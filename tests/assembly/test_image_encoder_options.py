@@ -1,4 +1,4 @@
-"""One mapping for a backbone and the encoder around it: whose key it is, keys by their earlier names, and faults."""
+"""One mapping for a backbone and the encoder around it: whose key it is, and faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from openvse.encoders.global_vectors import BiGRUVector, MeanVector
 from openvse.encoders.projections import LinearProjection, ResidualMLP
 from openvse.errors import RecipeError
 from openvse.specs import Part
-from openvse.types import Inputs
 from tests.failures import Failures
 from tests.seeing import image_encoder
 
@@ -42,39 +41,9 @@ def test_the_backbone_says_what_usually_follows_it() -> None:
     assert isinstance(clips.projection, LinearProjection) and type(clips.augmentation) is NoAugmentation
 
 
-@pytest.mark.parametrize(
-    ("earlier", "now"),
-    [
-        ({"size_augmentation": "grid"}, {"augmentation": "grid"}),
-        ({"size_augmentation": "none", "augmentation_rate": 0.5}, {"augmentation": "none"}),
-        ({"augmentation_rate": 0.5}, {"augmentation": {"name": "region", "rate": 0.5}}),
-        ({"pooled": True}, {"global_vector": "mean"}),
-        ({"pooled": False, "pooled_by": "bigru"}, {"global_vector": None}),
-        ({"pooled": True, "pooled_by": "bigru"}, {"global_vector": "bigru"}),
-        ({"pooled": True, "pooled_by": "bigru_last"}, {"global_vector": {"name": "bigru", "at_last": True}}),
-        (
-            {"projection": "residual_mlp_counting_padding"},
-            {"projection": {"name": "residual_mlp", "count_padding": True}},
-        ),
-    ],
-)
-def test_earlier_keys_mean_what_they_meant(earlier: dict[str, Any], now: dict[str, Any]) -> None:
-    before, after = build(**earlier), build(**now)
-    assert str(before) == str(after)
-    inputs = Inputs(torch.randn(3, 9, 6), torch.arange(9) < torch.tensor([[9], [4], [1]]))
-    seen = []
-    for encoder in (before, after):
-        torch.manual_seed(1)
-        seen.append(encoder(inputs))
-    assert torch.equal(seen[0].local, seen[1].local) and torch.equal(seen[0].mask, seen[1].mask)
-    assert (seen[0].pooled is None) == (seen[1].pooled is None)
-    if seen[0].pooled is not None:
-        assert torch.equal(seen[0].pooled, seen[1].pooled)
-
-
 def test_the_two_global_vectors() -> None:
-    assert isinstance(build(pooled=True).global_projection, MeanVector)
-    last = build(global_vector="bigru_last").global_projection
+    assert isinstance(build(global_vector="mean").global_projection, MeanVector)
+    last = build(global_vector={"name": "bigru", "at_last": True}).global_projection
     assert isinstance(last, BiGRUVector) and last.at_last
 
 
@@ -86,22 +55,15 @@ def test_a_fault_is_where_the_recipe_has_it() -> None:
             r"^recipe: unknown key image\.encoder\.imge_size; did you mean 'image_size'\? "
             r"\('openvse list parts efficientnet_lite0' lists all 9\)$",
         ),
-        ({"size_augmentatio": "grid"}, r"image\.encoder\.size_augmentatio.*'size_augmentation'"),
+        ({"augmentatio": "grid"}, r"image\.encoder\.augmentatio.*'augmentation'"),
         ({"embed_dim_": 3}, r"unknown key image\.encoder\.embed_dim_"),
         ({"image_size": "big"}, r"^recipe: image\.encoder\.image_size: .*got 'big'"),
         ({"image_size": 8}, r"^image\.encoder: image_size is 8 pixels"),
         ({"projection": "mlp"}, r"^image\.encoder\.projection: unknown projection 'mlp'"),
         ({"projection": {"name": "linear", "x": 1}}, r"^recipe: unknown key image\.encoder\.projection\.x"),
-        ({"size_augmentation": "gridd"}, r"^image\.encoder\.size_augmentation: unknown augmentation 'gridd'"),
+        ({"augmentation": "gridd"}, r"^image\.encoder\.augmentation: unknown augmentation 'gridd'"),
         ({"augmentation": {"name": "grid", "rate": 2}}, r"^image\.encoder\.augmentation: rate is 2\.0"),
-        ({"augmentation_rate": "often"}, r"^recipe: image\.encoder\.augmentation_rate: .*got 'often'"),
-        ({"augmentation_rate": 1.0}, r"^recipe: image\.encoder\.augmentation_rate: .*less than 1, got 1\.0"),
-        ({"pooled": "perhaps"}, r"^recipe: image\.encoder\.pooled: .*got 'perhaps'"),
-        ({"pooled": True, "pooled_by": "gru"}, r"^image\.encoder\.pooled_by: unknown global vector 'gru'"),
-        (
-            {"augmentation": "grid", "augmentation_rate": 0.1},
-            r"^recipe: image\.encoder\.augmentation_rate was replaced by augmentation",
-        ),
+        ({"global_vector": "gru"}, r"^image\.encoder\.global_vector: unknown global vector 'gru'"),
         (
             {"global_vector": "bigru", "embed_dim": 7},
             r"^image\.encoder\.global_vector: bigru splits embed_dim over two directions: 7 is odd",

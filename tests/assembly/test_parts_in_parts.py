@@ -95,10 +95,9 @@ class Outer(nn.Module):
         miner: Miner,
         view: Maker[Aggregator] = Mean,
         more: Maker[Aggregator] | None = None,
-        odd: int | str = 0,
     ) -> None:
         super().__init__()
-        self.miner, self.view, self.more, self.odd = miner, view, more, odd
+        self.miner, self.view, self.more = miner, view, more
 
 
 NARROW = partial(GPO, hidden_dim=4)
@@ -112,7 +111,7 @@ class Sized(nn.Module):
         self.view = view
 
 
-OUTER: Registry[Outer] = Registry("outer", {"outer": Outer}, {"other": ("outer", {"odd": 3})})
+OUTER: Registry[Outer] = Registry("outer", {"outer": Outer})
 
 
 def test_the_annotation_says_when_a_part_is_made() -> None:
@@ -152,12 +151,6 @@ def test_a_name_is_checked_before_anything_is_built() -> None:
         build_part(OUTER, Part(name="outer", miner="all", more="gpoo"), "x")
 
 
-def test_what_an_alias_implies_is_no_option() -> None:
-    assert build_part(OUTER, Part(name="other", miner="all"), "x").odd == 3
-    with pytest.raises(RecipeError, match=r"x\.odd"):
-        build_part(OUTER, Part(name="other", miner="all", odd=4), "x")
-
-
 def tree(image: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
     hinge = {"name": "contrast", "miner": "all", "criterion": "hinge"}
     return {
@@ -171,7 +164,9 @@ def tree(image: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_pie_net_reads_what_its_encoders_yield() -> None:
-    recipe = parse_recipe(tree({"pooled": True, "projection": "none"}, {"output": "words", "word_dim": 10}))
+    recipe = parse_recipe(
+        tree({"global_vector": "mean", "projection": "none"}, {"output": "words", "word_dim": 10})
+    )
     model = build_model(recipe, captions=["a red dog"])
     assert model.image.aggregator.hidden.in_features == 6
     assert model.text.aggregator.hidden.in_features == 10
@@ -183,7 +178,7 @@ def test_pie_net_reads_what_its_encoders_yield() -> None:
 
 @pytest.mark.parametrize(
     ("image", "text", "side"),
-    [({}, {"output": "words"}, "image"), ({"pooled": True}, {}, "text")],
+    [({}, {"output": "words"}, "image"), ({"global_vector": "mean"}, {}, "text")],
 )
 def test_an_encoder_without_a_global_vector_is_refused(image, text, side) -> None:
     with pytest.raises(RecipeError, match=f"{side}.aggregator.*pie_net.*global_vector"):

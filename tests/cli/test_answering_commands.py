@@ -49,7 +49,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
         "name": "efficientnet_lite0",
         "pretrained": False,
         "image_size": 64,
-        "size_augmentation": "none",
+        "augmentation": "none",
     }
     tree = {
         "task": "vqa",

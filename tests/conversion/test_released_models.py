@@ -209,7 +209,7 @@ def test_pvse_of_clips(run: Any, tmp_path: Path, legacy: bool) -> None:
 
 def test_a_published_file_of_clips_is_taken_for_tgif(run: Any) -> None:
     config = run(tiny.pvse(video=True)["model"]).spec.image.encoder.options
-    assert (config["num_frames"], config["pooled_by"]) == (8, "bigru_last")
+    assert (config["num_frames"], config["global_vector"]) == (8, {"name": "bigru", "at_last": True})
 
 
 def test_the_released_files_of_pvse_hold_weights_alone(run: Any) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from openvse.encoders import GLOBAL_VECTORS, BiGRU, ImageEncoder
+from openvse.encoders.global_vectors import BiGRUVector, MeanVector
 from openvse.errors import RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
@@ -17,7 +21,7 @@ CAPTIONS = ["a dog runs on the red mat", "two cats", "a"]
 
 def images(pooled: bool) -> ImageEncoder:
     torch.manual_seed(0)
-    return precomputed(6, 4, pooled=pooled)
+    return precomputed(6, 4, global_vector="mean" if pooled else None)
 
 
 def stored() -> Inputs:
@@ -99,27 +103,27 @@ def test_a_caption_gives_its_words_and_the_last_states_of_both_directions() -> N
     assert all(weight.grad.abs().max() > 0 for weight in encoder.parameters())
 
 
-@pytest.mark.parametrize("pooled_by", ["bigru", "bigru_last"])
-def test_frames_give_the_last_states_of_both_directions(pooled_by: str) -> None:
+@pytest.mark.parametrize("at_last", [False, True])
+def test_frames_give_the_last_states_of_both_directions(at_last: bool) -> None:
     torch.manual_seed(0)
-    encoder = precomputed(6, 4, pooled=True, pooled_by=pooled_by).double()
+    encoder = precomputed(6, 4, global_vector={"name": "bigru", "at_last": at_last}).double()
     inputs = stored()
     inputs = Inputs(inputs.values.double(), inputs.mask)
     pooled = encoder(inputs).pooled
     for item, mask in enumerate(inputs.mask):
         rows, gru = inputs.values[item][mask], encoder.global_projection.gru
-        read = rows if pooled_by == "bigru" else rows[-1:]  # by the backward direction
+        read = rows[-1:] if at_last else rows  # by the backward direction
         slow = torch.cat([gru_states(gru, rows, ""), gru_states(gru, read.flip(0), "_reverse")])
         torch.testing.assert_close(pooled[item], slow, rtol=0, atol=1e-10)
     pooled.sum().backward()
     still = [name for name, weight in encoder.named_parameters() if weight.grad.abs().max() == 0]
     # The backward direction's only step starts from nothing.
-    assert still == ([] if pooled_by == "bigru" else ["global_projection.gru.weight_hh_l0_reverse"])
+    assert still == (["global_projection.gru.weight_hh_l0_reverse"] if at_last else [])
 
 
-@pytest.mark.parametrize("how", ["mean", "bigru", "bigru_last"])
-def test_hidden_frames_are_as_if_they_were_not_there(how: str) -> None:
-    vector = GLOBAL_VECTORS.get(how)(input_dim=6, embed_dim=4)
+@pytest.mark.parametrize("vector", [MeanVector, BiGRUVector, partial(BiGRUVector, at_last=True)])
+def test_hidden_frames_are_as_if_they_were_not_there(vector: Any) -> None:
+    vector = vector(input_dim=6, embed_dim=4)
     rows, mask = torch.randn(1, 5, 6), torch.tensor([[True, False, True, True, False]])
     torch.testing.assert_close(
         vector(rows, mask), vector(rows[:, [0, 2, 3]], torch.ones(1, 3, dtype=torch.bool))

@@ -26,7 +26,7 @@ def make(vision_checkpoint, bert_checkpoint) -> Callable[..., Made]:
 
     def of(family: str, **options) -> Made:
         torch.manual_seed(0)
-        options |= {"fine_tune": True, "size_augmentation": "none"}
+        options |= {"fine_tune": True, "size_augmentation" if family == "bert" else "augmentation": "none"}
         if family == "bert":
             encoder = TEXT_ENCODERS.get("transformers_text")(embed_dim=8, model=bert_checkpoint, **options)
             return encoder, pad(encoder.tokenize(["a dog runs on the red mat", "two cats"]))

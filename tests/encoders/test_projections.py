@@ -46,8 +46,7 @@ def test_padding_enters_the_statistics_only_when_asked() -> None:
     garbage = local.masked_fill(~mask.unsqueeze(-1), 1e4)
     real = ResidualMLP(input_dim=6, embed_dim=8)
     torch.testing.assert_close(real(local, mask)[mask], real(garbage, mask)[mask])
-    released = PROJECTIONS.get("residual_mlp_counting_padding")(input_dim=6, embed_dim=8)
-    assert "residual_mlp_counting_padding" not in PROJECTIONS.names() and released.count_padding
+    released = ResidualMLP(input_dim=6, embed_dim=8, count_padding=True)
     assert not torch.allclose(released(local, mask)[mask], released(garbage, mask)[mask], atol=1e-2)
 
 

@@ -21,7 +21,7 @@ RANKING = {"name": "contrast", "miner": "hardest", "criterion": "hinge"}
 BOUND = {**RANKING, "name": "multi_view_bound"}
 AVERAGE = {**RANKING, "name": "multi_view_average"}
 PIE_IMAGE = {
-    "encoder": {"name": "precomputed", "feature_dim": 12, "projection": "none", "pooled": True},
+    "encoder": {"name": "precomputed", "feature_dim": 12, "projection": "none", "global_vector": "mean"},
     "aggregator": "pie_net",
 }
 PIE_TEXT = {

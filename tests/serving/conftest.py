@@ -75,7 +75,7 @@ def second() -> TwoTower:
 @pytest.fixture(scope="session")
 def answerer() -> Answerer:
     torch.manual_seed(2)
-    image = {"encoder": {**ENCODER, "size_augmentation": "none"}, "aggregator": "tokens"}
+    image = {"encoder": {**ENCODER, "augmentation": "none"}, "aggregator": "tokens"}
     tree = answering_tree(Path()) | {"image": image}
     answers = AnswerVocabulary(COLOURS, votes=False)
     return build_answerer(parse_recipe(tree), questions=["what colour is the dog"], answers=answers).eval()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from PIL import Image
 
@@ -268,14 +267,3 @@ def test_a_model_remembers_all_data_that_it_was_trained_on() -> None:
     assert also_trained_on({"name": "some"}, {"data": one}) == {"name": "some"}
     same: Any = also_trained_on(one, {"data": one})
     assert same["trained_on"]["sample"] == one["trained_on"]["sample"]
-
-
-@pytest.mark.medium
-def test_a_checkpoint_of_an_earlier_version_says_nothing_of_its_data(corpus: Path, tmp_path: Path) -> None:
-    recipe, run = tiny_recipe(corpus, phases=EPOCHS), tmp_path / "run"
-    stopped(recipe, run, 5)
-    state = torch.load(run / "last.pt", weights_only=True)
-    del state["data"], state["progress"]["apart"]
-    torch.save(state, run / "last.pt")
-    change_lines(corpus, half_of_validation)
-    assert OTHERS not in told(resumed(recipe, run))

@@ -24,7 +24,7 @@ from tests.conftest import PhotoMaker
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
-ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32, "size_augmentation": "none"}
+ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32, "augmentation": "none"}
 TASKS = {"retrieval": (tiny_tree, open_retrieval), "vqa": (answering_tree, open_answering)}
 
 

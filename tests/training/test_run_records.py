@@ -43,11 +43,8 @@ def test_the_curves_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     assert found.curves(7) == found.curves(None) == {"image.coefficients_2": [0.6, 0.8]}
 
 
-def test_time_is_recorded_or_follows_from_the_speed(tmp_path: Path) -> None:
-    old = read_records(write(tmp_path / "old.jsonl", TRAIN))
-    assert old.seconds() is None
-    # 10 steps of 8 pairs at 100 pairs a second, and 20 steps at 50.
-    assert old.seconds_by_speed(8) == pytest.approx(10 * 8 / 100 + 20 * 8 / 50)
+def test_the_time_is_that_of_the_last_epoch(tmp_path: Path) -> None:
+    assert read_records(write(tmp_path / "old.jsonl", TRAIN)).seconds() is None
     times = [{"kind": "time", "epoch": e, "global_step": 10 * e, "seconds": 5.0 * e} for e in (1, 2)]
     new = read_records(write(tmp_path / "new.jsonl", [*TRAIN, *times]))
     assert new.seconds() == 10.0 and new.memory() is None

@@ -53,7 +53,7 @@ def seeing() -> Answerer:
         "name": "efficientnet_lite0",
         "pretrained": False,
         "image_size": 64,
-        "size_augmentation": "none",
+        "augmentation": "none",
     }
     return build({"image": {"encoder": encoder, "aggregator": "tokens"}})
 

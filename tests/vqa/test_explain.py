@@ -24,7 +24,7 @@ from tests.conftest import PhotoMaker
 from tests.tiny_questions import COLOURS, answering_tree, question_only
 
 QUESTIONS = ["what colour is the dog", "is <it> a very big & heavy elephant"]
-ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "size_augmentation": "none"}
+ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "augmentation": "none"}
 
 
 def build(change: dict[str, Any] | None = None) -> Answerer:

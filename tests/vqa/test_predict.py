@@ -81,7 +81,7 @@ def test_not_one_image(questions: QuestionSet, make_photos, caplog: pytest.LogCa
         "name": "efficientnet_lite0",
         "pretrained": False,
         "image_size": 32,
-        "size_augmentation": "none",
+        "augmentation": "none",
     }
     tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
     answers = AnswerVocabulary(COLOURS, votes=False)

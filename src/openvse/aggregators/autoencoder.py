@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from openvse.aggregators.base import Aggregator
 from openvse.functional import masked_mean
+from openvse.layers.linear import xavier_linear
 from openvse.types import EmbeddingSet, Features
 
 
@@ -29,9 +30,7 @@ class Autoencoder(Aggregator):
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__()
-        self.code = nn.Linear(input_dim, embed_dim)
-        nn.init.xavier_uniform_(self.code.weight)
-        nn.init.zeros_(self.code.bias)
+        self.code = xavier_linear(input_dim, embed_dim)
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Encode the mean of each item (K = 1)."""

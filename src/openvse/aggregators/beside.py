@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from openvse.aggregators.base import Aggregator, SingleVector, require_single_vectors
 from openvse.aggregators.k_max import KMax
 from openvse.aggregators.pooled_linear import PooledLinear
 from openvse.errors import RecipeError
 from openvse.functional import normalize
+from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
 from openvse.types import Features
 
@@ -61,9 +62,7 @@ class Beside(SingleVector):
             raise RecipeError(f"beside got share = {share:g}: it must be between 0 and 1")
         width = embed_dim - base_dim
         self.base = base(input_dim=input_dim, embed_dim=base_dim)
-        self.projection = nn.Linear(input_dim, width)
-        nn.init.xavier_uniform_(self.projection.weight)
-        nn.init.zeros_(self.projection.bias)
+        self.projection = xavier_linear(input_dim, width)
         self.inner = pool(input_dim=width, embed_dim=width)
         require_single_vectors("beside", {"base": self.base, "pool": self.inner})
         self.base.requires_grad_(train_base)

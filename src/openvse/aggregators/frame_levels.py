@@ -65,11 +65,7 @@ class FrameLevels(Aggregator):
 
 
 def global_pooling(aggregator: Maker[Aggregator], width: int) -> Aggregator:
-    """Make the pooling of a global level.
-
-    Raises:
-        RecipeError: it needs a global vector, or makes several embeddings.
-    """
+    """Make the pooling of a global level; raise RecipeError unless it makes one vector from local features alone."""
     made = aggregator(input_dim=width, embed_dim=width)
     probe = torch.zeros(1, 2, width)
     if not made.needs_pooled and made.fixed_k:

@@ -12,6 +12,7 @@ from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.gpo import GPO
 from openvse.errors import RecipeError
 from openvse.functional import sort_descending
+from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features
 
@@ -45,7 +46,8 @@ class MultiView(Aggregator):
         if num_views < 1:
             raise RecipeError(f"multi_view got num_views = {num_views}: it must be at least 1 (usual: 3)")
         self.projections = nn.ModuleList(
-            nn.Identity() if share_projection else _projection(input_dim, embed_dim) for _ in range(num_views)
+            nn.Identity() if share_projection else xavier_linear(input_dim, embed_dim)
+            for _ in range(num_views)
         )
         width = input_dim if share_projection else embed_dim
         views = [aggregator(input_dim=width, embed_dim=embed_dim) for _ in range(num_views)]
@@ -82,10 +84,3 @@ class MultiView(Aggregator):
             for number, view in enumerate(self.views, start=1)
             for name, curve in cast(Aggregator, view).curves().items()
         }
-
-
-def _projection(input_dim: int, embed_dim: int) -> nn.Linear:
-    linear = nn.Linear(input_dim, embed_dim)
-    nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear

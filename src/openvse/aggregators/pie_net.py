@@ -76,7 +76,7 @@ class PIENet(Aggregator):
         """Make ``vectors`` and ``residual``, ``[B, K, D]``; raise ModelError if there is no global vector."""
         if self.needs_pooled and features.pooled is None:
             raise ModelError(
-                "pie_net needs Features.pooled: build the encoder with pooled=True or output='words'"
+                "pie_net needs Features.pooled: give the encoder global_vector: mean (images) or output: words (bigru)"
             )
         if self.num_embeddings == 0:
             assert features.pooled is not None

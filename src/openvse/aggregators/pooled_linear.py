@@ -7,7 +7,7 @@ from dataclasses import replace
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Aggregator, SingleVector, require_same_width
+from openvse.aggregators.base import Aggregator, SingleVector, require_same_width, require_single_vectors
 from openvse.aggregators.mean import Mean
 from openvse.errors import RecipeError
 from openvse.functional import normalize
@@ -49,11 +49,7 @@ class PooledLinear(SingleVector):
         if not power > 0:
             raise RecipeError(f"pooled_linear got power = {power:g}: it must be above 0 (1 changes nothing)")
         inner = pool(input_dim=input_dim, embed_dim=input_dim)
-        if not isinstance(inner, SingleVector):
-            raise RecipeError(
-                f"pooled_linear got the pool {type(inner).__name__}, which does not make one vector for each item: "
-                f"take one that does, such as mean, k_max or gpo"
-            )
+        require_single_vectors("pooled_linear", {"pool": inner})
         self.inner, self.power, self.residual = inner, power, residual
         self.linear = nn.Linear(input_dim, embed_dim)
         (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.linear.weight)

@@ -20,14 +20,7 @@ _GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim", "side")
 
 
 def describe_part(registry: Registry[Any], made: Configured) -> Part:
-    """Return the name of a part and the options with which it was made.
-
-    Args:
-        made: the part that was made.
-
-    Raises:
-        ModelError: its class is not registered, or a recipe cannot express one of its options.
-    """
+    """Return the name of a part and its options; raise ModelError if a recipe cannot express them."""
     name = _name(registry, type(made))
     return Part(
         name=name, **{key: option_as_said(value, f"{name}.{key}") for key, value in _chosen(made).items()}
@@ -35,11 +28,7 @@ def describe_part(registry: Registry[Any], made: Configured) -> Part:
 
 
 def describe_image_encoder(encoder: ImageEncoder) -> Part:
-    """Return the backbone's name with the options of the backbone and of the encoder around it.
-
-    Raises:
-        ModelError: see ``describe_part``.
-    """
+    """Return the backbone's name with the options of the backbone and of the encoder around it."""
     backbone = describe_part(BACKBONES, encoder.backbone)
     around = {key: value for key, value in encoder.arguments().items() if key not in ("backbone", *_GIVEN)}
     options = {
@@ -51,13 +40,9 @@ def describe_image_encoder(encoder: ImageEncoder) -> Part:
 
 
 def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: Aggregator) -> TowerSpec:
-    """Return the spec of one side.
+    """Return the spec of a side, image or text.
 
-    Args:
-        side: image or text.
-
-    Raises:
-        ModelError: see ``describe_part``; or the two were made for widths, or a side, that a build would not give them.
+    Raise ModelError if the two parts were made for widths, or a side, that a build would not give them.
     """
     needed = {"input_dim": encoder.local_dim, "embed_dim": joint_width(encoder), "side": side}
     made_with = _defaults(aggregator) | aggregator.arguments()
@@ -115,15 +100,7 @@ def _unregistered(part: Any, kind: str) -> ModelError:
 
 
 def option_as_said(value: Any, where: str) -> Any:
-    """Return an option of a part as a recipe would say it: plain values, and parts by their names.
-
-    Args:
-        value: as the constructor got it.
-        where: names the option, for messages.
-
-    Raises:
-        ModelError: it is nothing that a recipe can say.
-    """
+    """Return an option of a part as a recipe would say it: plain values, and parts by their names."""
     if isinstance(value, PartMaker | partial | Configured) or isclass(value):
         return _inner_part(value, where)
     if isinstance(value, list | tuple):

@@ -56,29 +56,17 @@ class _PlacedError(RecipeError):
 
 @dataclass(frozen=True)
 class PartMaker(Generic[PartT]):
-    """Makes a part inside a part; the outer part calls it, once or more, with arguments that only it knows.
-
-    Attributes:
-        part: the name and options, as in the recipe.
-        where: the path of the part in the recipe, for messages.
-
-    Raises:
-        RecipeError: the registry has no such part.
-    """
+    """Makes a part inside a part; the outer part calls it, once or more, with arguments that only it knows."""
 
     registry: Registry[PartT]
     part: Part
     where: str
 
     def __post_init__(self) -> None:
-        _resolved(self.registry, self.part, self.where)
+        resolve(self.registry, self.part, self.where)
 
     def __call__(self, **context: Any) -> PartT:
-        """Make a new part; arguments that its constructor does not take are ignored.
-
-        Raises:
-            RecipeError: see ``build_part``.
-        """
+        """Make a new part; arguments that its constructor does not take are ignored."""
         try:
             return build_part(self.registry, self.part, self.where, context)
         except OpenVSEError as error:
@@ -98,8 +86,7 @@ def build_part(
     Raises:
         RecipeError: a part or option is unknown, a value has the wrong type, or the part refuses the combination.
     """
-    factory, implied = _resolved(registry, part, where)
-    return construct(factory, part.options, where, {**(context or {}), **implied})
+    return construct(resolve(registry, part, where), part.options, where, context or {})
 
 
 def construct(
@@ -136,9 +123,10 @@ def option_types(factory: Maker[Any]) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in parameters(factory)}
 
 
-def _resolved(registry: Registry[PartT], part: Part, where: str) -> tuple[Maker[PartT], Mapping[str, Any]]:
+def resolve(registry: Registry[PartT], part: Part, where: str) -> Maker[PartT]:
+    """Return the class behind the name of a part; raise RecipeError with its path if the name is unknown."""
     try:
-        return registry.resolve(part.name)
+        return registry.get(part.name)
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from error
 

@@ -287,14 +287,13 @@ def _pvse_images(released: ReleasedCheckpoint, *, video: bool, legacy: bool) -> 
         "fine_tune": option(options, "img_finetune", True),
     }
     if not video:
-        return {**cnn, "projection": "none", "size_augmentation": "none", "pooled": True}
+        return {**cnn, "projection": "none", "augmentation": "none", "global_vector": "mean"}
     return {
         "name": "frames",
         "backbone": cnn,
         "num_frames": option(options, "max_video_length", NUM_FRAMES),
         "projection": "none",
-        "pooled": True,
-        "pooled_by": "bigru_last" if legacy else "bigru",
+        "global_vector": {"name": "bigru", "at_last": True} if legacy else "bigru",
     }
 
 

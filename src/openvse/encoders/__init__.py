@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
 from openvse.encoders.bag_of_words import BagOfWords
-from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder, states_can_be_stored
+from openvse.encoders.base import Encoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
 from openvse.encoders.projections import PROJECTIONS, Projection
 from openvse.encoders.role_graph import RoleGraphEncoder
-from openvse.encoders.text_encoders import TEXT_ENCODERS
-from openvse.encoders.transformers_text import TransformersText
+from openvse.encoders.transformers_text import TransformersText, states_can_be_stored
+from openvse.registry import Registry
+
+TEXT_ENCODERS: Registry[TextEncoder] = Registry(
+    "text encoder",
+    {
+        "bag_of_words": BagOfWords,
+        "bigru": BiGRU,
+        "role_graph": RoleGraphEncoder,
+        "transformers_text": TransformersText,
+    },
+)
 
 __all__ = [
     "AUGMENTATIONS",
@@ -27,7 +37,6 @@ __all__ = [
     "Projection",
     "RoleGraphEncoder",
     "TextEncoder",
-    "TokenStatesEncoder",
     "TransformersText",
     "states_can_be_stored",
 ]

@@ -106,15 +106,8 @@ class TokenAugmentation(nn.Module):
     random, each of its pieces becomes a separate random token.
 
     Args:
-        mode: none, drop or bert_style.
-        rate: the probability that a token is chosen, in [0, 1).
-        mask_id: the id of the mask token; only ``bert_style`` needs it.
         replacements: the ids from which a random token is drawn.
         protected: the ids that are never chosen, such as sentence boundaries.
-        continuing: the ids that continue a word; none if every token is a word.
-
-    Raises:
-        RecipeError: the mode is unknown, the rate is outside [0, 1), or ``bert_style`` has no mask token.
     """
 
     replacements: Tensor

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeGuard
 
 from torch import Tensor, nn
 
@@ -48,36 +47,10 @@ class TextEncoder(Encoder):
         """Return the words of a caption that the encoder has not learned, each once; none if it cannot tell."""
         return []
 
+    def why_not_stored(self) -> str | None:
+        """Return why stored token states cannot replace the text model in training, or None if they can."""
+        return "this text encoder has no text model whose states can be stored: drop the store of texts"
+
     def coverage(self, captions: Sequence[str]) -> Coverage | None:
         """Count how many words of many captions the encoder knows; None if it cannot tell."""
         return None
-
-
-class TokenStatesEncoder(TextEncoder):
-    """A text encoder whose raw token states can be stored if its text model is frozen.
-
-    ``forward`` takes token ids, or stored states ``float [B, N, C]`` with their mask.
-    """
-
-    @property
-    @abstractmethod
-    def feature_dim(self) -> int:
-        """C, the width of a raw state."""
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """The text model, weights, tokenizer and length that make the states; a feature store remembers this value."""
-
-    @abstractmethod
-    def token_states(self, inputs: Inputs) -> Features:
-        """Return the raw states of token ids, ``local [B, N, C]``; a feature store holds them without the padding."""
-
-    @abstractmethod
-    def why_not_stored(self) -> str | None:
-        """Return why stored states cannot replace the text model in training, and what to do; None if they can."""
-
-
-def states_can_be_stored(encoder: TextEncoder) -> TypeGuard[TokenStatesEncoder]:
-    """Return whether stored states can replace the text model of an encoder."""
-    return isinstance(encoder, TokenStatesEncoder) and encoder.why_not_stored() is None

@@ -70,8 +70,4 @@ class BiGRUVector(GlobalVector):
         return final.transpose(0, 1).flatten(1)
 
 
-GLOBAL_VECTORS: Registry[GlobalVector] = Registry(
-    "global vector",
-    {"bigru": BiGRUVector, "mean": MeanVector},
-    {"bigru_last": ("bigru", {"at_last": True})},
-)
+GLOBAL_VECTORS: Registry[GlobalVector] = Registry("global vector", {"bigru": BiGRUVector, "mean": MeanVector})

@@ -121,10 +121,9 @@ class ImageEncoder(Encoder):
 
 
 class Located(NamedTuple):
-    """The raw local features of one image, with their places.
+    """The raw local features of one image, which an encoder takes in place of pixels, with their places.
 
     Attributes:
-        raw: the local features, which an encoder takes in place of pixels.
         boxes: left, top, right and bottom of each as fractions of the image's width and height; None if not known.
         tiled: whether they are cells that cover the image; otherwise they are regions, which overlap.
     """

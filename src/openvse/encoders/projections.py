@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from openvse.functional import compact
 from openvse.layers.attention import checked_dropout
+from openvse.layers.linear import xavier_linear
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Configured, Registry
 
@@ -175,15 +176,6 @@ class NoProjection(Projection):
         return local
 
 
-def xavier_linear(input_dim: int, output_dim: int, *, bias: bool = True) -> nn.Linear:
-    """Make a linear layer with Xavier-uniform weights and a bias of 0, or without one."""
-    linear = nn.Linear(input_dim, output_dim, bias=bias)
-    nn.init.xavier_uniform_(linear.weight)
-    if bias:
-        nn.init.zeros_(linear.bias)
-    return linear
-
-
 PROJECTIONS: Registry[Projection] = Registry(
     "projection",
     {
@@ -193,5 +185,4 @@ PROJECTIONS: Registry[Projection] = Registry(
         "norm_linear": NormLinear,
         "residual_mlp": ResidualMLP,
     },
-    {"residual_mlp_counting_padding": ("residual_mlp", {"count_padding": True})},
 )

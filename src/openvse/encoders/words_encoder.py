@@ -48,9 +48,6 @@ class WordsEncoder(TextEncoder):
         min_count: the number of occurrences in the captions below which a word is unknown.
         boundaries: whether to put a start and an end token around every caption.
         max_words: the number of words of a sentence that are read, without boundaries; None reads all.
-
-    Raises:
-        RecipeError: ``max_words`` is below 1.
     """
 
     vocabulary: Vocabulary
@@ -65,12 +62,7 @@ class WordsEncoder(TextEncoder):
     def read_vocabulary(
         self, captions: Sequence[str], assets: Path | None, *, grow: bool, split: Splitter, nearest: bool
     ) -> None:
-        """Build the vocabulary from captions, or read the one of a saved model and perhaps let it grow.
-
-        Raises:
-            DataError: no word occurs often enough in the captions.
-            ModelError: the assets are damaged.
-        """
+        """Build the vocabulary from captions, or read the one of a saved model and perhaps let it grow."""
         if assets is None:
             self.vocabulary = Vocabulary.from_captions(
                 captions, min_count=self.min_count, split=split, nearest=nearest
@@ -89,12 +81,7 @@ class WordsEncoder(TextEncoder):
         within: float = 0.1,
         dropout: float = 0.0,
     ) -> None:
-        """Make the embeddings of the words: uniform within a bound, or from a file or package of word vectors.
-
-        Raises:
-            DataError: the word vectors cannot be used.
-            RecipeError: dropout is not in [0, 1).
-        """
+        """Make the embeddings of the words: uniform within a bound, or from a file or package of word vectors."""
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         self.word_dropout = nn.Dropout(checked_dropout(dropout))
         nn.init.uniform_(self.words.weight, -within, within)
@@ -122,17 +109,10 @@ class WordsEncoder(TextEncoder):
         start: GRUStart,
         bidirectional: bool = True,
     ) -> nn.GRU:
-        """Make the embeddings of the words, and return a GRU that reads them; see ``make_words``.
+        """Make the embeddings of the words, and return a GRU that reads them, each direction ``hidden_dim`` wide.
 
-        Args:
-            word_dim: the width of a word embedding.
-            hidden_dim: the width of a direction of the GRU.
-            word_vectors: the file or package of word vectors, or None.
-            freeze: whether to keep the initial word embeddings.
-            dropout: the probability that a feature of a word embedding is dropped in training.
-            start: where GRU and words start: ``uniform`` as in PyTorch and within 0.1; ``orthogonal`` as in HGR's
-                released code, with biases of 0, and words within 1 / sqrt(word_dim).
-            bidirectional: whether the GRU reads from both ends.
+        ``start`` says where both begin: ``uniform`` as in PyTorch and within 0.1; ``orthogonal`` as in HGR's released
+        code, with biases of 0, and words within 1 / sqrt(word_dim).
         """
         within = 0.1 if start == "uniform" else word_dim**-0.5
         self.make_words(word_dim, word_vectors, freeze=freeze, within=within, dropout=dropout)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from openvse.backbones import Backbone
-from openvse.encoders import TokenStatesEncoder
+from openvse.encoders import TransformersText
 from openvse.errors import DataError, ModelError
 from openvse.features.layout import StoreDtype
 from openvse.features.sources import SourceLog
@@ -133,7 +133,7 @@ def text_id(text: str) -> str:
 
 
 def extract_text_features(
-    encoder: TokenStatesEncoder,
+    encoder: TransformersText,
     texts: Sequence[str],
     store: str | Path,
     *,
@@ -296,7 +296,7 @@ class _ImageExtraction(_Extraction[ImageFile]):
 
 @dataclass(frozen=True)
 class _TextExtraction(_Extraction[str]):
-    encoder: TokenStatesEncoder
+    encoder: TransformersText
 
     def new(self, items: Sequence[tuple[str, str]], writer: FeatureStoreWriter) -> Sequence[tuple[str, str]]:
         """Return texts by their numbers of tokens, the shortest first."""

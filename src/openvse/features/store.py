@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder, states_can_be_stored
+from openvse.encoders import ImageEncoder, TextEncoder, TransformersText, states_can_be_stored
 from openvse.errors import StoreError
 from openvse.features.layout import (
     BOXES,
@@ -205,7 +205,7 @@ class FeatureStore:
         return stored
 
 
-def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) -> FeatureStore | None:
+def open_store(path: Path | None, encoder: ImageEncoder | TransformersText) -> FeatureStore | None:
     """Open the store that an encoder can read, also from a folder of stores; None if no path is given.
 
     Raises:

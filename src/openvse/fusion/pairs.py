@@ -24,11 +24,6 @@ def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tens
     Memory holds the scores and one tile of pairs, whatever I and T are. The backward pass recomputes only the pairs
     that the loss depends on: with the hardest negatives these are three per positive, whereas a graph of the whole
     batch would hold all I x T.
-
-    Args:
-        fusion: the fusion that reduces pairs to vectors.
-        images: I images that the fusion prepared.
-        texts: T texts that the fusion prepared.
     """
     sides = (images.features, images.mask, images.keep, texts.features, texts.mask, texts.keep)
     scores: Tensor = _Scores.apply(fusion, *sides, *fusion.parameters())  # type: ignore[no-untyped-call]

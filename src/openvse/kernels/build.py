@@ -31,16 +31,10 @@ _logger = logging.getLogger(__name__)
 
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
-    """Return a compiled kernel.
+    """Return a compiled kernel; None if there is no compiler, it fails, or ``OPENVSE_KERNELS`` is 0.
 
     The source is part of the package. The compiled file is kept in ``openvse/kernels`` of the user's cache folder,
     under a name that covers the source and the processor, so each kind of machine compiles it once, in about a second.
-
-    Args:
-        name: the name of the source, such as ``ranked`` for ``ranked.c``.
-
-    Returns:
-        The library; None if there is no compiler, it fails, or the environment variable ``OPENVSE_KERNELS`` is 0.
     """
     if os.environ.get(SWITCH) == "0" or os.name != "posix":
         return None

@@ -44,12 +44,7 @@ def is_usable(local: Tensor) -> bool:
 
 
 def sort_elements(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-    """Sort the elements in each dimension, largest first; NaN counts as the largest; padding comes last and is 0.
-
-    Args:
-        local: sets for which ``is_usable`` is True.
-        mask: which elements are real, in any places.
-    """
+    """Sort the elements in each dimension, largest first; NaN counts as the largest; padding comes last and is 0."""
     if torch.is_grad_enabled() and local.requires_grad:
         sorted_elements: Tensor = _Sort.apply(local, mask)  # type: ignore[no-untyped-call]
     else:
@@ -62,16 +57,8 @@ def sum_ranked(
 ) -> Float[Tensor, "B L"]:
     """Sum the elements with weights by their rank in each dimension, in single precision.
 
-    An element of weight 0 does not count, even if it is infinite; but the sum is NaN if any element is.
-
-    Args:
-        local: sets for which ``is_usable`` is True.
-        mask: which elements are real, in any places.
-        weights: the weight of the largest element, of the second largest, and so on; M is at least the size of the
-            largest set.
-
-    Raises:
-        ValueError: there are fewer weights than elements.
+    An element of weight 0 does not count, even if it is infinite; but the sum is NaN if any element is. M, the number
+    of weights, is at least the size of the largest set.
     """
     if weights.shape[1] < mask.shape[1] and weights.shape[1] < int(mask.sum(dim=1).max()):
         raise ValueError(

@@ -52,11 +52,8 @@ def attend(
 class Attention(nn.Module):
     """``LN(x + drop(W [softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``: X attends to Z (score attention, eq. 1, section IV-B).
 
-    The three projections can be computed separately: a projection depends on one item, the rest on a pair.
-
-    Args:
-        embed_dim: D, the width of both sets.
-        num_heads: h, which divides D.
+    The three projections can be computed separately: a projection depends on one item, the rest on a pair. The number
+    of heads divides D, the width of both sets.
     """
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
@@ -79,16 +76,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "P M"],
         keep: Float[Tensor, "P N D"] | None = None,
     ) -> Float[Tensor, "P N D"]:
-        """Let X attend to Z.
-
-        Args:
-            x: the elements of X, for the residual.
-            query: the queries of X.
-            key: the keys of Z.
-            value: the values of Z.
-            mask: which elements of Z are real.
-            keep: the dropout factors; None drops nothing.
-        """
+        """Let X attend to Z, whose real elements the mask tells; ``keep`` are the dropout factors."""
         read = attend(self._heads(query), self._heads(key), self._heads(value), mask)
         update = self.output(read.transpose(1, 2).flatten(2))
         normed: Tensor = self.norm(x + (update if keep is None else update * keep))
@@ -111,14 +99,7 @@ class AttentionScores(nn.Module):
     Queries come from X, keys and values from Z. As ``fc`` is linear, it is applied to the values before they are
     averaged: a head then has one number per element of Z instead of d, and the result is the same. Biases of the
     keys, the values and fc would shift all scores of a set equally, which does not change a softmax, so there are none.
-
-    Args:
-        embed_dim: D, the width of both sets.
-        num_heads: h, which divides D.
-        num_vectors: k, the number of reductions, each with its own projections.
-
-    Raises:
-        RecipeError: the width is not a multiple of the number of heads, or k is below 1.
+    Each of the k reductions has its own projections.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, num_vectors: int) -> None:

@@ -22,15 +22,8 @@ def packed_gru(
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
-    product after the last step (benchmarks/gru.py).
-
-    Args:
-        gru: a GRU with one layer, two directions and biases.
-        values: B sequences.
-        mask: which elements are real; each sequence has at least one, and none after padding.
-
-    Returns:
-        The states of the two directions, 0 at padding, and their last states.
+    product after the last step (benchmarks/gru.py). Return the states of the two directions, 0 at padding, and their
+    last states.
     """
     if torch.compiler.is_compiling():
         return _scanned_gru(gru, values, mask)
@@ -87,14 +80,8 @@ def scanned_states(
 ) -> Float[Tensor, "B N H"]:
     """Return the states of one direction of a GRU after each element, in a program that is exported.
 
-    PyTorch would unroll its own GRU for the number of elements of the example.
-
-    Args:
-        values: B sequences, read from the first element to the last.
-        input_weight: the weights of the elements for the reset, update and new gates, G = 3 H.
-        state_weight: the weights of the state before.
-        input_bias: the bias that is added to the product of the elements.
-        state_bias: the bias that is added to the product of the state.
+    PyTorch would unroll its own GRU for the number of elements of the example. The weights are those of the reset,
+    update and new gates, G = 3 H.
     """
     from torch._higher_order_ops.scan import scan
 
@@ -118,16 +105,7 @@ def scanned_states(
 def forward_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "1 B N H"], Float[Tensor, "1 B H"]]:
-    """Run a GRU of one layer and one direction over sequences without their padding, which is at their ends.
-
-    Args:
-        gru: a GRU with one layer and one direction.
-        values: B sequences.
-        mask: which elements are real; each sequence has at least one, and none after padding.
-
-    Returns:
-        The states, 0 at padding, and the last states; the first dimension is that of the one direction.
-    """
+    """Run a GRU of one layer and one direction as ``packed_gru`` does; the first dimension is that of the direction."""
     if torch.compiler.is_compiling():
         scanned = scanned_states(values, *gru.all_weights[0])
         ends = (mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)

@@ -45,13 +45,7 @@ _LIMITS = (
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The description of a model in its folder.
-
-    Attributes:
-        task: a name in the registry of tasks.
-        spec: the parts of the model, not checked yet.
-        provenance: the origin of the model.
-    """
+    """The description of a model in its folder; neither the spec nor the provenance is checked yet."""
 
     task: str
     spec: Mapping[str, Any]
@@ -101,11 +95,7 @@ def read_weights(modules: nn.Module, folder: Path) -> None:
 def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, Any]) -> str:
     """Return a model card in Markdown: the training data of the model, its results, how to load it, its limits.
 
-    Args:
-        name: the id of the model on the hub.
-        task: what the model is for.
-        spec: the parts of the model.
-        provenance: the origin of the model; it is not checked, so entries that are missing or malformed are left out.
+    The provenance is not checked, so entries that are missing or malformed are left out.
     """
     header = yaml.safe_dump(
         {"library_name": "openvse", "tags": ["openvse", "visual-semantic-embedding", task]}

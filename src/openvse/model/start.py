@@ -49,7 +49,7 @@ _OF_TRAINING = frozenset(
 )
 """Options that decide how a part trains or what it reads, but not what its weights mean."""
 
-_AROUND = frozenset({"projection", "global_vector", "pooled", "pooled_by"})
+_AROUND = frozenset({"projection", "global_vector", "pooled"})
 """Options of an encoder that decide what follows its network."""
 
 _CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone", "side"})
@@ -58,13 +58,7 @@ _CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "b
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the weights of a part of a new model come from.
-
-    Attributes:
-        part: the path of the part, such as ``image.encoder``.
-        taken: whether the weights are those of the start.
-        note: why not, or what was added; may be empty.
-    """
+    """Where the weights of a part of a new model come from, with a note: why not from the start, or what was added."""
 
     part: str
     taken: bool
@@ -77,13 +71,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Start:
-    """The model from which a run begins.
-
-    Attributes:
-        name: its name in the recipe.
-        model: the model with its weights, on the CPU.
-        folder: the run's own copy of it, with vocabulary, tokenizer and other files.
-    """
+    """The model from which a run begins: its name in the recipe, and the run's own copy of its folder."""
 
     name: str
     model: Model
@@ -101,16 +89,9 @@ class Start:
         return {"name": str(without_folders(self.name)), "fingerprint": self.model.fingerprint}
 
     def give(self, model: Model) -> list[Origin]:
-        """Copy the weights of all parts that agree into a new model.
+        """Copy the weights of all parts that agree into a model built with ``assets_for``; tell each part's origin.
 
-        Args:
-            model: a model built with ``assets_for`` of both sides; it is changed in place.
-
-        Returns:
-            What became of each part that has weights, or that another one replaces.
-
-        Raises:
-            RecipeError: no part agrees; or a backbone that was fine-tuned would be taken for the original one.
+        Raise RecipeError if no part agrees, or if a backbone that was fine-tuned would be taken for the original one.
         """
         origins = take_weights(model, self.model)
         if not any(origin.taken for origin in origins):
@@ -145,13 +126,7 @@ def tower_of(spec: ModelSpec, side: str) -> TowerSpec | None:
 
 
 def differences(side: str, mine: Part, theirs: Part) -> list[str]:
-    """Return the differences between the networks of two encoders, one text each; empty if their weights mean the same.
-
-    Args:
-        side: image or text.
-        mine: the encoder in the recipe.
-        theirs: the encoder of the start.
-    """
+    """Return the differences between the networks of two encoders of a side; none if their weights mean the same."""
     if mine.name != theirs.name:
         return [f"{mine.name} in place of {theirs.name}"]
     registry: Registry[Any] = BACKBONES if side == "image" else TEXT_ENCODERS

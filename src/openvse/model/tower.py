@@ -39,16 +39,11 @@ class Tower(nn.Module, Generic[EncoderT]):
 
 
 def embed_in_chunks(tower: Tower[Any], inputs: Inputs, size: int) -> EmbeddingSet:
-    """Embed a large batch for training, a few items at a time, in the memory of a chunk.
+    """Embed a large batch for training, ``size`` items at a time, in the memory of a chunk.
 
     No activations of a chunk are kept; the backward pass embeds it again, with the same random numbers. So the gradient
     is that of the whole batch (Gao et al., Scaling deep contrastive learning batch size under memory limited setup,
     2021), unless a part normalises over the batch.
-
-    Args:
-        tower: either side of a model.
-        inputs: the batch.
-        size: the number of items in a chunk.
     """
     parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
     return EmbeddingSet.concatenate([checkpoint(tower, part, use_reentrant=False) for part in parts])
@@ -69,9 +64,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     """Put a module into evaluation mode, and afterwards back into its previous mode, also after an error.
 
     Gradients are not switched off: a caller that does not need them also enters ``torch.inference_mode``.
-
-    Args:
-        module: a model, a tower or an encoder.
     """
     if not any(each.training for each in module.modules()):  # setting it anew costs milliseconds
         yield

@@ -311,18 +311,7 @@ class TwoTower(Model):
 def embed(
     tower: Tower[Any], batches: Iterable[tuple[Positions, Inputs]], device: torch.device | str
 ) -> EmbeddingSet:
-    """Embed batches and sort the items by their positions.
-
-    Args:
-        tower: either side of a model; afterwards it is in its previous mode, also after an error.
-        batches: positions and inputs; over all batches, each position occurs once.
-
-    Returns:
-        The embeddings on the CPU, sorted by position.
-
-    Raises:
-        DataError: there are no batches.
-    """
+    """Embed batches with either side of a model, and return the items on the CPU, sorted by the positions given."""
     positions: list[Positions] = []
     parts: list[EmbeddingSet] = []
     with evaluating(tower):

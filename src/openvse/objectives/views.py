@@ -15,10 +15,7 @@ def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I
     """Score each of the K views of the images: ``s(v_k, t) = cos(v_k, t)`` (MV-VSE, eq. 5).
 
     In MV-VSE a text has one embedding; if it has several, a view is scored with the best of them, so that the
-    maximum over the views is always the ``set_max`` score.
-
-    Raises:
-        RecipeError: the images differ in their number of views, so that there is no "k-th view".
+    maximum over the views is always the ``set_max`` score. Raise RecipeError if the numbers of views differ.
     """
     if not bool(images.mask.all()):
         raise RecipeError(

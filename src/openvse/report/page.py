@@ -547,20 +547,14 @@ def _epochs(run: ReportedRun) -> str:
 
 
 def _time(run: ReportedRun) -> str:
-    duration = run.seconds()
-    if duration is None:
-        return ""
-    seconds, recorded = duration
-    how = "" if recorded else " (from the speed of its steps)"
-    return f"{timedelta(seconds=round(seconds))}{how}, validation not counted"
+    seconds = None if run.records is None else run.records.seconds()
+    return "" if seconds is None else f"{timedelta(seconds=round(seconds))}, validation not counted"
 
 
 def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
     sessions = run.records.of("environment") if run.records else []
     if not sessions:
         yield "openvse", str(run.config.provenance.get("openvse", ""))
-        if run.records is not None:
-            yield "Environment", "not recorded (an earlier version of openvse trained it)"
         return
     last = sessions[-1]
     resumed = {1: "", 2: "; resumed once"}.get(len(sessions), f"; resumed {len(sessions) - 1} times")

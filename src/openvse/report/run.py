@@ -82,16 +82,6 @@ class ReportedRun:
             )
         return store
 
-    def seconds(self) -> tuple[float, bool] | None:
-        """Return the training time in seconds, and whether it was recorded or follows from speeds; None if unknown."""
-        if self.records is None:
-            return None
-        if (recorded := self.records.seconds()) is not None:
-            return recorded, True
-        size = _at(self.recipe, "training", "batch_size")
-        by_speed = self.records.seconds_by_speed(size) if isinstance(size, int) else None
-        return None if by_speed is None else (by_speed, False)
-
     def command(self) -> str | None:
         """Return the command that trains the same again."""
         if self.named.folder is None or self.recipe is None:

@@ -90,8 +90,8 @@ def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
         measured = read.config.provenance.get("validation")
         if isinstance(measured, Mapping) and isinstance(measured.get("metrics"), Mapping):
             validation.append(measured["metrics"])
-        if (seconds := read.seconds()) is not None:
-            minutes.append(seconds[0] / 60)
+        if read.records is not None and (seconds := read.records.seconds()) is not None:
+            minutes.append(seconds / 60)
     count = len(runs)
     return RowFacts(
         tuple(validation) if len(validation) == count else (),

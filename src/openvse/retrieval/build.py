@@ -28,18 +28,13 @@ def build_model(
     seed: int = 0,
     start: Start | None = None,
 ) -> TwoTower:
-    """Build an untrained model.
+    """Build an untrained model; a recipe for retrieval is such a spec.
 
     Args:
-        spec: the names of the parts; a recipe for retrieval is such a spec.
         captions: the training captions, from which a vocabulary is built; never those of validation or test.
         assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
-        seed: the seed of the initial weights.
         start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
             weights. A vocabulary grows by the words of the captions.
-
-    Raises:
-        RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
     """
     own = TwoTowerSpec.of(spec.model_dump(mode="json"))
     torch.manual_seed(seed)
@@ -74,16 +69,7 @@ def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[
 def build_objective(
     recipe: RetrievalRecipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
 ) -> Objective:
-    """Build the objective of a recipe with the overrides of a phase.
-
-    Args:
-        phase: the phase with the overrides.
-        model: the model of the same recipe; if given, a term that cannot act on its embeddings is refused.
-
-    Raises:
-        RecipeError: a term, part or option is unknown, a weight is not a number, or a term does not suit the parts of
-            the model.
-    """
+    """Build the objective of a recipe with the overrides of a phase; refuse a term that does not suit the model."""
     tree = recipe.to_dict()
     for path, value in (phase.objective if phase else {}).items():
         tree = apply_override(tree, f"objective.{path}", value)

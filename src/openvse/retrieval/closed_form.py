@@ -38,9 +38,8 @@ class Ridge:
     """A ridge regression whose ridge has the smallest leave-one-out error.
 
     Attributes:
-        image_mean: ``[C]``, which is subtracted before.
-        target_mean: ``[S]``, the prediction for the mean image.
-        ridge: the ridge in units of the mean squared length of the centred images.
+        target_mean: the prediction for the mean image, which is subtracted before.
+        ridge: in units of the mean squared length of the centred images.
         explained: the share of the targets' variance that the predictions of left-out items explain; negative if the
             mean is a better guess.
     """
@@ -57,13 +56,6 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
 
     One eigendecomposition of the smaller of ``X X^T`` and ``X^T X`` serves all candidates, and the error of a
     left-out item is its residual divided by ``1 - h``, where h is its own weight in its prediction (Allen, 1974).
-
-    Args:
-        images: X, ``[n, C]``.
-        targets: Y, ``[n, S]``.
-
-    Raises:
-        DataError: fewer than 3 items.
     """
     count = len(images)
     if count < LEAST_IMAGES:
@@ -115,19 +107,8 @@ def solve(
     """Give both sides of a model the weights of the closed form; what is added behind a gate stays as it is.
 
     Where the maps are residual, as around the aggregators of CLIP, the images move towards their sentences, which stay.
-
-    Args:
-        model: the model, whose aggregators are ``pooled_linear``, or have one as their ``base``; changed in place.
-        training: the images and captions to learn from.
-        features: stored features of the images; None reads them.
-        text_features: stored token states of the captions; None makes them.
-
-    Returns:
-        The regression, which says how sure it is.
-
-    Raises:
-        RecipeError: an aggregator is another.
-        DataError: fewer than 3 images.
+    Stored features are read in place of images, and stored token states in place of captions. The regression that is
+    returned says how sure it is.
     """
     image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
     described = TwoTower(_described(model.image, image), _described(model.text, text), model.similarity)

@@ -77,15 +77,7 @@ class RetrievalEvaluation(Evaluation):
 
 
 def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
-    """Rank in both directions; the scores of several models are averaged.
-
-    Args:
-        models: the models; with ``request.rerank`` the last one reranks the proposals of the others.
-
-    Raises:
-        OpenVSEError: there are more stores than models, the data or stores cannot be used, or the data are not those
-            of the protocol.
-    """
+    """Rank in both directions; the scores of several models are averaged, or the last one re-ranks for the others."""
     if request.exchanged:
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     request, protocol = under_protocol(request, "retrieval")
@@ -142,11 +134,7 @@ def check_calibration(models: Sequence[TwoTower], corpus: Corpus, request: Reque
 
 
 def open_captioned(request: Request, *, require_images: bool = False) -> Corpus:
-    """Open all splits of the data of a request; without stores, or if they are required, the images have to be there.
-
-    Raises:
-        DataError: the data hold questions in place of captions, or see ``open_corpus``.
-    """
+    """Open all splits of the data of a request; without stores, or if required, the images have to be there."""
     return open_corpus(
         request.data,
         require_images=require_images or not request.features,
@@ -161,14 +149,9 @@ def stores_for(
     """Return the store of each model: the named one; or that of its run, if it holds all images as they are now.
 
     Args:
-        corpus: the images that they embed.
-        request: the named stores, and the places of the models.
         first: the number of the first model among those of the request.
         several: whether one place was named for several models: one that can read images then reads them if no store
             there is of its encoder, as the grids of an ensemble do beside stored regions.
-
-    Raises:
-        StoreError: a named store is missing, damaged, or made by another encoder.
     """
     stores: list[FeatureSource | None] = []
     for number, model in enumerate(models):
@@ -205,11 +188,7 @@ def embed_requested(
 def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> QueryBank | None:
     """Embed the query bank that a request names, and choose its betas on the validation split unless they are given.
 
-    Args:
-        corpus: all splits of the data.
-
-    Raises:
-        OpenVSEError: the bank, or the validation split that chooses, holds what is evaluated.
+    The corpus has all splits of the data. Neither the bank nor the validation split may hold what is evaluated.
     """
     name, beta = request.query_bank
     if not name:
@@ -246,15 +225,9 @@ def report_on(
     bank: QueryBank | None = None,
     counted: CountedCorpus | None = None,
 ) -> Report:
-    """Rank embedded images and texts as a request says.
+    """Rank embedded images and texts as a request says; with ``request.rerank``, the last model re-ranks.
 
-    Args:
-        models: the models that embedded them; with ``request.rerank`` the last one reranks.
-        embedded: their embeddings.
-        request: folds, reranking, bootstrap and what to keep.
-        name: the data set and split.
-        bank: the query bank that normalises the scores, if there is one.
-        counted: what counts the scores for a new curve; how well the present one holds is then not measured.
+    ``counted`` counts the scores for a new curve; how well the present one holds is then not measured.
     """
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
@@ -291,11 +264,7 @@ Judge = Callable[[NumberedItems, Similarity, str], JudgedReport]
 
 
 def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: Request) -> Judge | None:
-    """Read the judgements of a protocol, before anything is embedded, and return what evaluates on them.
-
-    Raises:
-        OpenVSEError: there are several models, or the files of the protocol are not given or cannot be used.
-    """
+    """Read the judgements of a protocol, before anything is embedded, and return what evaluates on them."""
     if protocol is None or not protocol.annotations:
         return None
     if len(models) > 1 or request.rerank or request.query_bank[0]:
@@ -349,15 +318,7 @@ def _protocol_of_figures(models: Sequence[TwoTower], corpus: Corpus, folds: int)
 
 
 def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
-    """Return what a report shows of an evaluation.
-
-    Args:
-        evaluation: an evaluation of one model that has kept first results (``Request.keep``).
-        count: the number of best and of worst queries of each direction.
-
-    Raises:
-        OpenVSEError: it follows a protocol of judged pairs, which has no report.
-    """
+    """Return the figures of one model, and ``count`` best and worst queries of each direction, if they were kept."""
     report = evaluation.report
     if not isinstance(report, Report):
         raise OpenVSEError(

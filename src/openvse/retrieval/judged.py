@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +44,7 @@ _INTERVALS = f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:
 
 @dataclass(frozen=True)
 class NumberedItems:
-    """Embedded images and texts with COCO's numbers.
-
-    Attributes:
-        image_numbers: COCO's number of each image.
-        text_numbers: COCO's number of each text.
-        text_images: the image of each text.
-    """
+    """Embedded images and texts with COCO's numbers, and the image of each text."""
 
     corpus: Corpus
     images: EmbeddingSet
@@ -67,7 +61,7 @@ class NumberedItems:
         """Return the items with some of the texts."""
         rows = torch.from_numpy(np.flatnonzero(mask))
         numbers, images = self.text_numbers[mask], self.text_images[mask]
-        return NumberedItems(self.corpus, self.images, self.texts[rows], self.image_numbers, numbers, images)
+        return replace(self, texts=self.texts[rows], text_numbers=numbers, text_images=images)
 
 
 def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: EmbeddingSet) -> NumberedItems:
@@ -97,15 +91,8 @@ def judge_cxc(
     other, whatever their rating. The gallery holds the captions and images of the ratings, without the query itself.
     Queries without a positive item are left out.
 
-    Args:
-        items: the embedded images and texts.
-        rated: the ratings; see ``read_cxc``.
-        strict: the other reading of Parekh et al. (EACL 2021): 3 for all pairs, and captions of one image that were
-            rated lower are not positive.
-        model: the fingerprint of the model, for the report.
-
-    Raises:
-        DataError: the ratings are of other images, or of too few queries.
+    ``strict`` is the other reading of Parekh et al. (EACL 2021): 3 for all pairs, and captions of one image that were
+    rated lower are not positive.
     """
     listed = np.unique(rated["sits"].first)
     problems = [*_left_out(listed, items.text_numbers, "captions"), *items.corpus.problems]
@@ -138,7 +125,7 @@ def judge_cxc(
 
 def _directions(
     items: NumberedItems,
-    ratings: dict[str, _Rated],
+    ratings: dict[str, RatedPairs],
     similarity: Similarity,
     from_images: float,
     *,
@@ -198,16 +185,8 @@ def judge_eccv_caption(
     )
 
 
-@dataclass(frozen=True)
-class _Rated:
-    """Rated pairs by the positions of their items."""
-
-    first: Int[np.ndarray, "P"]
-    second: Int[np.ndarray, "P"]
-    ratings: np.ndarray
-
-
-def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> _Rated:
+def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> RatedPairs:
+    """Return rated pairs by the positions of their items, as far as both are there."""
     one, other = _positions(rated.first, first), _positions(rated.second, second)
     there = (one >= 0) & (other >= 0)
     if not there.any():
@@ -215,7 +194,7 @@ def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndar
             "the ratings are of none of the images and captions of this data set: give COCO in Karpathy's split, and "
             "the --split of the ratings"
         )
-    return _Rated(one[there], other[there], rated.ratings[there])
+    return RatedPairs(one[there], other[there], rated.ratings[there])
 
 
 def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> Int[np.ndarray, "P"]:
@@ -225,7 +204,7 @@ def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> In
     return np.where(known[order[place]] == numbers, order[place], -1)
 
 
-def _positive(ratings: _Rated, rating: float = POSITIVE) -> Pairs:
+def _positive(ratings: RatedPairs, rating: float = POSITIVE) -> Pairs:
     chosen = ratings.ratings >= rating
     return ratings.first[chosen], ratings.second[chosen]
 
@@ -242,7 +221,7 @@ def _both_ways(pairs: Pairs) -> Pairs:
     return distinct[0], distinct[1]
 
 
-def _co_captions(images: Int[np.ndarray, "T"], rated: _Rated | None) -> Pairs:
+def _co_captions(images: Int[np.ndarray, "T"], rated: RatedPairs | None) -> Pairs:
     """Return the pairs of texts of one image, without those that are rated below the threshold."""
     order = np.argsort(images, kind="stable")
     pairs = [
@@ -265,7 +244,7 @@ def _co_captions(images: Int[np.ndarray, "T"], rated: _Rated | None) -> Pairs:
 
 
 def _correlations(
-    items: NumberedItems, ratings: dict[str, _Rated], similarity: Similarity
+    items: NumberedItems, ratings: dict[str, RatedPairs], similarity: Similarity
 ) -> Iterator[tuple[str, Correlation]]:
     text_image, text_text, image_image = ratings["sits"], ratings["sts"], ratings["sis"]
     images, texts = items.images, items.texts

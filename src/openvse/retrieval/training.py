@@ -16,7 +16,7 @@ from openvse.assembly.parts import build_part
 from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
 from openvse.datasets import leakage_between_splits, open_corpus
-from openvse.encoders import TextEncoder, TokenStatesEncoder
+from openvse.encoders import TextEncoder, TransformersText
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate
 from openvse.evaluation.processes import ALONE, Processes
@@ -49,17 +49,7 @@ from openvse.types import Batch, FeatureSource, ScoredBatch
 
 
 class RetrievalTask(Task[Batch]):
-    """Trains a retrieval model.
-
-    Args:
-        recipe: the recipe, for data, batch size and seed.
-        model: the model, which is trained in place.
-        objectives: one objective for each phase.
-        corpus: a corpus with the splits train and validation.
-        features: stored local features, or None for images.
-        text_features: stored token states, or None for token ids.
-        accelerator: the accelerator, which knows the processes.
-    """
+    """Trains a retrieval model with an objective for each phase, from images and texts or from their stores."""
 
     metric: ClassVar[str] = "rsum"
     unit = "pairs"
@@ -170,7 +160,7 @@ class RetrievalTask(Task[Batch]):
 
 def _same_states(one: TextEncoder, other: TextEncoder) -> bool:
     """Return whether stored states of one text encoder are those of the other."""
-    both = isinstance(one, TokenStatesEncoder) and isinstance(other, TokenStatesEncoder)
+    both = isinstance(one, TransformersText) and isinstance(other, TransformersText)
     return both and one.fingerprint == other.fingerprint
 
 
@@ -187,11 +177,7 @@ def _set_chunks(model: TwoTower, size: int | None) -> None:
 
 
 def open_data(recipe: RetrievalRecipe) -> Corpus:
-    """Open all splits of the data of a recipe, with the training images that ``data.limit`` leaves.
-
-    Raises:
-        DataError: the data hold questions in place of captions, or see ``open_corpus``.
-    """
+    """Open all splits of the data of a recipe, with the training images that ``data.limit`` leaves."""
     corpus = open_corpus(
         source_of(recipe),
         require_images=recipe.data.features in (None, AUTO),

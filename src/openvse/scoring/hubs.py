@@ -42,17 +42,10 @@ def measure_attraction(
     num_queries: int,
     betas: Sequence[float],
 ) -> tuple[Float[np.ndarray, "b n"], Float[np.ndarray, "m"], Int[np.ndarray, "m"]]:
-    """Score a gallery with a bank, a block at a time.
+    """Score a gallery with a bank, a block at a time; ``score`` returns the scores of some items with some queries.
 
-    Args:
-        score: returns the scores of some items with some queries.
-        num_items: the size of the gallery, n.
-        num_queries: the size of the bank, m.
-        betas: above 0; there may be none.
-
-    Returns:
-        a(g) of each item for each beta; the score of the best item of each query, and its position. Of equal ones the
-        first is best; in an empty gallery these are minus infinity and -1.
+    Return a(g) of each item for each beta (there may be none), and for each query the score of its best item and its
+    position. Of equal ones the first is best; in an empty gallery these are minus infinity and -1.
     """
     sums = np.full((len(betas), num_items), -np.inf)
     best, item = np.full(num_queries, -np.inf, np.float32), np.full(num_queries, -1, np.int64)

@@ -23,7 +23,6 @@ SIMILARITIES: Registry[Similarity] = Registry(
         "set_max": SetMax,
         "smooth_chamfer": SmoothChamfer,
     },
-    {"chamfer": ("smooth_chamfer", {"sharpness": None})},
 )
 
 __all__ = [

@@ -21,15 +21,7 @@ from openvse.training.other_data import entries_of
 
 @dataclass(frozen=True)
 class Blend:
-    """The weighted mean of two models.
-
-    Attributes:
-        model: the model with the averaged weights.
-        share: the share of the second model, from 0 to 1.
-        metric: the metric that selected the share.
-        scores: each share that was tried, with its score.
-        warnings: what the user should know of these scores, such as leakage.
-    """
+    """The weighted mean of two models, the share of the second, and the score of each share that was tried."""
 
     model: Model
     share: float
@@ -42,16 +34,8 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
     """Average the weights of two models, ``(1 - w) * first + w * second``, by the share w that is the best on a split.
 
     Words and answers that one of the two models lacks have the vectors of the other. Where the second model has a gated
-    pooling on top of the parts of the first, w opens its gate.
-
-    Args:
-        first: the first model, for instance the start of a run.
-        second: the second model, for instance the result of the run; it has the same parts.
-        request: the data on which to measure: validation data, never those of the test.
-        num_shares: the number of shares to try, evenly spread from 0 to 1; of equally good ones the smallest is taken.
-
-    Raises:
-        ModelError: the models are of different parts, or each has words or answers that the other lacks.
+    pooling on top of the parts of the first, w opens its gate. Of ``num_shares`` shares, evenly spread from 0 to 1, the
+    smallest of equally good ones is taken. The split is one of validation, never the test.
     """
     if first.task != second.task:
         raise ModelError(

@@ -60,15 +60,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 
 
 def find_model(source: str | Path, *, revision: str | None = None) -> Path:
-    """Return the folder of a model, which may have to be downloaded or converted first.
-
-    Args:
-        source: a folder, a run (for its best model), a short name, or a hub id, as ``load`` takes it.
-        revision: a branch, tag or commit on the hub.
-
-    Raises:
-        ModelError: there is no such folder or hub id.
-    """
+    """Return the folder of a model, or of the best one of a run; it may have to be downloaded or converted first."""
     folder = Path(source)
     if not folder.exists():
         return published_folder(str(source)) or _download(str(source), revision)
@@ -76,15 +68,9 @@ def find_model(source: str | Path, *, revision: str | None = None) -> Path:
     return best if not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
 
 
-def load_as(
-    kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
-) -> ModelT:
-    """Load a model of a given kind, such as ``TwoTower``; see ``load``.
-
-    Raises:
-        ModelError: the model is of another kind, or see ``load``.
-    """
-    model = load(source, device=device, revision=revision)
+def load_as(kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu") -> ModelT:
+    """Load a model of a given kind, such as ``TwoTower``; see ``load``."""
+    model = load(source, device=device)
     if not isinstance(model, kind):
         raise ModelError(
             f"{source} {model.purpose}, and this needs a model that {kind.purpose}: name another model, or train a "
@@ -94,11 +80,7 @@ def load_as(
 
 
 def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
-    """Load, in a worker, the two-tower model that the process which shares its work has.
-
-    Raises:
-        ModelError: it is another model, or see ``load``.
-    """
+    """Load the two-tower model in a worker; raise ModelError if it is not that of the process which shares its work."""
     model = load_as(TwoTower, source, device=device)
     if model.fingerprint != fingerprint:
         raise ModelError("the model of a worker is another one: give all machines the same model")

@@ -28,10 +28,7 @@ class ScoreMap:
 
     Attributes:
         boxes: left, top, right and bottom of the parts, as fractions of the image's width and height.
-        shares: what each part adds to the score.
         tiled: whether the parts are cells that cover the image; otherwise they are regions, which overlap.
-        words: the word or piece of each token.
-        word_shares: what each token adds.
         view: the number of the image's embedding that fits the sentence best, from 1, and of how many.
     """
 
@@ -60,12 +57,8 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
     """Return what each part of an image and each word of a sentence add to their score.
 
     With v the pooled embedding before it is scaled, t the unit embedding of the sentence and x_n the local features,
-    part n adds ``(dv/dx_n . x_n) . t / |v|``. Of several embeddings the two that fit best are taken.
-
-    Raises:
-        BadImageError: the image cannot be decoded.
-        DataError: the sentence is empty.
-        ModelError: the model reads images as one vector, or its parts have no known places.
+    part n adds ``(dv/dx_n . x_n) . t / |v|``. Of several embeddings the two that fit best are taken. A model that reads
+    images as one vector, or whose parts have no known places, is refused.
     """
     if not sentence.strip():
         raise DataError("the sentence is empty: give one to compare the image with")

@@ -54,9 +54,6 @@ def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str,
     """Return all keys of a recipe with their values; ``start`` stands for what the model of a start decides.
 
     No model is read or fetched.
-
-    Raises:
-        RecipeError: see ``load_recipe``.
     """
     tree = read_recipe(source, overrides)
     task = tree.get("task", "retrieval")

@@ -20,7 +20,7 @@ from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
 from openvse.errors import CheckpointError, TrainingError
-from openvse.files import locked, made, read_text, write_whole
+from openvse.files import locked, made, write_whole
 from openvse.functional import computes_bf16
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
@@ -28,7 +28,7 @@ from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
-from openvse.tasks.recipes import START, parse_recipe
+from openvse.tasks.recipes import START, load_recipe
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, precision_of
 from openvse.training.inputs import RunInputs
@@ -116,8 +116,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
         inputs.watcher.warn(line)
     if goes_on:
         before = _started_with(inputs.folder)
-        moved = before is not None and _places(before) != _places(recipe)
-        trainer.resume(None if before is None else before.training.phases, same_data=same_data or moved)
+        moved = _places(before) != _places(recipe)
+        trainer.resume(before.training.phases, same_data=same_data or moved)
         if inputs.accelerator.is_main_process:
             _note_recipe(inputs.folder, recipe)
     elif inputs.accelerator.is_main_process:
@@ -211,12 +211,9 @@ def _claimed(folder: Path, recipe: RunRecipe, *, resume: bool, overwrite: bool) 
         yield
 
 
-def _started_with(folder: Path) -> RunRecipe | None:
-    """Return the recipe of the run in a folder; keys that an older openvse did not know have their defaults."""
-    written = folder / RECIPE
-    if not written.is_file():
-        return None
-    return parse_recipe(yaml.safe_load(read_text(written)), copy=folder / START)
+def _started_with(folder: Path) -> RunRecipe:
+    """Return the recipe of the run in a folder, which is written before the first checkpoint."""
+    return load_recipe(folder / RECIPE, copy=folder / START)
 
 
 def _places(recipe: RunRecipe) -> tuple[str | None, ...]:
@@ -226,14 +223,11 @@ def _places(recipe: RunRecipe) -> tuple[str | None, ...]:
 
 def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
     """Raise TrainingError unless the run that is resumed was started with this recipe, but for phases and places."""
-    before, tree = _started_with(folder), recipe.to_dict()
-    if before is None:
-        return
-    before_dict = before.to_dict()
+    before, tree = _started_with(folder).to_dict(), recipe.to_dict()
     # The trainer knows how far phases may differ, and compares the pairs of data at another place.
-    before_dict["training"]["phases"] = tree["training"]["phases"]
-    before_dict["data"] |= {key: tree["data"][key] for key in _PLACES if key in tree["data"]}
-    changed = sorted(key for key in {*before_dict, *tree} if before_dict.get(key) != tree.get(key))
+    before["training"]["phases"] = tree["training"]["phases"]
+    before["data"] |= {key: tree["data"][key] for key in _PLACES if key in tree["data"]}
+    changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
     if changed:
         raise TrainingError(
             f"run {folder} was started with another {', '.join(changed)}: resume with its own {folder / RECIPE} (only "

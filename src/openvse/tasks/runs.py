@@ -25,10 +25,9 @@ _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run or a model.
+    """A run or a model, as it was named.
 
     Attributes:
-        source: as it was named.
         model: the folder of its model, or its hub id.
         folder: the folder of the run; None if only a model is known.
         recipe: its recipe without the seed; None if it is not known.
@@ -83,11 +82,7 @@ class NamedRun:
 
 
 def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
-    """Return a line for the training and for the validation split, if not all runs had the same data.
-
-    Args:
-        rows: the runs of each row; those that do not tell their data are left out.
-    """
+    """Return a line for the training and for the validation split, if not all runs of the rows had the same data."""
     lines = []
     for split, did in (("train", "trained"), ("validation", "validated")):
         alike: dict[frozenset[str], list[str]] = {}
@@ -104,14 +99,7 @@ def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
 
 
 def find_runs(source: str) -> NamedRun:
-    """Return a run, several whose scores are averaged (``RUN+RUN``), or one with a re-ranking model (``RUN~MODEL``).
-
-    Args:
-        source: as ``find_run`` takes it, or several of those.
-
-    Raises:
-        OpenVSEError: a name is missing beside + or ~, or see ``find_run``.
-    """
+    """Return a run, several whose scores are averaged (``RUN+RUN``), or one with a re-ranking model (``RUN~MODEL``)."""
     if Path(source).exists() or not {"+", "~"} & set(source):
         return find_run(source)
     averaged, again, reranker = source.partition("~")
@@ -126,14 +114,7 @@ def find_runs(source: str) -> NamedRun:
 
 
 def find_run(source: str) -> NamedRun:
-    """Return the run or the model of this name.
-
-    Args:
-        source: the folder of a run, of a model such as a run's ``best/``, or a name that ``load`` takes.
-
-    Raises:
-        ModelError: it is the folder of a run that has not saved a model yet.
-    """
+    """Return the run or the model of a name: a folder of a run or model, such as ``best/``, or a name for ``load``."""
     path = Path(source)
     folder = path.parent if path.name == BEST and (path.parent / RECIPE).is_file() else path
     if not (path / CONFIG).is_file() and (path / BEST / CONFIG).is_file():
@@ -158,14 +139,8 @@ def split_name(word: str) -> tuple[str | None, str]:
 def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[NamedRun]]:
     """Return the rows of a comparison by name, in the order in which they were first named.
 
-    Runs whose recipes differ at most in the seed make one row, with the name of the first run without its seed.
-
-    Args:
-        words: runs and models, as ``find_runs`` takes them; ``NAME=RUN,RUN`` makes a row of its own of several runs.
-        apart: whether each run has a row of its own, whatever its recipe.
-
-    Raises:
-        OpenVSEError: a run or a row is named twice, a row has no runs, or see ``find_run``.
+    Runs whose recipes differ at most in the seed make one row, with the name of the first run without its seed, unless
+    each stands ``apart``. ``NAME=RUN,RUN`` makes a row of its own of several runs.
     """
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}

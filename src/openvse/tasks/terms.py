@@ -1,4 +1,4 @@
-"""The terms of the papers by name, which ``terms.yaml`` lists, as text and as Markdown."""
+"""The terms of the papers by name, which ``terms.yaml`` lists."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ import yaml
 
 @dataclass(frozen=True)
 class PaperTerm:
-    """A term of a paper.
-
-    Attributes:
-        name: the term, as the papers write it.
-        source: where the papers define it.
-        parts: the parts that implement it, as ``KIND NAME``.
-        usage: settings of a recipe, each ``KEY=VALUE`` as for ``openvse train``, or whole commands.
-    """
+    """A term of a paper, where papers define it, the parts that implement it, and recipe settings or commands."""
 
     name: str
     source: str
@@ -55,24 +48,6 @@ def terms_as_text(width: int = 80) -> str:
                 lines += _folded(each, width, indent=2, further=6)
             lines.append("")
     return "\n".join(lines).rstrip()
-
-
-def terms_as_markdown() -> str:
-    """Return the terms as Markdown: a heading and a table for each subject."""
-    sections = []
-    for subject, terms in paper_terms().items():
-        rows = [
-            f"## {subject}",
-            "",
-            "| term | parts | in a recipe, or as a command | source |",
-            "|---|---|---|---|",
-        ]
-        for term in terms:
-            parts = ", ".join(f"{kind} `{name}`" for kind, _, name in (p.rpartition(" ") for p in term.parts))
-            usage = "<br>".join(f"`{each}`" for each in term.usage)
-            rows.append(f"| {term.name} | {parts} | {usage} | {term.source} |")
-        sections.append("\n".join(rows))
-    return "\n\n".join(sections)
 
 
 def _folded(text: str, width: int, indent: int = 0, further: int | None = None) -> list[str]:

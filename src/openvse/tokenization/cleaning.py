@@ -15,15 +15,10 @@ Cleaning: TypeAlias = Literal["none", "lower", "open_clip"]
 def cleaned(sentence: str, cleaning: Cleaning) -> str:
     r"""Return a sentence as a tokenizer shall read it; halves of surrogate pairs become U+FFFD.
 
-    Args:
-        sentence: any text.
-        cleaning: ``none`` changes nothing else. ``lower`` makes each letter small, as SigLIP 2 was trained
-            (``Siglip2Tokenizer`` of transformers). ``open_clip`` is OpenCLIP's cleaning: it mends encodings, curly
-            quotation marks, ligatures and full-width letters (``ftfy``), resolves references of HTML twice, makes all
-            white space one space, and all letters small.
-
-    Raises:
-        ModelError: ``open_clip`` needs ftfy for this sentence, and it is not installed.
+    ``none`` changes nothing else. ``lower`` makes each letter small, as SigLIP 2 was trained (``Siglip2Tokenizer`` of
+    transformers). ``open_clip`` is OpenCLIP's cleaning: it mends encodings, curly quotation marks, ligatures and
+    full-width letters (``ftfy``), resolves references of HTML twice, makes all white space one space, and all letters
+    small.
 
     Example:
         >>> cleaned("Salt &amp;amp; Pepper", "open_clip")

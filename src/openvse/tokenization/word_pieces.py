@@ -22,11 +22,7 @@ def unknown_words(sentence: str, encode: Encode, unknown: int | None) -> list[Un
 
     A tokenizer spells out a word of a script that it has hardly learned: it cuts the word into single letters, or each
     letter into bytes. So a model for English reads Arabic, of whose words it knows as little as of one that is missing.
-
-    Args:
-        sentence: any text.
-        encode: cuts words.
-        unknown: the id of a piece that the tokenizer lacks; None if it has none.
+    ``unknown`` is the id of a piece that the tokenizer lacks, if it has one.
     """
     words = list(dict.fromkeys(sentence.split()))
     texts = [*words, *filter(None, map(_foreign, words))]

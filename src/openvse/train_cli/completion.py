@@ -35,12 +35,12 @@ def complete_listed(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_encoder(incomplete: str) -> list[str]:
     """Complete the encoder of ``openvse extract``: a backbone, or a text encoder whose token states can be stored."""
     from openvse.backbones import BACKBONES
-    from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
+    from openvse.encoders import TEXT_ENCODERS, TransformersText
 
     texts = [
         name
         for name in TEXT_ENCODERS.names()
-        if isinstance(part := TEXT_ENCODERS.get(name), type) and issubclass(part, TokenStatesEncoder)
+        if isinstance(part := TEXT_ENCODERS.get(name), type) and issubclass(part, TransformersText)
     ]
     return _beginning(sorted([*BACKBONES.names(), *texts]), incomplete)
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from openvse.errors import OpenVSEError
 from openvse.evaluation.comparison import Difference, paired_differences
+from openvse.evaluation.report import metric_title
 from openvse.model import Start
 from openvse.output.documents import CONFIDENCE, write_report
 from openvse.output.table import Table
@@ -26,17 +27,11 @@ from openvse.training.records import MetricsLog, Watcher
 from openvse.training.task import AnyTask
 
 _SHOWN = ("rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy")
-_TITLES = {"rsum": "RSUM", "i2t": "image to text", "t2i": "text to image"}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of a model on the validation split.
-
-    Attributes:
-        epoch: the epoch after which the model was measured; 0 is the start.
-        replicates: the metrics on every resample of the bootstrap; all models of a run share the resamples.
-    """
+    """The results of a model on validation after an epoch, with the metrics on every resample; epoch 0 is the start."""
 
     epoch: int
     metrics: Mapping[str, float]
@@ -45,10 +40,6 @@ class Measured:
 
 class FromStart:
     """Compares the start of a run with its best epoch so far, in the process that validates.
-
-    Args:
-        start: the model from which the run begins.
-        task: the task, which measures models.
 
     Attributes:
         before: the start; None if it was not or could not be measured.
@@ -175,7 +166,7 @@ def _table(differences: Mapping[str, Difference], epoch: int) -> Table:
     """Return the differences as a table that fits into a terminal of 80 columns."""
     rows = [
         [
-            _title(name),
+            metric_title(name),
             f"{differences[name].first:.1f}",
             f"{differences[name].second:.1f}",
             f"{differences[name].change:+.1f}",
@@ -186,8 +177,3 @@ def _table(differences: Mapping[str, Difference], epoch: int) -> Table:
     ]
     header = ["validation", "before", f"after (epoch {epoch})", "difference", f"{CONFIDENCE:.0%} interval"]
     return Table(header, rows)
-
-
-def _title(metric: str) -> str:
-    side, _, k = metric.partition("_r")
-    return f"{_TITLES[side]} R@{k}" if k and side in _TITLES else _TITLES.get(metric, metric)

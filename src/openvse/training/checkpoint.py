@@ -29,14 +29,8 @@ class Progress:
 
     Attributes:
         epoch: the current epoch, from 0; it equals the number of epochs when training is over.
-        step: the number of batches of this epoch that are done.
-        global_step: the number of batches of all epochs that are done.
+        step: the number of batches of this epoch that are done; ``global_step`` counts those of all epochs.
         best_score: the best value of ``metric`` on validation; -1 before the first validation.
-        best_epoch: the epoch that reached ``best_score``.
-        loss_sum: the sum of the losses of this epoch, for their mean.
-        seconds: the training time of all sessions, in seconds.
-        plateau: the state of the reduction of the learning rate when validation stagnates.
-        metric: the metric of the validation that selects the model.
         apart: the epoch of a best model that was chosen on other validation data than the present ones, while it is
             still in ``best/``; -1 if there is none.
     """
@@ -69,9 +63,6 @@ def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> No
     """Write a checkpoint; the file under ``path`` is complete at every moment, either the old one or the new one.
 
     A Ctrl-C or another stop while the checkpoint is written takes effect when it is complete.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to.
     """
     with stops_wait(), replacing(path) as partial, partial.open("wb") as file:
         torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)

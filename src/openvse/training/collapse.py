@@ -1,4 +1,4 @@
-"""Collapse: the model no longer distinguishes items. What it is, how a run notices it, and what to do about it.
+"""Collapse: the model no longer distinguishes items. What it is, and how a run notices it.
 
 **What it is.** A collapsed model gives every item the same output. In retrieval all embeddings are equal: all scores
 are equal too, the gradients of a positive and of its negatives cancel, and the model stops learning. Mining the
@@ -10,10 +10,7 @@ right.
 negative, summed over B pairs and both directions, is ``2 * B * margin`` (51.2 for 128 pairs and a margin of 0.2). A
 task states this value for each batch as ``Step.at_collapse``; in retrieval it is ``Objective.at_collapse``, the
 objective evaluated on equal embeddings. A ``CollapseDetector`` compares the loss with this value, and the trainer
-prints its warning. Training continues, because a run may recover by itself.
-
-**What to do.** ``EQUAL_EMBEDDINGS`` and ``EQUAL_ANSWERS`` give advice. A task names one of them, or its own text, as
-``Task.collapse``, and the warning ends with that text.
+prints its warning, with the advice of the task. Training continues, because a run may recover by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ class CollapseDetector:
     """Notices a loss that stays at the value it has at collapse.
 
     Args:
-        advice: the end of the warning: what collapse means, and what to do.
         every: the number of steps from one comparison to the next, because the loss at collapse costs time.
         window: the number of consecutive comparisons that must look collapsed.
         tolerance: the largest relative distance from the loss at collapse that counts as collapsed.
@@ -50,13 +46,7 @@ class CollapseDetector:
         self._near: deque[bool] = deque(maxlen=window)
 
     def update(self, step: int, loss: float, at_collapse: Callable[[], float]) -> str | None:
-        """Compare the loss of a step; return a warning each time a whole window looks collapsed, None otherwise.
-
-        Args:
-            step: the number of steps of the run that are done.
-            at_collapse: a function that computes the loss of the same batch at collapse; it is called every ``every``
-                steps.
-        """
+        """Compare a loss with that at collapse; return a warning each time a whole window looks collapsed."""
         if step % self.every:
             return None
         collapsed = at_collapse()

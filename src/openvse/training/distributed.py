@@ -36,9 +36,6 @@ def gather_batch(
     parallelism takes over processes then gives the gradient of this one loss.
 
     Args:
-        images: the I local image embeddings; I may differ between processes.
-        texts: the T local text embeddings.
-        positives: the local positive pairs.
         image_keys: a number for each image, which is the same in all processes: if two processes hold an image, it is
             a positive of its texts in both.
         partners: (image key, row of the local text) for every relevant pair with an image of any process; None if the

@@ -22,11 +22,7 @@ _GIT_S = 5
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Return what a run was made with: versions, commit, machine, device and the time of its start (UTC).
-
-    Args:
-        device: the device on which the run trains.
-    """
+    """Return what a run was made with: versions, commit, machine, device and the time of its start (UTC)."""
     return {
         "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "openvse": __version__,
@@ -43,9 +39,6 @@ def peak_memory(device: torch.device) -> int | None:
 
     On a GPU that is what its tensors took there. Elsewhere it is the memory of the process, in which the pages of a
     feature store count that the system has read and could drop.
-
-    Args:
-        device: the device on which the run trains.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -58,11 +51,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def source_commit(folder: Path = Path(__file__).parents[3]) -> str:
-    """Return the commit of the openvse that runs, with "+changes" if its files differ from it; "" if unknown.
-
-    Args:
-        folder: where a checkout of openvse would have its ``.git``.
-    """
+    """Return the commit of the openvse that runs, with "+changes" if its files differ from it; "" if unknown."""
     try:
         written = metadata.distribution("openvse").read_text("direct_url.json")
         stated = json.loads(written or "{}").get("vcs_info", {}).get("commit_id", "")
@@ -97,15 +86,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precision:
-    """Return the precision of a run; ``auto`` is bf16 where the device computes it fast, and fp32 elsewhere.
-
-    Args:
-        wanted: ``training.precision`` of the recipe.
-        device: the type of the device: cpu, cuda, mps, ...
-
-    Raises:
-        TrainingError: fp16 is wanted on a CPU.
-    """
+    """Return ``training.precision`` for a type of device: ``auto`` is bf16 where the device computes it fast."""
     if wanted == "auto":
         return "bf16" if computes_bf16(device) else "fp32"
     if wanted == "fp16" and device == "cpu":

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from openvse.batches import own_features
 from openvse.corpus import Corpus, training_sample
 from openvse.datasets import FACTS
-from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder
+from openvse.encoders import ImageEncoder, TextEncoder, states_can_be_stored
 from openvse.errors import RecipeError
 from openvse.features import (
     FeatureStore,
@@ -41,9 +41,6 @@ class RunInputs:
     """The inputs of a run in addition to its recipe.
 
     Attributes:
-        accelerator: the device, precision and processes.
-        watcher: the watcher that receives warnings of skipped items.
-        on_extraction: a function that receives the progress of an extraction of features.
         start: the model that the run starts from, if the recipe names one.
         goes_on: whether the run goes on from a checkpoint, so that what it measures before its first step is known.
     """
@@ -73,14 +70,7 @@ def source_of(recipe: RunRecipe) -> str:
 
 
 def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
-    """Return a recipe without the phases that need more images for training, and say which those are.
-
-    Args:
-        count: the number of images for training.
-
-    Raises:
-        RecipeError: no phase is left, and there is no start to keep.
-    """
+    """Return a recipe without the phases that need more images than ``count`` for training, and say which those are."""
     phases = recipe.training.phases
     left = tuple(phase for phase in phases if phase.least_images <= count)
     if not left and recipe.start is None:
@@ -104,9 +94,6 @@ def open_features(
 
     If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none. With
     ``auto`` and a backbone that trains, or that the start has fine-tuned, there is no store: the images are read.
-
-    Raises:
-        StoreError: the store does not exist, or another encoder made it; or no store of a folder fits, or several do.
     """
     where = recipe.data.features
     own = own_features(corpus, encoder.backbone) if where in (None, AUTO) else None
@@ -133,34 +120,18 @@ def open_features(
 def open_text_features(
     recipe: RunRecipe, encoder: TextEncoder, texts: Sequence[str], inputs: RunInputs
 ) -> FeatureStore | None:
-    """Open the recipe's store of token states; ``auto`` first extracts missing states into the folder of the run.
+    """Open the recipe's store of token states; ``auto`` first extracts the states of all texts into the run's folder.
 
-    Args:
-        recipe: the recipe, whose ``data.text_features`` names the store, ``auto``, or nothing.
-        encoder: the encoder whose text model makes the states.
-        texts: all texts that the run reads.
-
-    Returns:
-        The store; None if the encoder reads token ids, because the recipe names no store, or because with ``auto`` the
-        encoder cannot use stored states.
-
-    Raises:
-        StoreError: the store does not exist, or another text model made it; or no store of a folder fits, or several
-            do.
-        RecipeError: a store is named, but the encoder cannot use stored states.
+    None means that the encoder reads token ids: the recipe says so, or ``auto`` and stored states do not suit it.
     """
     where = recipe.data.text_features
     if where is None:
         return None
-    if not isinstance(encoder, TokenStatesEncoder):
-        reason: str | None = (
-            f"text.encoder {recipe.text.encoder.name} does not have a text model whose states can be stored"
-        )
-    else:
-        reason = encoder.why_not_stored()
-    if not isinstance(encoder, TokenStatesEncoder) or reason is not None:
+    if not states_can_be_stored(encoder):
         if where != AUTO:
-            raise RecipeError(f"recipe: data.text_features names a store, but {reason}")
+            raise RecipeError(
+                f"recipe: data.text_features names a store that text.encoder cannot read: {encoder.why_not_stored()}"
+            )
         return None
     if where != AUTO:
         return open_store(Path(where), encoder)
@@ -174,14 +145,7 @@ def open_text_features(
 def count_words(
     encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
 ) -> Coverage | None:
-    """Count how many words of the training sentences a text encoder knows, and report it to the watcher of the run.
-
-    Args:
-        encoder: the encoder, which was made for these sentences.
-        sentences: all training sentences.
-        inputs: the inputs of the run, with the watcher.
-        called: the name of a sentence in the report, such as "caption".
-    """
+    """Count how many words of the training sentences a new text encoder knows, and tell the watcher of the run."""
     coverage = encoder.coverage(sentences)
     if coverage is not None:
         inputs.watcher.note(coverage.describe(called))
@@ -214,33 +178,14 @@ def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:
 ENOUGH = 100
 """Number of items that is enough to give no warning: the interval is then at most 10 points to either side."""
 
-_TWO_SIDED_95 = 1.96
-
-
-def widest_interval(count: int) -> float:
-    """Return half the width of the widest 95 % interval of a share of ``count`` items, in percentage points.
-
-    It is the normal approximation ``1.96 * sqrt(p (1 - p) / count)`` at p = 1/2.
-
-    Example:
-        >>> round(widest_interval(100), 1)
-        9.8
-    """
-    return 100 * _TWO_SIDED_95 * math.sqrt(0.25 / count)
-
 
 def small_split_warning(count: int, items: str, figure: str) -> str:
-    """Return a warning of wide intervals on a small validation split; "" if the split is large enough.
-
-    Args:
-        count: the number of items in the split.
-        items: the name of the items, such as "images".
-        figure: the name of the figure that is measured on them, such as "a recall".
-    """
+    """Return a warning of wide intervals on a small validation split; "" if the split is large enough."""
     if count >= ENOUGH:
         return ""
+    widest = 100 * 1.96 * math.sqrt(0.25 / count)  # of a share of one half, by the normal approximation
     return (
         f"validation has only {count} {items}: the 95 % interval of {figure} reaches up to "
-        f"{widest_interval(count):.0f} points to either side, so smaller differences between epochs or models "
+        f"{widest:.0f} points to either side, so smaller differences between epochs or models "
         f"mean nothing; keep at least {ENOUGH} {items} for validation where you can"
     )

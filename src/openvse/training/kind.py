@@ -34,22 +34,15 @@ class Request:
 
     Attributes:
         data: the data set, as ``open_corpus`` takes it.
-        split: the split: train, validation, test or all.
         features: the feature stores to read instead of images: none, one for all models, or one for each model.
         folds: the number of equal parts that are evaluated separately and averaged.
         text_features: a store of token states, or a folder of stores, for the models whose text model is frozen; the
             others read the texts.
         rerank: whether the last model re-ranks the best results of the others.
-        rerank_top: the number of results of each query that are re-ranked.
         rerank_weight: w, the weight of the re-ranking score; the score of the other models has the weight 1 - w.
-        allow_outside: whether images outside of the data's folder are allowed.
-        batch_size: the number of images, sentences or questions in a batch.
-        progress: a function that is called after every batch.
         exchanged: whether each question is also answered about another image.
         every: whether all relevant items are placed, and not only the best: mAP@R and the like.
-        protocol: the name of the published protocol to follow, or "".
         annotations: the files that the protocol needs besides the data set.
-        resamples: the number of resamples of the bootstrap.
         keep: the number of first results of each query to keep, for a report that shows them.
         processes: those that share a ranking; answers to questions are computed by each of them.
         query_bank: the split whose images and captions are a query bank ("" for none), and its beta (None chooses it on
@@ -103,14 +96,7 @@ class Request:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run of a comparison, with its models in memory.
-
-    Attributes:
-        source: the run, as it was named.
-        models: its model, or several models whose scores are averaged; if ``rerank``, the last one re-ranks.
-        rerank: whether the last model re-ranks the best results of the others.
-        places: the folder of each model, or its name.
-    """
+    """A run of a comparison, with its models in memory; if ``rerank``, the last one re-ranks for the others."""
 
     source: str
     models: tuple[Model, ...]
@@ -120,13 +106,7 @@ class LoadedRun:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation.
-
-    Attributes:
-        report: the figures; None if nothing could be measured.
-        warnings: what the user should read before the figures.
-        calibration: the curve from scores to probabilities, if it was asked for.
-    """
+    """The result of an evaluation: its figures, if anything could be measured, and warnings to read before them."""
 
     report: Document | None
     warnings: tuple[str, ...]
@@ -153,7 +133,6 @@ class Compared:
     """What a comparison has measured: each run on the same test set.
 
     Attributes:
-        runs: the runs, in the order in which they were named.
         frame: the comparison without its rows.
         examples: a function that returns the queries on which two rows differ most, at most so many gains and losses of
             each kind; what is found is that of the first run of each row.
@@ -169,23 +148,14 @@ class Compared:
 
 
 class TaskKind(ABC):
-    """A kind of task, which recipes and model folders name. It imports heavy modules only when it is used.
-
-    Attributes:
-        recipe: the schema of its recipes.
-    """
+    """A kind of task, which recipes and model folders name. It imports heavy modules only when it is used."""
 
     recipe: ClassVar[type[RunRecipe]]
     spec: ClassVar[type[ModelSpec]]
 
     @abstractmethod
     def build(self, tree: Mapping[str, Any], folder: Path) -> Model:
-        """Build a saved model without its weights, which are read next.
-
-        Args:
-            tree: the spec of the model from its folder, which may also have other keys.
-            folder: the folder of the model, with its vocabulary, tokenizer and other files.
-        """
+        """Build a saved model without its weights, from its spec among other keys, and the files of its folder."""
 
     @abstractmethod
     def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
@@ -202,36 +172,16 @@ class TaskKind(ABC):
         )
 
     def findings(self, evaluation: Evaluation, count: int) -> Findings:
-        """Return what a report shows of an evaluation of one model.
-
-        Args:
-            evaluation: what ``evaluate`` returned for a request that keeps first results.
-            count: the number of best and of worst queries of each kind.
-
-        Raises:
-            ModelError: the task has no report, or nothing was measured.
-        """
+        """Return the figures of an evaluation of one model, and its ``count`` best and worst queries of each kind."""
         raise ModelError("models of this task have no report: evaluate them instead")
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
-        """Measure each run on the same test set, one in memory at a time.
-
-        Args:
-            runs: the runs, which can be iterated again; a task checks all of them before it measures the first.
-            request: what to compare on; its stores are one for all models, or one for each model of each run.
-
-        Raises:
-            ModelError: the task has no comparison.
-        """
+        """Measure each run on the same test set, one in memory at a time; all are checked before the first one."""
         raise ModelError("models of this task cannot be compared: evaluate each of them")
 
 
 def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol | None]:
-    """Return a request with the split, folds and metrics of its protocol, and the protocol if there is one.
-
-    Raises:
-        OpenVSEError: the protocol is unknown, for another task, or has other folds; or files are given without one.
-    """
+    """Return a request with the split, folds and metrics of its protocol, and the protocol if there is one."""
     from openvse.evaluation.protocols import protocol_named
 
     if not request.protocol:

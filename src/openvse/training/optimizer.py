@@ -19,13 +19,7 @@ from openvse.specs import AverageSpec, OptimizerSpec
 def build_optimizer(
     spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of a recipe, with the parameters grouped by their learning-rate multiplier.
-
-    Each group has the key ``multiplier``; a Schedule sets its learning rate.
-
-    Raises:
-        RecipeError: a multiplier does not name a parameter.
-    """
+    """Return the optimiser of a recipe; a group of parameters for each learning-rate ``multiplier``."""
     check_prefixes(
         spec.multipliers,
         [name for name, _ in parameters],
@@ -74,11 +68,7 @@ class WeightAverage:
     """An exponential moving mean of the weights that train: ``mean = d * mean + (1 - d) * weight`` after each step.
 
     After t steps, d is at most ``(1 + t) / (10 + t)``. Otherwise the initial weights would dominate the mean of a short
-    run.
-
-    Args:
-        spec: the decay.
-        parameters: the parameters of the model that train, with their names. The means are in single precision.
+    run. The means are in single precision.
     """
 
     def __init__(self, spec: AverageSpec, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:

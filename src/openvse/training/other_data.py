@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,38 +56,26 @@ class OtherData:
 
 
 def find_other_data(
-    saved: Mapping[str, Any], task: AnyTask, where: Path, *, same_data: bool = False
+    saved: Mapping[str, Any], task: AnyTask, where: Path, *, same_data: bool
 ) -> OtherData | None:
-    """Return how the data of a task differ from those of a checkpoint; None if they are the same.
+    """Return how the data of a task differ from those of a checkpoint (``data_state``); None if they are the same.
 
-    Args:
-        saved: what ``data_state`` returned before; empty for a checkpoint of an earlier version, of which nothing is
-            known.
-        where: the folder of the run, for messages.
-        same_data: whether to refuse other data.
-
-    Raises:
-        TrainingError: the data are others and refused; or so are the words or answers of the model, which come from
-            the training data.
+    Raise TrainingError if they differ and ``same_data`` is asked for, or if the words or answers of the model, which
+    come from the training data, would be others.
     """
-    before = {name: SplitData(**values) for name, values in saved.get("splits", {}).items()}
+    before = {name: SplitData(**values) for name, values in saved["splits"].items()}
     changes = {name: change for name, then in before.items() if (change := then.change(task.splits[name]))}
-    other = OtherData(changes, _moved(before, task.splits), "")
+    sizes = [
+        (each["train"].images, each["train"].examples) if "train" in each else None
+        for each in (before, task.splits)
+    ]
+    seen = task.seen_by({"data": saved}).describe("the run") if "validation" in changes else ""
+    other = OtherData(changes, sizes[0] != sizes[1], seen)
     if changes and same_data:
         raise TrainingError(f"{other.describe()}: give them again, or choose another --out")
-    if saved and saved["entries"] != digest_of(entries_of(task.model)):
+    if saved["entries"] != digest_of(entries_of(task.model)):
         raise TrainingError(
             f"{other.describe()}; the words or answers of the model come from the training data and would be others: "
             f"give {where} its own data again, or begin a new run from it (--start {where} --out ANOTHER)"
         )
-    if not changes:
-        return None
-    seen = task.seen_by({"data": saved}).describe("the run") if "validation" in changes else ""
-    return OtherData(changes, other.moved, seen)
-
-
-def _moved(before: Mapping[str, SplitData], now: Mapping[str, SplitData]) -> bool:
-    sizes: Sequence[tuple[int, int] | None] = [
-        (each["train"].images, each["train"].examples) if "train" in each else None for each in (before, now)
-    ]
-    return sizes[0] != sizes[1]
+    return other if changes else None

@@ -29,17 +29,7 @@ _PLACE = ("kind", "epoch", "global_step")
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step of training.
-
-    Attributes:
-        epoch: the number of the epoch, from 1.
-        step: the number of steps of the epoch that are done.
-        global_step: the number of steps of the run that are done.
-        terms: the value of each weighted term of the loss, and their sum as ``loss``.
-        learning_rate: the base learning rate.
-        images_per_s: the number of positive pairs or questions per second, over the last steps.
-        unit: the name of what ``images_per_s`` counts.
-    """
+    """One step of training: its number in the epoch and in the run, its terms, and the speed over the last steps."""
 
     epoch: int
     step: int
@@ -52,15 +42,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch of training and the validation after it.
-
-    Attributes:
-        epoch: the number of the epoch, from 1.
-        loss: the mean loss of the epoch.
-        best: whether this validation is the best so far.
-        seconds: the training time so far, in seconds.
-        summary: the validation in a few words.
-    """
+    """One epoch of training and the validation after it; ``seconds`` is the training time of the run so far."""
 
     epoch: int
     loss: float
@@ -100,17 +82,13 @@ class Silent(Watcher):
 
 
 class MetricsLog:
-    """Appends records to ``metrics.jsonl`` and TensorBoard.
+    """Appends records to ``metrics.jsonl`` and TensorBoard; every method raises DiskError if the disk refuses.
 
     A resumed run repeats the steps after its checkpoint, so their old records are dropped.
 
     Args:
-        last_step: the number of steps in the checkpoint; records of later steps are dropped.
         epochs: the number of epochs whose validation the checkpoint includes; None means all epochs that are over at
             ``last_step``. A checkpoint can be written between the last step of an epoch and its validation.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to. All methods raise it too.
     """
 
     def __init__(self, folder: Path, last_step: int, epochs: int | None = None) -> None:
@@ -126,17 +104,7 @@ class MetricsLog:
             self._board.write(global_step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def note(self, kind: str, epoch: int, global_step: int, values: Mapping[str, object]) -> None:
-        """Add a record that is not for TensorBoard.
-
-        Args:
-            kind: ``environment`` for software, machine and start of a session; ``vocabulary`` for the words that the
-                text encoder knows; ``data`` for the sizes and hashes of the splits, again when they have changed;
-                ``phase`` for a phase that begins, with the settings that it changes; ``curves`` for
-                learned values; ``time`` for what training has cost up to an epoch's end, in seconds and peak bytes.
-            epoch: the epoch, from 1.
-            global_step: the number of steps of the run that are done.
-            values: what the record holds.
-        """
+        """Add a record that is not for TensorBoard, such as ``environment``, ``data``, ``phase`` or ``time``."""
         record = {"kind": kind, "epoch": epoch, "global_step": global_step, **values}
         with writing(self._path), self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -203,13 +171,7 @@ def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
 
 @dataclass(frozen=True)
 class Series:
-    """A number over the steps of a run.
-
-    Attributes:
-        steps: the number of steps done.
-        epochs: the epoch of each value.
-        values: the values; those that are not finite are left out.
-    """
+    """A number over the steps of a run, with the epoch of each value; values that are not finite are left out."""
 
     steps: Sequence[float]
     epochs: Sequence[float]
@@ -218,12 +180,7 @@ class Series:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What a run has written about itself.
-
-    Attributes:
-        records: the records, in the order of the file.
-        unreadable: the number of lines that are no records, such as one that a killed run was writing.
-    """
+    """What a run has written about itself, and the number of lines that are no records, as a killed run may leave."""
 
     records: tuple[Mapping[str, Any], ...]
     unreadable: int = 0
@@ -266,17 +223,6 @@ class RunRecords:
     def memory(self) -> float | None:
         """Return the peak memory of training in bytes; None if it was not recorded."""
         return max(self.series("time", "memory_bytes").values, default=None)
-
-    def seconds_by_speed(self, batch_size: int) -> float | None:
-        """Return the training time from the speeds of the steps, for runs that did not record it; None if unknown."""
-        speeds = self.series("train", "images_per_s")
-        if not speeds.values or min(speeds.values) <= 0:
-            return None
-        done = [0.0, *speeds.steps[:-1]]
-        return sum(
-            (step - before) * batch_size / speed
-            for before, step, speed in zip(done, speeds.steps, speeds.values, strict=True)
-        )
 
 
 def read_records(path: Path) -> RunRecords:

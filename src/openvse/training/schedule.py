@@ -18,13 +18,7 @@ from openvse.specs import OptimizerSpec, PhaseSpec, PlateauSpec, RunRecipe, appl
 
 @dataclass(frozen=True)
 class Schedule:
-    """The phase of each epoch, and the learning rate of each step.
-
-    Args:
-        optimizer: the settings of the optimiser, with the base learning rate.
-        phases: the phases in their order.
-        steps_per_epoch: the number of batches in an epoch.
-    """
+    """The phase of each epoch, and the learning rate of each step."""
 
     optimizer: OptimizerSpec
     phases: Sequence[PhaseSpec]
@@ -86,8 +80,6 @@ class Plateau:
 
     Attributes:
         best: the largest value so far; with ``mode: min``, minus the smallest value.
-        waited: the number of consecutive validations that were not better.
-        rate_factor: the factor by which the learning rates of the phases are multiplied.
     """
 
     best: float = -math.inf
@@ -112,11 +104,7 @@ OBJECTIVE = "objective."
 
 
 def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
-    """Return the changes of a phase from the one before: the old and the new value of each changed key.
-
-    Args:
-        index: the position of the phase; 1 is the second phase.
-    """
+    """Return the changes of a phase from the one before: the old and the new value of each changed key."""
     before, after = (_settings(recipe, each) for each in (index - 1, index))
     return {
         key: (before.get(key), after.get(key))

@@ -30,9 +30,7 @@ class Step:
 
     Attributes:
         terms: the weighted terms of the loss, and their sum as ``loss``, with gradients.
-        description: the name of the batch in messages.
         at_collapse: a function that computes the loss of this batch at collapse (``collapse.py``).
-        diagnostics: a function that returns numbers for the log.
     """
 
     terms: Mapping[str, Float[Tensor, ""]]
@@ -48,24 +46,14 @@ class Task(ABC, Generic[BatchT]):
         metric: the metric of the validation whose largest value selects the model.
         unit: the name of the items of a batch, such as "pairs".
         collapse: the meaning of collapse for this task, and advice (``collapse.py``).
-        model: the model, which is trained in place.
         objectives: the objectives with their parameters, one for each phase; empty if the task has none.
         data: the name of the data set, the number of images in each split, and the licence if it is known.
-        intervals: the intervals of the metrics of the last validation, for those metrics that have one.
         replicates: the metrics of the last validation on every resample of its bootstrap, the same resamples each time.
         coverage: the words of the training sentences that the text encoder knows; None if it cannot tell.
         splits: the identity of the splits "train" and "validation", by which a run that goes on notices other data;
             empty if the task does not tell.
         start: the model to begin from that the task made from its data; None if it made none.
         baseline: the metrics on validation of what a run should beat; empty if the task has no such model.
-
-    Args:
-        recipe: the recipe, with the batch size and the seed.
-        model: see above.
-        objectives: see above.
-        training: the training data, which makes a batch from its key; its length is the number of examples.
-        data: see above.
-        accelerator: the device, and the number of this process among all.
     """
 
     metric: ClassVar[str]
@@ -114,13 +102,7 @@ class Task(ABC, Generic[BatchT]):
 
     @abstractmethod
     def step(self, wrapped: nn.Module, batch: BatchT, phase: int) -> Step:
-        """Compute the loss of a batch.
-
-        Args:
-            wrapped: the model, wrapped for several processes and for the precision.
-            batch: the batch, on the device of the model.
-            phase: the position in ``training.phases``.
-        """
+        """Compute the loss of a batch by the wrapped model in a phase, given by its position in ``training.phases``."""
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
@@ -130,13 +112,9 @@ class Task(ABC, Generic[BatchT]):
         """
 
     def validate_start(self, start: Model) -> dict[str, float]:
-        """Return the metrics of the model that a run starts from, as ``validate`` returns those of the run's model.
+        """Return the metrics of the model that a run starts from, of any task, as ``validate`` does.
 
-        Args:
-            start: the model, which can be of any task.
-
-        Raises:
-            OpenVSEError: the model cannot be measured here; the message ends a sentence that begins with its name.
+        An OpenVSEError says why it cannot be measured, to end a sentence that begins with its name.
         """
         raise TrainingError(f"the task {self.recipe.task} does not measure it")
 
@@ -149,10 +127,7 @@ class Task(ABC, Generic[BatchT]):
         """Return the metrics of a validation in a few words."""
 
     def calibrate(self, model: Model) -> None:
-        """Give a model what its folder keeps of its validation, which was the last, before it is saved.
-
-        By default that is nothing.
-        """
+        """Give a model what its folder keeps of its last validation, before it is saved; by default nothing."""
 
     def curves(self) -> dict[str, list[float]]:
         """Return learned values that papers plot as curves, by name."""

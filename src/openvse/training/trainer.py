@@ -32,12 +32,7 @@ from openvse.training.task import AnyTask, Step
 
 
 class EpochClock:
-    """Measures the steps of one epoch; validation and the time between two sessions do not count.
-
-    Args:
-        seconds: the training time before the clock started, in seconds.
-        step: the number of batches of the epoch that were done when the clock started.
-    """
+    """Measures the steps of one epoch; validation and the time between two sessions do not count."""
 
     def __init__(self, seconds: float, step: int) -> None:
         self._seconds_before, self._reported_step = seconds, step
@@ -64,15 +59,7 @@ class EpochClock:
 
 
 class Trainer:
-    """Trains the model of a task by a recipe.
-
-    Args:
-        recipe: the recipe, with the phases and the optimiser.
-        task: the task, with the model, objectives, batches and validation.
-        accelerator: the device, precision and processes.
-        watcher: the watcher that receives a report of every step.
-        start: the model that the run starts from, if there is one.
-    """
+    """Trains the model of a task by a recipe."""
 
     def __init__(
         self,
@@ -104,12 +91,7 @@ class Trainer:
         self._other: OtherData | None = None
 
     def fit(self) -> Progress:
-        """Train from the present state of the run to its last epoch.
-
-        Raises:
-            TrainingError: the loss is NaN or infinite; the last checkpoint stays.
-            DiskError: the disk is full or cannot be written to; the last checkpoint and the best model stay.
-        """
+        """Train from the present state of the run to its last epoch; after an error the last checkpoint stays."""
         done, log = self.progress, None
         if self.accelerator.is_main_process:
             log = MetricsLog(self.folder, done.global_step, done.epoch)
@@ -152,21 +134,16 @@ class Trainer:
         # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
         self._checkpoint()
 
-    def resume(self, planned: Sequence[PhaseSpec] | None = None, *, same_data: bool = False) -> None:
+    def resume(self, planned: Sequence[PhaseSpec], *, same_data: bool) -> None:
         """Load the state in ``last.pt``.
 
         Args:
-            planned: the phases that the run had so far; None if they are those of the recipe.
+            planned: the phases that the run had so far.
             same_data: whether to refuse data that are not those that the run was trained on before.
-
-        Raises:
-            TrainingError: the checkpoint does not fit, epochs that are done had other phases, or the data are others
-                and cannot be gone on with.
         """
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
-        if planned is not None:
-            self._go_on_under(planned)
-        other = find_other_data(state.get("data", {}), self.task, self.folder, same_data=same_data)
+        self._go_on_under(planned)
+        other = find_other_data(state["data"], self.task, self.folder, same_data=same_data)
         try:
             self.model.load_state_dict(state["model"])
             self.objectives.load_state_dict(state["objectives"])
@@ -183,9 +160,8 @@ class Trainer:
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({message_of(error)}): resume with the "
                 f"recipe with which the run was started"
             ) from error
-        if before := state.get("data"):
-            now = self.model.provenance.get("data", self.task.data)
-            self.model.provenance["data"] = also_trained_on(now, {"data": before})
+        now = self.model.provenance.get("data", self.task.data)
+        self.model.provenance["data"] = also_trained_on(now, {"data": state["data"]})
         if other is not None:
             self._go_on_with(other)
 

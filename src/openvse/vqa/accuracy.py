@@ -98,16 +98,7 @@ def wups(
 
     For a predicted set A and the given set T it is the smaller of two products: over a in A of the largest s(a, t)
     for t in T, and over t in T of the largest s(a, t) for a in A. s is Wu and Palmer's similarity, times 0.1 if it is
-    below the threshold. An empty prediction scores 0.
-
-    Args:
-        predictions: the members of the predicted set for each of Q questions.
-        answers: the members of the given set, at least one.
-        similarity: the similarity of two answers in their normal form, 1 for equal ones; ``WordNet.similarity``.
-        threshold: 0.9 or 0.0.
-
-    Raises:
-        DataError: the numbers of the two differ, or a question has no answer.
+    below the threshold, 0.9 or 0. An empty prediction scores 0.
     """
     _check(len(predictions), answers)
 

@@ -38,25 +38,14 @@ class Guess(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The attention weights of questions and their images, or of one pair: k sets per side, each of which sums to 1.
-
-    Attributes:
-        image: the weights of the image's local features.
-        words: the weights of the question's tokens.
-    """
+    """The attention weights of questions and their images, or of one pair: k sets per side, each of which sums to 1."""
 
     image: Float[Tensor, "*Q k N"]
     words: Float[Tensor, "*Q k M"]
 
 
 class Answered(NamedTuple):
-    """The answer to one question.
-
-    Attributes:
-        guesses: the most probable answers, best first; none for an empty question.
-        attended: the attention weights behind them; None if the model has none.
-        unknown_words: the words of the question that the model does not know.
-    """
+    """The best answers to one question (none to an empty one), the weights behind them, and its unknown words."""
 
     guesses: list[Guess]
     attended: Attended | None

@@ -88,10 +88,6 @@ def vote_score(
     It is the mean, over the subsets that leave out one annotator, of min(matches in the subset / 3, 1) (Antol et al.,
     ICCV 2015; Goyal et al., CVPR 2017). Each annotator who agrees is missing in one subset, so the mean has only two
     kinds of summands. With ten annotators: 0, 0.3, 0.6, 0.9, 1.
-
-    Args:
-        matches: the number of annotators who gave the answer.
-        annotators: the number of all annotators, at least 1.
     """
     one_missing = np.minimum((matches - 1) / 3, 1)
     all_there = np.minimum(matches / 3, 1)
@@ -99,12 +95,7 @@ def vote_score(
 
 
 def answer_scores(answers: Sequence[str], *, votes: bool) -> dict[str, float]:
-    """Return the score of each given answer as a prediction, by its normal form, in the order of the annotators.
-
-    Args:
-        answers: the answers of all annotators to one question.
-        votes: see ``are_votes``; if False, each given answer scores 1.
-    """
+    """Return the score of each answer to one question as a prediction, by its normal form, in the order given."""
     counts = Counter(map(normalize_answer, answers))
     if not votes:
         return dict.fromkeys(counts, 1.0)

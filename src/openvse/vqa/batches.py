@@ -27,13 +27,6 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
     Targets are made one batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
 
-    Args:
-        images: the loader of the images of ``questions.image_ids``; None for a model that reads only questions.
-        answers: the answers to choose from.
-
-    Raises:
-        DataError: the numbers of questions or images disagree.
-
     Attributes:
         image_of: the position of each question's image in ``questions.image_ids``.
     """
@@ -70,11 +63,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return np.argsort(self.image_of, kind="stable")
 
     def __getitem__(self, key: BatchKey) -> QuestionBatch:
-        """Build the share of a batch for one process; images are divided among processes along with their questions.
-
-        Raises:
-            DataError: no question is left for this process, or no image of the batch can be used.
-        """
+        """Build the share of a batch for one process; images are divided among processes along with their questions."""
         return self.load(key)[1]
 
     def load(self, key: BatchKey) -> PlacedQuestions:
@@ -104,11 +93,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
 
 def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[PlacedQuestions]:
-    """Yield all questions once, ordered by image; questions whose image cannot be used are left out.
-
-    Args:
-        batch_size: the number of questions per batch.
-    """
+    """Yield all questions once, ordered by image; questions whose image cannot be used are left out."""
     order = dataset.by_image()
     for start in range(0, len(order), batch_size):
         try:

@@ -28,13 +28,7 @@ NO_ANSWERS = "there are no answers to compare with, so that nothing is measured;
 
 @dataclass(frozen=True)
 class AnswersEvaluation(Evaluation):
-    """Predictions, and a report if there are answers to compare with.
-
-    Attributes:
-        report: the report; None if no question has an answer.
-        questions: the questions that the model could answer.
-        probabilities: the probability of each answer.
-    """
+    """Predictions with their probabilities, and a report; the report is None if no question has an answer."""
 
     report: AnswerReport | None
     questions: QuestionSet
@@ -47,15 +41,7 @@ class AnswersEvaluation(Evaluation):
 
 
 def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEvaluation:
-    """Answer the questions of a split, and compare with the answers of people.
-
-    Args:
-        models: one model.
-        request: what to evaluate; folds and reranking are only for retrieval.
-
-    Raises:
-        OpenVSEError: there are several models, folds, or several stores, or the data cannot be used.
-    """
+    """Answer the questions of a split by one model, and compare with the answers of people."""
     request, protocol = under_protocol(request, "vqa")
     model, *others = models
     if others or request.rerank:
@@ -132,15 +118,7 @@ def _training(questions: QuestionSet) -> QuestionSet | None:
 
 
 def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
-    """Return what a report shows of an evaluation.
-
-    Args:
-        evaluation: the evaluation of a model.
-        count: the number of right and of wrong answers to show.
-
-    Raises:
-        ModelError: there are no answers to compare with.
-    """
+    """Return the figures, and ``count`` right and wrong answers; raise ModelError if nothing was measured."""
     report = evaluation.report
     if report is None:
         raise ModelError("the questions have no answers to compare with: give data that have")

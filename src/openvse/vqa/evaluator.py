@@ -85,12 +85,7 @@ def evaluate_answers(
 
 @dataclass(frozen=True)
 class ScoredAnswers:
-    """Each score of each question that has an answer; NaN where a question does not count.
-
-    Attributes:
-        columns: the scores, from 0 to 1, by the names of ``Scores``.
-        predictions: the predicted answers.
-    """
+    """Each score of each question that has an answer, from 0 to 1; NaN where a question does not count."""
 
     questions: QuestionSet
     columns: Mapping[str, Float[np.ndarray, "Q"]]
@@ -105,17 +100,11 @@ class ScoredAnswers:
         return score_replicates(self.columns, self.questions.images_of(), resamples=resamples, seed=seed)
 
 
-def score_answers(
-    questions: QuestionSet, predictions: Sequence[str], wordnet: WordNet | None = None
-) -> ScoredAnswers:
-    """Score predicted answers question by question, as ``evaluate_answers`` does.
-
-    Raises:
-        DataError: the numbers of predictions and questions differ, or no question has an answer.
-    """
+def score_answers(questions: QuestionSet, predictions: Sequence[str]) -> ScoredAnswers:
+    """Score predicted answers question by question, as ``evaluate_answers`` does."""
     answered = _answered(questions, predictions)
     scored, given = questions.select(np.array(answered, dtype=np.int64)), [predictions[n] for n in answered]
-    return ScoredAnswers(scored, _Scorer(scored, wordnet).columns(given), tuple(given))
+    return ScoredAnswers(scored, _Scorer(scored, None).columns(given), tuple(given))
 
 
 class _Scorer:
@@ -266,12 +255,8 @@ def score_replicates(
     """Return each mean score in percent on every resample; NaN where no question that counts was drawn.
 
     The questions about an image are not independent evidence, so images are drawn along with their questions. The same
-    images and seed draw the same resamples, so that the replicates of two models are pairs.
-
-    Args:
-        columns: each score of each question; NaN if a question does not count.
-        images: the image of each question, numbered from 0.
-        resamples: the number of resampled data sets; 0 returns nothing.
+    images and seed draw the same resamples, so that the replicates of two models are pairs. A question whose score is
+    NaN does not count.
     """
     if not resamples:
         return {}

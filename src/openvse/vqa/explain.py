@@ -74,18 +74,7 @@ class Explained:
 def explain(
     model: Answerer, image: ClipSource | None, questions: str | Sequence[str], *, top_k: int = 5
 ) -> list[Explained]:
-    """Answer questions about an image, and return the attention weights behind each answer.
-
-    Args:
-        image: the image, as for ``Answerer.ask``.
-        questions: one or more questions; a single one is a sequence of one.
-        top_k: the number of answers to each question.
-
-    Raises:
-        BadImageError: the image cannot be decoded.
-        ModelError: the model looks at images and there is none, or it reads only precomputed features.
-        DataError: there are no questions, or all are empty.
-    """
+    """Answer questions about an image, and return the attention weights behind each answer; see ``Answerer.ask``."""
     questions = [questions] if isinstance(questions, str) else questions
     images = model.read(image)
     boxes, tiled = None, True
@@ -111,12 +100,6 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     weight of a grid cell, the darker it is, from clear at four times the even share to darkest at a quarter of it, on
     a logarithmic scale. If attention is even, all cells are therefore equally dim. The regions with the largest
     weights are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
-
-    Args:
-        answered: the result of ``explain``.
-
-    Raises:
-        BadImageError: the image cannot be decoded.
     """
     shown = read_poster(image, shorter_side=IMAGE_PX)
     shown.thumbnail((IMAGE_PX, IMAGE_PX))

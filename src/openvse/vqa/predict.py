@@ -95,18 +95,7 @@ def predict(
     batch_size: int = 128,
     progress: OnProgress | None = None,
 ) -> list[Prediction]:
-    """Answer every question of a set, in order, except those about images that cannot be used.
-
-    Args:
-        features: stored local features of its images; without them the images are decoded.
-        text_features: stored token states of the questions; without them the text model reads the questions.
-        batch_size: the number of questions at a time.
-        progress: a function that is called after every batch.
-
-    Raises:
-        DataError: none of the images can be used.
-        StoreError: the store has none of the images, or the store of texts lacks a question.
-    """
+    """Answer every question of a set, in order, except those about images that cannot be used."""
     questions, dataset = question_dataset(model, questions, features, text_features=text_features)
     predictions: dict[int, Prediction] = {}
     for positions, _, logits in predict_batches(model, dataset, batch_size=batch_size):

@@ -44,12 +44,7 @@ class AnswerProtocol:
 
 @dataclass(frozen=True)
 class QuestionType:
-    """The questions of one published type.
-
-    Attributes:
-        num_questions: their number.
-        accuracy: the accuracy of the model on them, in percent.
-    """
+    """The number of questions of one published type, and the accuracy of the model on them, in percent."""
 
     num_questions: int
     accuracy: float

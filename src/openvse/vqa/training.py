@@ -44,19 +44,7 @@ from openvse.vqa.recipe import VQARecipe
 
 
 class AnsweringTask(Task[QuestionBatch]):
-    """Trains a model that answers questions.
-
-    Args:
-        recipe: the recipe, for batch size and seed.
-        model: the model, which is trained in place.
-        training: batches of the training questions.
-        validation: batches of the validation questions.
-        held_out: the validation questions, for a start with a vocabulary of its own.
-        features: the stored features of their images.
-        prior: the frequency of each answer in training.
-        data: the data set, for the model's provenance.
-        accelerator: the accelerator, which knows the processes.
-    """
+    """Trains a model that answers questions; ``prior`` is the frequency of each answer in training."""
 
     metric: ClassVar[str] = "accuracy"
     unit = "questions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,8 +52,8 @@ class WordNet:
         self.folder = folder
         try:
             self._data = (folder / "data.noun").read_bytes()
-            self._index = dict(_entries(_lines(folder / "index.noun")))
-            exceptions = _lines(folder / "noun.exc") if (folder / "noun.exc").is_file() else []
+            self._index = dict(_entries(read_lines(folder / "index.noun")))
+            exceptions = read_lines(folder / "noun.exc") if (folder / "noun.exc").is_file() else []
         except OSError as error:
             raise DataError(
                 f"{folder}: {' and '.join(_FILES)} of WordNet cannot be read there ({error.strerror}); give the folder "
@@ -61,11 +62,9 @@ class WordNet:
         except (ValueError, IndexError) as error:
             raise self._damaged("index.noun") from error
         self._exceptions = {words[0]: words[1:] for words in map(str.split, exceptions) if words}
-        self._similarities: dict[tuple[str, str], float] = {}
-        self._senses: dict[int, _Sense] = {}
         self._depths: dict[int, tuple[int, int]] = {}
-        self._ancestors: dict[int, dict[int, int]] = {}
 
+    @cache  # noqa: B019 - lives as long as the evaluation
     def similarity(self, one: str, other: str) -> float:
         """Return the similarity of the most similar senses of two nouns, from 0 to 1.
 
@@ -77,10 +76,8 @@ class WordNet:
         """
         if one == other:
             return 1.0
-        if (one, other) not in self._similarities:
-            senses = [(a, b) for a in self.senses(one) for b in self.senses(other)]
-            self._similarities[one, other] = max((self._wu_palmer(a, b) for a, b in senses), default=0.0)
-        return self._similarities[one, other]
+        senses = [(a, b) for a in self.senses(one) for b in self.senses(other)]
+        return max((self._wu_palmer(a, b) for a, b in senses), default=0.0)
 
     def senses(self, word: str) -> list[int]:
         """Return the places of the senses of a noun in ``data.noun``; empty for an unknown word."""
@@ -119,17 +116,15 @@ class WordNet:
         up, further = self._distances(sense), self._distances(ancestor)
         return min(up[node] + steps for node, steps in further.items())
 
+    @cache  # noqa: B019
     def _distances(self, offset: int) -> dict[int, int]:
         """Return the steps to each ancestor on the shortest path; a sense is its own ancestor."""
-        if offset not in self._ancestors:
-            steps = {offset: 0}
-            level = [offset]
-            while level:
-                above = {up for node in level for up in self._sense(node).above if up not in steps}
-                steps |= dict.fromkeys(above, max(steps.values()) + 1)
-                level = list(above)
-            self._ancestors[offset] = steps
-        return self._ancestors[offset]
+        steps = {offset: 0}
+        level = {offset}
+        while level:
+            level = {up for node in level for up in self._sense(node).above if up not in steps}
+            steps |= dict.fromkeys(level, max(steps.values()) + 1)
+        return steps
 
     def _depth(self, offset: int, below: tuple[int, ...] = ()) -> tuple[int, int]:
         """Return the steps to the root on the shortest and on the longest path."""
@@ -147,13 +142,12 @@ class WordNet:
         number = self._index.get(word, (offset,)).index(offset) + 1
         return f"{word}.n.{number:02d}"
 
+    @cache  # noqa: B019
     def _sense(self, offset: int) -> _Sense:
-        if offset not in self._senses:
-            try:
-                self._senses[offset] = self._parse(offset)
-            except (ValueError, IndexError) as error:
-                raise self._damaged("data.noun") from error
-        return self._senses[offset]
+        try:
+            return self._parse(offset)
+        except (ValueError, IndexError) as error:
+            raise self._damaged("data.noun") from error
 
     def _parse(self, offset: int) -> _Sense:
         """Read a line of ``data.noun``: offset, file, kind, words with their ids, pointers (wndb(5WN))."""
@@ -182,10 +176,6 @@ def find_wordnet() -> Path | None:
     if directory := os.environ.get("WNSEARCHDIR"):
         places.insert(0, Path(directory))
     return next((place for place in places if all((place / name).is_file() for name in _FILES)), None)
-
-
-def _lines(path: Path) -> list[str]:
-    return read_lines(path)
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:

@@ -162,7 +162,7 @@ def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     from openvse.assembly.parts import parameters
     from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
-    from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
+    from openvse.encoders import TEXT_ENCODERS, TransformersText
     from openvse.features import extract_text_features
     from openvse.specs import Part
 
@@ -172,7 +172,7 @@ def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     usual = {key: value for key, value in usual.items() if key in parameters(TEXT_ENCODERS.get(name))}
     context = {"embed_dim": 2, "captions": corpus.captions, "assets": None}
     encoder = build_part(TEXT_ENCODERS, Part(**{**usual, **options, "name": name}), name, context)
-    if not isinstance(encoder, TokenStatesEncoder):
+    if not isinstance(encoder, TransformersText):
         raise ModelError(
             f"{name} does not have a text model whose states can be stored: extract with transformers_text"
         )
