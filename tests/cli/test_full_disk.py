@@ -108,7 +108,7 @@ def test_extracted_features(album: Path, tmp_path: Path, refused) -> None:
     words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
     with full_disk(FULL):
         line = refused(*words)
-    assert line.startswith(f"feature store {tmp_path / 'store'} cannot be written (File too large)")
+    assert line.startswith(f"{tmp_path / 'store'} cannot be written (File too large)")
 
 
 def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
