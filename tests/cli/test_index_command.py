@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from album import digest, write_album
-from test_stopping import start, wait_for
+from test_stopping import HEARS, start, wait_for
 
 from openvse.errors import IndexFormatError
 from openvse.indexing import Index
@@ -228,20 +229,20 @@ def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, 
 
 @pytest.mark.slow
 def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke) -> None:
-    album = write_album(tmp_path / "many", 600)
+    album = write_album(tmp_path / "many", 300)
     out = tmp_path / "index"
     words = ("index", place / "run" / "best", album, "--out", out)
-    before = "from openvse import pipeline; pipeline.KEEP_SECONDS = 0.1"
+    before = f"{HEARS}; from openvse import pipeline; pipeline.KEEP_SECONDS = 0.1"
     process = start(*words, "--batch-size", "1", before=before)
     wait_for(out / "index.json", process)
-    process.terminate()
+    process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 143, told
+    assert process.returncode == 130, told
     assert told.rstrip().endswith(": what was embedded is kept; run the same command again to continue")
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
-    assert result.stdout.startswith(f"{out}: 600 images (0 unchanged, {kept} kept by the stopped run, ")
-    assert len(Index.open(out, check=True)) == 600
+    assert result.stdout.startswith(f"{out}: 300 images (0 unchanged, {kept} kept by the stopped run, ")
+    assert len(Index.open(out, check=True)) == 300
 
 
 @pytest.mark.medium

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.medium
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     while not what():
         assert time.monotonic() < until
-        time.sleep(0.02)
+        time.sleep(0.1)  # the update needs the processor, too
 
 
 @pytest.fixture
@@ -162,5 +162,5 @@ def test_what_cannot_be_watched_is_refused(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TwoTower, "makes_index", False)
-    with pytest.raises(ModelError, match="reads none.*--watch"):
+    with pytest.raises(ModelError, match="--watch"):
         Service(own_place.index, model, Settings(), watch=True)
