@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 
 from _measure import environment, table
-from openvse.media.videos import FrameSampling, read_frames
+from openvse.media.videos import FrameSampling, frames_of
 
 SIZE, RATE = (320, 240), 25
 SAMPLING = FrameSampling("run", num_frames=8, fps=8.0)
@@ -88,6 +88,10 @@ def decode_animation(path: Path) -> list[Image.Image]:
     return [frames[number] for number in chosen(len(frames))]
 
 
+def read_frames(path: Path) -> list[Image.Image]:
+    return list(frames_of(path, SAMPLING))
+
+
 def median_cpu_times(readers: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """Return the median CPU seconds of each: they work in one thread, and what else runs does not count."""
     seconds: list[list[float]] = [[] for _ in readers]
@@ -119,13 +123,13 @@ def measure(folder: Path, seconds: int, repeats: int) -> list[list[str]]:
         readers = [
             partial(decode_all, path),
             partial(decode_in_order, path, len(frames)),
-            partial(read_frames, path, SAMPLING),
+            partial(read_frames, path),
         ]
         rows.append(row(name, len(frames), readers, repeats))
     for suffix in ("gif", "webp"):
         path = folder / f"a.{suffix}"
         frames[0].save(path, save_all=True, append_images=frames[1:], duration=1000 // RATE)
-        readers = [partial(decode_animation, path), None, partial(read_frames, path, SAMPLING)]
+        readers = [partial(decode_animation, path), None, partial(read_frames, path)]
         rows.append(row(suffix, len(frames), readers, repeats))
     return rows
 

@@ -40,11 +40,11 @@ def refused(invoke: Invoke) -> Callable[..., str]:
             "vocabulary: ",
             "identical captions: ",
             "skipped ",
-            "extracting ",
-            "indexing ",
-            "importing ",
-            "embedding ",
-            "scoring ",
+            "extracting",
+            "indexing",
+            "importing",
+            "embedding",
+            "scoring",
         )
         assert all(other.strip().startswith(expected) for other in before), result.stderr
         return line.removeprefix("openvse: error: ")

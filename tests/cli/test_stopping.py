@@ -77,7 +77,12 @@ def test_a_run_goes_on_under_nohup_and_after_a_signal(recipe: Path, tmp_path: Pa
     words = ("train", recipe, "training.phases.0.epochs=4000", "--out", run)
     terminal, end = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import signal as s; s.signal(s.SIGHUP, s.SIG_IGN); {COMMAND}", *map(str, words)],
+        [
+            sys.executable,
+            "-c",
+            f"import signal as s; s.signal(s.SIGHUP, s.SIG_IGN); {COMMAND}",
+            *map(str, words),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=end,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
