@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from openvse.lazy import lazy_names
 from openvse.search.contact_sheet import captions_beside, contact_sheet
 from openvse.search.duplicates import find_duplicates
 from openvse.search.engine import SearchEngine
@@ -10,16 +13,24 @@ from openvse.search.hits import Answer, Hit, Probabilities
 from openvse.search.proposing import measured_recall
 from openvse.search.query import Page, Query
 
+if TYPE_CHECKING:
+    from openvse.indexing import Index, build_index
+
 __all__ = [
     "Answer",
     "ExactSearch",
     "Hit",
+    "Index",
     "Page",
     "Probabilities",
     "Query",
     "SearchEngine",
+    "build_index",
     "captions_beside",
     "contact_sheet",
     "find_duplicates",
     "measured_recall",
 ]
+
+# Reading an index needs nothing that makes one.
+__getattr__, __dir__ = lazy_names(__name__)
