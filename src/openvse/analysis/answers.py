@@ -77,9 +77,9 @@ def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Ques
     return common, rows
 
 
-def pick_questions(rows: Sequence[AnswersOf], count: int, pick: Pick = "differ", seed: int = 0) -> list[int]:
+def pick_questions(rows: Sequence[AnswersOf], count: int, pick: Pick = "differ") -> list[int]:
     """Choose questions: ``differ`` draws first among those on which the accuracy of the models differs."""
-    random = np.random.default_rng(seed).permutation(len(rows[0].answers)).tolist()
+    random = np.random.default_rng(0).permutation(len(rows[0].answers)).tolist()
     if pick == "differ":
         random.sort(key=lambda at: len({row.accuracy[at] > 0 for row in rows}) == 1)
     return sorted(random[:count])
@@ -91,10 +91,9 @@ def analyze_answers(
     *,
     count: int = 8,
     pick: Pick = "differ",
-    seed: int = 0,
 ) -> Analysis:
     """Show questions with their image, the truth, and the answer of each model (score attention, Fig. 3)."""
-    chosen = pick_questions(rows, count, pick, seed)
+    chosen = pick_questions(rows, count, pick)
     header: tuple[str, ...] = ("question_id", "image", "question", "truth")
     header += tuple(f"{what} of {row.name}" for row in rows for what in ("answer", "accuracy"))
     table = [

@@ -84,9 +84,7 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
     return queries
 
 
-def pick_queries(
-    candidates: Sequence[QueryHits], count: int, pick: Pick = "random", seed: int = 0
-) -> dict[str, list[int]]:
+def pick_queries(candidates: Sequence[QueryHits], count: int, pick: Pick = "random") -> dict[str, list[int]]:
     """Choose queries of each direction by the hits of one model.
 
     Args:
@@ -102,7 +100,7 @@ def pick_queries(
             if each.side == side and not (pick == "missed" and any(hit.right for hit in each.hits))
         ]
         if pick != "first":
-            random = np.random.default_rng(seed)
+            random = np.random.default_rng(0)
             queries = [queries[at] for at in sorted(random.permutation(len(queries))[:count])]
         chosen[side] = queries[:count]
     return chosen
@@ -113,12 +111,10 @@ def analyze_hits(
     *,
     count: int = 3,
     pick: Pick = "random",
-    seed: int = 0,
-    top: int = SHOWN,
 ) -> Analysis:
     """Show the first hits of some queries for each model, ticked where they are right (VSE+2AD, Fig. 4)."""
-    by_model = [find_hits(each, top) for each in embedded]
-    chosen = pick_queries(by_model[0], count, pick, seed)
+    by_model = [find_hits(each) for each in embedded]
+    chosen = pick_queries(by_model[0], count, pick)
     shown = [
         each
         for side, queries in chosen.items()
