@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from openvse.media.videos import ClipSource, FrameSampling, frames_of
-
 SIZE = (48, 32)
 
 
@@ -26,12 +24,6 @@ def number_of(frame: Image.Image) -> int:
 
 def numbers(frames: Sequence[Image.Image]) -> list[int]:
     return [number_of(frame) for frame in frames]
-
-
-def read_frames(
-    source: ClipSource, sampling: FrameSampling | None = None, *, place: float | None = None
-) -> list[Image.Image]:
-    return list(frames_of(source, sampling, place=place))
 
 
 def write_animation(path: Path, count: int, duration: int | list[int] = 40) -> Path:

@@ -10,14 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from clips import read_frames, write_animation
+from clips import write_animation
 from openvse.backbones import Backbone, Frames, Precomputed
 from openvse.backbones.base import cells
 from openvse.encoders import GLOBAL_VECTORS, PROJECTIONS, BiGRU, ImageEncoder
 from openvse.errors import BadVideoError, RecipeError
 from openvse.functional import pad
 from openvse.media.images import read_image
-from openvse.media.videos import FrameSampling
+from openvse.media.videos import FrameSampling, read_frames
 from openvse.types import Features, Inputs
 from tests.seeing import precomputed, see
 

@@ -15,10 +15,10 @@ from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build_index, remove_items
 from openvse.media.segments import ClipSegment, cut_clip
-from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_poster
+from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Page, Query, SearchEngine, find_duplicates
 from openvse.search.contact_sheet import contact_sheet
-from tests.clips import numbers, read_frames, write_video
+from tests.clips import numbers, write_video
 
 
 @dataclass

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clips import read_frames
 from openvse.errors import BadImageError
 from openvse.media.images import read_image
 from openvse.media.jxl import size_of
 from openvse.media.listing import list_media
+from openvse.media.videos import read_frames
 
 jxl = pytest.importorskip("pillow_jxl")
 pytest.importorskip("rawpy")

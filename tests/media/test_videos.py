@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from clips import SIZE, grey, number_of, numbers, read_frames, write_animation, write_video
+from clips import SIZE, grey, number_of, numbers, write_animation, write_video
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
@@ -27,6 +27,7 @@ from openvse.media.videos import (
     frames_of,
     is_video,
     opened_starts,
+    read_frames,
     read_poster,
 )
 

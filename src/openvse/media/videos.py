@@ -156,6 +156,13 @@ def _explained(source: ImageLike) -> Iterator[None]:
         raise BadVideoError(f"{label}: {reason_of(error)}") from error
 
 
+def read_frames(
+    source: ClipSource, sampling: FrameSampling | None = None, *, place: float | None = None
+) -> list[Image.Image]:
+    """Return the frames of ``frames_of`` as a list."""
+    return list(frames_of(source, sampling, place=place))
+
+
 def clip_seconds(path: Path) -> float:
     """Return how long a video or animation is, in seconds; 0 for an image. It raises what ``frames_of`` does."""
     with _explained(path):
