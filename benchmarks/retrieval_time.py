@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from _measure import environment, table
-from openvse.analysis.opening import open_towers
+from openvse.analysis.opening import open_two_towers
 from openvse.conversion.weights import expect_memory
 from openvse.functional import normalize
 from openvse.model import TwoTower, evaluating
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=36, help="local features of an image, for pair scorers")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    towers = open_towers(given.models, "cpu") if given.models else untrained()
+    towers = open_two_towers(given.models, "cpu") if given.models else untrained()
     timed = time_retrieval(towers, given.sizes, repeats=given.repeats, tokens=given.tokens)
     print(environment())
     print(

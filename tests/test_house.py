@@ -90,14 +90,40 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert circles(needed) == []
 
 
+# The names with two meanings that are left. One that has one meaning again must go from here. None is added.
+SHARED_NAMES = {
+    *("Form", "K", "Pairs", "Positions", "Precision", "Progress", "Question"),
+    *("Row", "evaluate", "findings_of", "in_order", "read_lines", "thumbnail"),
+}
+
+
+def public_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the public classes, functions and aliases of types that a module defines."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call):
+            names = [
+                each.id
+                for each in node.targets
+                if isinstance(each, ast.Name) and each.id[1:].lower() == each.id[1:] and each.id[0].isupper()
+            ]
+        elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
+            names = [ast.unparse(node.target)]
+        else:
+            continue
+        yield from (name for name in names if not name.startswith("_"))
+
+
 @pytest.mark.medium
-def test_a_public_class_has_a_name_of_its_own() -> None:
+def test_a_public_name_means_one_thing() -> None:
+    """The functions of commands and the types of their options have the names that users write."""
     found: dict[str, list[str]] = defaultdict(list)
     for module, tree in modules().items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(module)
-    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+        if module.split(".")[1:2] not in (["cli"], ["train_cli"]):
+            for name in public_names(tree):
+                found[name].append(module)
+    assert {name for name, places in found.items() if len(places) > 1} == SHARED_NAMES
 
 
 def test_the_source_has_a_bounded_size() -> None:

@@ -94,7 +94,7 @@ class DiskError(OpenVSEError, OSError):
         self.strerror = reason
 
 
-def decoded(content: bytes, where: object, *, first_line: int = 1, offset: int = 0) -> str:
+def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: int = 0) -> str:
     """Return bytes of UTF-8 as text, without a byte-order mark at their start.
 
     Args:

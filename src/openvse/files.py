@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from openvse.errors import DataError, DiskError, OpenVSEError, decoded
+from openvse.errors import DataError, DiskError, OpenVSEError, decoded_text
 
 LOCK = "writer.lock"
 """The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
@@ -283,7 +283,7 @@ def read_text(path: Path) -> str:
         TextError: it is not UTF-8.
         OSError: it cannot be read.
     """
-    return decoded(path.read_bytes(), path)
+    return decoded_text(path.read_bytes(), path)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -306,7 +306,7 @@ def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:
     """Yield the lines of a large file that is opened for bytes as ``read_lines`` does, one at a time."""
     offset = 0
     for number, line in enumerate(lines, start=1):
-        text = decoded(line, where, first_line=number, offset=offset)
+        text = decoded_text(line, where, first_line=number, offset=offset)
         yield text.removesuffix("\n").removesuffix("\r")
         offset += len(line)
 

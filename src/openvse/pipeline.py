@@ -144,7 +144,7 @@ def decoded(
         try:
             return read(item), None
         except BadImageError as error:
-            return None, reason_of(error, name(item))
+            return None, failure_reason(error, name(item))
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         jobs = ([(item, pool.submit(tried, item)) for item in batch] for batch in batches)
@@ -189,7 +189,7 @@ def tell_skipped(failed: Iterable[tuple[object, str]]) -> None:
         _logger.warning(SKIPPED, escaped(item), reason)
 
 
-def reason_of(error: BadImageError, name: object) -> str:
+def failure_reason(error: BadImageError, name: object) -> str:
     """Return why an item cannot be used, without the name of the item, with which the message begins."""
     return str(error).removeprefix(f"{escaped(name)}: ")
 

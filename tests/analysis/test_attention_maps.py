@@ -15,12 +15,12 @@ from openvse.analysis.attention import (
     analyze_attention,
     gallery_of,
     heat_of,
-    look,
+    look_at,
     map_answers,
     map_images,
     pick_images,
 )
-from openvse.analysis.hits import small_image
+from openvse.analysis.hits import shown_image
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
 from openvse.features import FeatureStoreWriter
@@ -132,14 +132,14 @@ def test_boxes_come_from_the_store(album: Path, tmp_path: Path) -> None:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12), boxes)
     request = Request(str(album), "all", (tmp_path / "s",))
-    maps = look({"m": model}, request, Subjects(count=2))
+    maps = look_at({"m": model}, request, Subjects(count=2))
     assert len(maps) == 2 and not maps[0].tiled
     torch.testing.assert_close(maps[0].boxes, boxes, atol=1e-3, rtol=0)
     with FeatureStoreWriter(tmp_path / "t", fingerprint="x", dim=12, dtype="float32") as writer:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12))
     with pytest.raises(OpenVSEError, match="features"):
-        look({"m": model}, Request(str(album), "all", (tmp_path / "t",)), Subjects(count=1))
+        look_at({"m": model}, Request(str(album), "all", (tmp_path / "t",)), Subjects(count=1))
 
 
 def answerer() -> Answerer:
@@ -163,9 +163,9 @@ def test_answers_have_maps(album: Path) -> None:
     assert (maps[0].right, right[0].right, wrong[0].right) == (None, True, False)
     assert wrong[0].caption.endswith(", truth: other") and "truth" not in right[0].caption
     asked = Subjects(images=(album / "01.png",), captions=("what colour is the cat",))
-    assert look({"m": model}, Request(""), asked)[0].image_id == "01.png"
+    assert look_at({"m": model}, Request(""), asked)[0].image_id == "01.png"
     with pytest.raises(OpenVSEError, match="--caption"):
-        look({"m": model}, Request(""), Subjects(images=(album / "01.png",)))
+        look_at({"m": model}, Request(""), Subjects(images=(album / "01.png",)))
 
 
 def test_widths_that_differ_are_refused(album: Path) -> None:
@@ -180,7 +180,7 @@ def test_broken_images_are_not_drawn(tmp_path: Path, caplog: pytest.LogCaptureFi
     (folder / "01.png").write_bytes(b"no image")
     drawn = pick_images(open_corpus(folder), 5, seed=0)
     assert drawn.image_ids == ("00.png", "02.png", "03.png", "04.png") and "01.png" in caplog.text
-    assert small_image(folder / "01.png").shape == (1, 1, 3)
+    assert shown_image(folder / "01.png").shape == (1, 1, 3)
     with pytest.raises(DataError, match="broken"):
         pick_images(open_corpus(folder).select(np.array([1])), 1, seed=0)
 

@@ -13,11 +13,11 @@ import torch
 from openvse.analysis.captions import analyze_captions, cosines, embed_captions, pairs_of_images
 from openvse.analysis.embeddings import (
     analyze_embeddings,
+    caption_words,
     rarest_counts,
     recall_by_group,
     skewness,
     uniformity,
-    words_of,
 )
 from openvse.analysis.hits import analyze_hits, find_hits, pick_queries
 from openvse.analysis.opening import Embedded
@@ -183,7 +183,7 @@ def test_uniformity_and_skewness_from_their_formulas() -> None:
 
 @pytest.mark.medium
 def test_rare_words_and_groups(album: Path) -> None:
-    assert words_of("A dog's 2 red-ish Bälle.") == ["a", "dog's", "red", "ish", "bälle"]
+    assert caption_words("A dog's 2 red-ish Bälle.") == ["a", "dog's", "red", "ish", "bälle"]
     assert rarest_counts(["red dog", "red cat", ""], ["red dog", "red red"]).tolist() == [1, 0, 0]
     embedded = made(album)
     values = np.arange(24)

@@ -22,7 +22,7 @@ from openvse.errors import MissingItemError, ModelError, OpenVSEError
 from openvse.indexing import build_index
 from openvse.model import TwoTower
 from openvse.serving import Limits, Settings
-from openvse.serving.layers import Bounds, Metrics, session_of
+from openvse.serving.layers import Bounds, RequestMetrics, session_of
 from openvse.serving.server import listen
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
@@ -207,7 +207,7 @@ def test_the_wait_for_a_body_and_the_sum_of_all_bodies_are_bounded() -> None:
 
             await bounds({"type": "http", "headers": [], "method": "POST", "path": "/"}, receive, send)
 
-        bounds = Bounds(app, limits, Metrics())
+        bounds = Bounds(app, limits, RequestMetrics())
         await asyncio.gather(*map(ask, bodies))
         return statuses, bounds.held
 

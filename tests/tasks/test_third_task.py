@@ -23,7 +23,7 @@ from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
 from openvse.model import Model, Tower, TwoTower, evaluating
 from openvse.specs import ModelSpec, RunRecipe
-from openvse.tasks import TASKS, kind_of
+from openvse.tasks import TASKS, task_kind
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
@@ -189,7 +189,7 @@ def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -
     assert isinstance(model, Counter)
     assert model.provenance["data"]["splits"] == {"train": 32, "validation": 8}
     assert Counter(model.text).spec == model.spec
-    kind = kind_of(model.task)
+    kind = task_kind(model.task)
     counted = kind.evaluate([model], Request(str(corpus / "tiny.csv"), "validation"))
     assert counted.to_markdown().startswith("mean error")
     with pytest.raises(ModelError, match="sentences"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from openvse.analysis.hits import small_image
+from openvse.analysis.hits import shown_image
 from openvse.analysis.opening import only
 from openvse.analysis.result import Analysis
 from openvse.corpus.questions import Question
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "answers"
-Pick = Literal["differ", "random"]
+AnswerPick = Literal["differ", "random"]
 _ACROSS = 4
 
 
@@ -77,7 +77,7 @@ def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Ques
     return common, rows
 
 
-def pick_questions(rows: Sequence[AnswersOf], count: int, pick: Pick = "differ") -> list[int]:
+def pick_questions(rows: Sequence[AnswersOf], count: int, pick: AnswerPick = "differ") -> list[int]:
     """Choose questions: ``differ`` draws first among those on which the accuracy of the models differs."""
     random = np.random.default_rng(0).permutation(len(rows[0].answers)).tolist()
     if pick == "differ":
@@ -90,7 +90,7 @@ def analyze_answers(
     rows: Sequence[AnswersOf],
     *,
     count: int = 8,
-    pick: Pick = "differ",
+    pick: AnswerPick = "differ",
 ) -> Analysis:
     """Show questions with their image, the truth, and the answer of each model (score attention, Fig. 3)."""
     chosen = pick_questions(rows, count, pick)
@@ -135,7 +135,7 @@ def _truth(question: Question) -> str:
 def _draw(shown: Sequence[tuple[Question, Sequence[tuple[str, str, float]]]]) -> Figure:
     lines = -(-len(shown) // _ACROSS)
     models = len(shown[0][1])
-    images = [small_image(q.path) if Path(q.path).exists() else None for q, _ in shown]
+    images = [shown_image(q.path) if Path(q.path).exists() else None for q, _ in shown]
     tallest = max((each.shape[0] / each.shape[1] for each in images if each is not None), default=1.0)
     figure = new_figure(PAGE, lines * (tallest * PAGE / _ACROSS + 0.55 + 0.14 * models))
     grid = figure.subplots(lines, _ACROSS, squeeze=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openvse.aggregators.base import Attends
 from openvse.analysis.answers import truths_of
-from openvse.analysis.hits import small_image
+from openvse.analysis.hits import shown_image
 from openvse.analysis.opening import open_split
 from openvse.analysis.result import Analysis
 from openvse.batches import own_features, with_features
@@ -30,7 +30,7 @@ from openvse.model import Model, TwoTower, evaluating
 from openvse.output.documents import percent
 from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
-from openvse.pipeline import reason_of, tell_skipped
+from openvse.pipeline import failure_reason, tell_skipped
 from openvse.similarities import Fused
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
@@ -259,7 +259,7 @@ def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
             read_poster(path)
             readable.append(place)
         except BadImageError as error:
-            tell_skipped([(path, reason_of(error, path))])
+            tell_skipped([(path, failure_reason(error, path))])
     if not readable:
         raise DataError(
             f"none of the {len(drawn)} images drawn from {corpus.name} can be read: name others with --image, or check "
@@ -344,7 +344,7 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
     columns = 1 + max(map(len, rows))
     # With one map for each image, two images share a line.
     across = max(1, 4 // columns)
-    images = [small_image(row[0].path, PIXELS) for row in rows]
+    images = [shown_image(row[0].path, PIXELS) for row in rows]
     tallest = max(image.shape[0] / image.shape[1] for image in images)
     height = tallest * PAGE / (columns * across) + (0.72 if columns * across <= 4 else 1.0)
     figure = new_figure(PAGE, height * -(-len(rows) // across) + 0.3)
@@ -435,7 +435,7 @@ class Subjects:
     limit: int | None = None
 
 
-def look(models: Mapping[str, Model], request: Request, asked: Subjects) -> list[ImageMap]:
+def look_at(models: Mapping[str, Model], request: Request, asked: Subjects) -> list[ImageMap]:
     """Return the maps of each model for each image, those of one image next to each other."""
     maps: list[list[ImageMap]] = []
     for number, (name, model) in enumerate(models.items()):

@@ -96,15 +96,17 @@ def _single(embedded: EmbeddingSet) -> Float[Tensor, "B D"]:
     return torch.nn.functional.normalize(directions(mean.float()), dim=1)
 
 
-def words_of(caption: str) -> list[str]:
+def caption_words(caption: str) -> list[str]:
     """Return the words of a caption in lower case."""
     return _WORD.findall(caption.lower())
 
 
 def rarest_counts(captions: Sequence[str], known: Sequence[str]) -> Int[np.ndarray, "T"]:
     """Return how often the rarest word of each caption occurs in the ``known`` ones."""
-    counts = Counter(word for caption in known for word in words_of(caption))
-    return np.array([min((counts[word] for word in words_of(caption)), default=0) for caption in captions])
+    counts = Counter(word for caption in known for word in caption_words(caption))
+    return np.array(
+        [min((counts[word] for word in caption_words(caption)), default=0) for caption in captions]
+    )
 
 
 class Group(NamedTuple):
@@ -161,7 +163,7 @@ def analyze_embeddings(
         each.name: count_hits(each, first_hits) for each, first_hits in zip(embedded, hits, strict=True)
     }
     measures = [measure_space(each, occurrence[each.name], seed) for each in embedded]
-    lengths = np.array([len(words_of(caption)) for caption in corpus.captions])
+    lengths = np.array([len(caption_words(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
     groups = {

@@ -19,7 +19,7 @@ from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
-from openvse.pipeline import reason_of, tell_skipped
+from openvse.pipeline import failure_reason, tell_skipped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,7 +166,7 @@ def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
     return Table(header, rows), Table(columns, marks)
 
 
-def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
+def shown_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
     """Return an image, or a frame of a clip, as ``uint8 [H, W, 3]`` with a longer side of at most ``longest``.
 
     One that cannot be read is told, and white.
@@ -174,7 +174,7 @@ def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
     try:
         image = read_poster(path, shorter_side=longest)
     except BadImageError as error:
-        tell_skipped([(path, reason_of(error, path))])
+        tell_skipped([(path, failure_reason(error, path))])
         return np.full((1, 1, 3), 255, np.uint8)
     image.thumbnail((longest, longest))
     return np.asarray(image)
@@ -192,7 +192,7 @@ def _draw_images(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) -
         name = f"{each.model}\n" if several else ""
         row[0].text(0.0, 0.5, f"{name}{lines}{place}", va="center", fontsize=7, transform=row[0].transAxes)
         for axes, hit in zip(row[1:], each.hits, strict=False):
-            axes.imshow(small_image(corpus.image_paths[hit.position]))
+            axes.imshow(shown_image(corpus.image_paths[hit.position]))
             mark, ink = marked(hit.right)
             for spine in axes.spines.values():
                 spine.set(visible=True, color=ink, linewidth=1.8)
@@ -206,7 +206,7 @@ def _draw_texts(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) ->
     for (left, right), each in zip(grid, shown, strict=True):
         blank(left)
         blank(right)
-        left.imshow(small_image(corpus.image_paths[each.query]))
+        left.imshow(shown_image(corpus.image_paths[each.query]))
         right.set_xlim(0, 1)
         lines = [(each.model, "black")] if several else []
         for hit in each.hits:

@@ -56,7 +56,7 @@ def open_models(words: Sequence[str], device: str) -> dict[str, Model]:
     }
 
 
-def open_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
+def open_two_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
     """Load runs or models of retrieval."""
     return only(TwoTower, open_models(words, device))
 

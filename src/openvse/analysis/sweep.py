@@ -76,7 +76,7 @@ class Axis:
     @property
     def numbers(self) -> list[float] | None:
         """The values as numbers; None if one of them is none."""
-        numbers = [number_in(value) for value in self.values]
+        numbers = [swept_number(value) for value in self.values]
         return [number for number in numbers if number is not None] if None not in numbers else None
 
 
@@ -231,7 +231,7 @@ def _distinct(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def number_in(text: str) -> float | None:
+def swept_number(text: str) -> float | None:
     """Return the finite number that a text says; None if it says none."""
     try:
         number = float(text)
@@ -422,7 +422,7 @@ def _best(results: Sequence[Swept], metric: str) -> Swept:
 
 
 def _plain(value: str) -> Cell:
-    number = number_in(value)
+    number = swept_number(value)
     if number is None:
         return value
     return int(number) if number == int(number) else number

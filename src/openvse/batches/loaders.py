@@ -19,7 +19,7 @@ from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.features import FeatureStore, text_id
 from openvse.functional import position_mask
 from openvse.media.packed import ImageFile
-from openvse.pipeline import reason_of, tell_skipped
+from openvse.pipeline import failure_reason, tell_skipped
 from openvse.types import FeatureSource, Inputs
 
 
@@ -133,7 +133,7 @@ class PixelImages:
         except BadImageError as error:
             if position not in self._reported:
                 self._reported.add(position)
-                tell_skipped([(self._paths[position], reason_of(error, self._paths[position]))])
+                tell_skipped([(self._paths[position], failure_reason(error, self._paths[position]))])
             return None
 
 

@@ -10,7 +10,7 @@ from openvse.cli.progress import detail, warn
 if TYPE_CHECKING:
     from openvse.indexing.manifest import IndexManifest
 
-Embedder: TypeAlias = Any
+LoadedModel: TypeAlias = Any
 
 
 def load_for_index(
@@ -20,13 +20,13 @@ def load_for_index(
     *,
     device: str = "cpu",
     threads: int | None = None,
-) -> Embedder:
+) -> LoadedModel:
     """Load what embeds the queries of an index: the towers beside it, or else a model; ``--verbose`` says which."""
     from openvse.indexing import find_model
     from openvse.runtime import load_embedder
     from openvse.search.towers import open_towers
 
-    def whole() -> Embedder:
+    def whole() -> LoadedModel:
         source = named
         if source is None:
             model = find_model(folder, manifest)

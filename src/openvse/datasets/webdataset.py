@@ -11,7 +11,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import check_size, read_record
-from openvse.errors import DataError, TextError, decoded
+from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
@@ -192,7 +192,7 @@ def _read_text(
     file = archive.extractfile(member)
     content = file.read() if file else b""
     try:
-        text = decoded(content, where)
+        text = decoded_text(content, where)
         if ending != "json":
             item.captions = [line.strip() for line in text.split("\n") if line.strip()]
             return

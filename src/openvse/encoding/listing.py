@@ -20,7 +20,7 @@ from openvse.media.listing import LeftOut, each_once, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 
-Kind = Literal["images", "texts"]
+RecordKind = Literal["images", "texts"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RecordList:
         left_out: files of the folder that look like images and are not read, by kind.
     """
 
-    kind: Kind
+    kind: RecordKind
     records: list[Candidate] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
@@ -59,7 +59,7 @@ class RecordList:
         self.records.append(Candidate(about, file, 0, "sentence", text=text))
 
 
-def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = False) -> RecordList:
+def list_records(data: str | Path, *, kind: RecordKind | None = None, videos: bool = False) -> RecordList:
     """List the records of an encoding.
 
     Args:
@@ -106,7 +106,7 @@ def _of_folder(folder: Path, videos: bool) -> RecordList:
     return listing
 
 
-def _of_file(file: Path, columns: Columns, kind: Kind | None, videos: bool) -> RecordList:
+def _of_file(file: Path, columns: Columns, kind: RecordKind | None, videos: bool) -> RecordList:
     kind, rows = _lines(file, kind) if file.suffix.lower() == ".txt" else _rows(file, columns, kind)
     listing = RecordList(kind)
     if kind == "texts":
@@ -131,7 +131,7 @@ def _of_file(file: Path, columns: Columns, kind: Kind | None, videos: bool) -> R
 _Rows = list[tuple[int, str, str]]  # the number of the line, the id or "", and the path or sentence
 
 
-def _lines(file: Path, kind: Kind | None) -> tuple[Kind, _Rows]:
+def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
     """Return what a text file lists, which its first line shows, and its lines that are not empty."""
     try:
         lines = read_lines(file)
@@ -142,12 +142,12 @@ def _lines(file: Path, kind: Kind | None) -> tuple[Kind, _Rows]:
     return kind or ("images" if is_image(first) or is_video_name(first) else "texts"), rows
 
 
-def _rows(file: Path, columns: Columns, kind: Kind | None) -> tuple[Kind, _Rows]:
+def _rows(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
     """Return what a table lists, which the names of its columns show, and its rows."""
     names, entries = read_entries(file)
     if columns.named and file.suffix.lower() in (".csv", ".tsv"):
         columns = columns.in_text()
-    fields: dict[Kind, tuple[str, ...]] = {
+    fields: dict[RecordKind, tuple[str, ...]] = {
         "images": (columns.image,) if columns.image else IMAGE_FIELDS,
         "texts": columns.captions or (*CAPTION_FIELDS, "sentence"),
     }
@@ -159,7 +159,7 @@ def _rows(file: Path, columns: Columns, kind: Kind | None) -> tuple[Kind, _Rows]
             f"{escaped(file)} has columns of images and of sentences ({known['images']}, {known['texts']}): choose one "
             f"with {escaped(file.name)}#image={known['images']} or {escaped(file.name)}#caption={known['texts']}"
         )
-    chosen: Kind = kind or ("images" if known["images"] else "texts")
+    chosen: RecordKind = kind or ("images" if known["images"] else "texts")
     column = known[chosen]
     if column is None or (columns.id and columns.id not in names):
         allowed = ", ".join(fields[chosen]) if column is None else columns.id

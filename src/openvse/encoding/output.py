@@ -25,7 +25,7 @@ from openvse.files import parse_json, read_text, replacing, write_whole, writing
 FORMAT = "openvse-encoding"
 MANIFEST = "encoding.json"
 
-Block = tuple[Sequence[str], Float[np.ndarray, "B K D"], Sequence[str] | None]
+EncodedBlock = tuple[Sequence[str], Float[np.ndarray, "B K D"], Sequence[str] | None]
 """The ids of some records, their embeddings, and the sentences if they are sentences."""
 
 
@@ -84,7 +84,7 @@ class Target:
         there = [self.manifest, *self.files()] if self.single else sorted(self.out.glob("*"))
         return next((path for path in there if path.exists() and path != self.work), None)
 
-    def write(self, blocks: Iterable[Block], count: int, about: dict[str, Any]) -> None:
+    def write(self, blocks: Iterable[EncodedBlock], count: int, about: dict[str, Any]) -> None:
         """Write an output and put its files at their places, and then describe them.
 
         Args:
@@ -123,7 +123,7 @@ def target_of(out: Path) -> Target:
     return target
 
 
-def _write_array(vectors: Path, ids: Path, blocks: Iterable[Block], count: int) -> None:
+def _write_array(vectors: Path, ids: Path, blocks: Iterable[EncodedBlock], count: int) -> None:
     """Write embeddings as an array, ``[count, D]`` where K is 1, and their ids as lines.
 
     ``np.save`` would not notice a full disk. Names of files that are not UTF-8 keep their bytes.
@@ -141,7 +141,7 @@ def _write_array(vectors: Path, ids: Path, blocks: Iterable[Block], count: int) 
                 names.write(b"".join(os.fsencode(item) + b"\n" for item in some))
 
 
-def _write_parquet(target: Path, blocks: Iterable[Block]) -> None:
+def _write_parquet(target: Path, blocks: Iterable[EncodedBlock]) -> None:
     """Write ids, embeddings and perhaps sentences as Parquet, a row group for each block.
 
     A row is an embedding: ``id``, ``part`` (0 to K - 1, only for models of K > 1 embeddings), ``text`` (of sentences)

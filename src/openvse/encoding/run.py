@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from openvse.encoding.listing import Kind, RecordList, list_records
-from openvse.encoding.output import Block, Target, target_of
+from openvse.encoding.listing import RecordKind, RecordList, list_records
+from openvse.encoding.output import EncodedBlock, Target, target_of
 from openvse.errors import DataError, IndexDamagedError, ModelError
 from openvse.indexing.database import Root
 from openvse.indexing.embedding import Embedder, Sharing
@@ -50,7 +50,7 @@ class EncodingReport:
     """
 
     out: Path
-    kind: Kind
+    kind: RecordKind
     count: int
     num_embeddings: int
     dim: int
@@ -223,7 +223,7 @@ class _Run:
         target.write(self._blocks(index, good), len(good), {**about, **more})
         return report
 
-    def _blocks(self, index: Index, good: list[Candidate]) -> Iterator[Block]:
+    def _blocks(self, index: Index, good: list[Candidate]) -> Iterator[EncodedBlock]:
         """Yield ids, embeddings and sentences, a shard at a time."""
         places = {item: place for place, item in enumerate(index.table.ids)}
         for some in in_batches(good, self.shard_size):

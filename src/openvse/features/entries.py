@@ -105,13 +105,13 @@ def local_of(fields: Mapping[str, Any]) -> Local:
     """
     features = as_rows(_first(fields, FEATURES))
     boxes = None if (stored := _first(fields, BOXES)) is None else np.asarray(stored)
-    count = number_in(fields, COUNT)
+    count = entry_number(fields, COUNT)
     number = int(count) if count is not None else len(features) if boxes is None else len(boxes)
     if features.shape[0] != number == features.shape[1]:
         features = features.T
     if not 0 <= number <= len(features):
         raise BadFeaturesError(f"it has {number} boxes and {len(features)} local features")
-    width, height = number_in(fields, WIDTH), number_in(fields, HEIGHT)
+    width, height = entry_number(fields, WIDTH), entry_number(fields, HEIGHT)
     size = None if width is None or height is None else (width, height)
     return Local(features[:number], None if boxes is None else boxes[:number], size)
 
@@ -146,7 +146,7 @@ def read_id_file(path: Path, count: int, what: str) -> list[str]:
     return [item.strip() for item in ids]
 
 
-def number_in(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+def entry_number(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     """Return the number under the first of some names; None if there is none, BadFeaturesError if it is no number."""
     number = _first(fields, names)
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.entries import COUNT, FeatureEntry, Local, local_of, number_in
+from openvse.features.entries import COUNT, FeatureEntry, Local, entry_number, local_of
 
 COLUMNS = {
     6: "image_id image_w image_h num_boxes boxes features",
@@ -76,7 +76,7 @@ def _parse(names: list[str], cells: list[bytes]) -> Local:
     if len(cells) != len(names):
         raise BadFeaturesError(f"it has {len(cells)} of {len(names)} columns: the line is cut off or damaged")
     row = dict(zip(names, cells, strict=True))
-    count = int(number_in(row, COUNT) or 0)
+    count = int(entry_number(row, COUNT) or 0)
     if count < 1:
         raise BadFeaturesError("it has no boxes and so no features")
     return local_of(

@@ -20,7 +20,7 @@ from openvse.indexing.segments import map_segment
 from openvse.indexing.writer import FoundIndex
 from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource, clip_seconds
-from openvse.pipeline import DECODERS, DecodedBatch, Workers, decoded, in_batches, in_order, reason_of
+from openvse.pipeline import DECODERS, DecodedBatch, Workers, decoded, failure_reason, in_batches, in_order
 
 WHOLE_BYTES = 1 << 24
 """A larger file is hashed by its size and by parts at its beginning, middle and end."""
@@ -276,7 +276,7 @@ class Embedder:
         try:
             duration = clip_seconds(candidate.path)
         except BadImageError as error:
-            done.failed.append((candidate, reason_of(error, candidate.path)))
+            done.failed.append((candidate, failure_reason(error, candidate.path)))
             return
         named = segments_of(candidate.item.id, candidate.path, candidate.seconds, duration)
         places: list[ClipSource] = [place for _, place in named]

@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openvse.errors import DataError, TextError, decoded
+from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json, read_lines, whole_characters
 from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
@@ -582,7 +582,7 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
                 if not line.strip():
                     continue
                 try:
-                    entry = parse_json(decoded(line, file), finite=True)
+                    entry = parse_json(decoded_text(line, file), finite=True)
                 except (DataError, TextError):
                     entry = None
                 yield number, entry if isinstance(entry, dict) else {}

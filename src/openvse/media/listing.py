@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from openvse.errors import DataError, TextError, decoded
+from openvse.errors import DataError, TextError, decoded_text
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
 from openvse.media.problems import Problem
 
@@ -362,7 +362,9 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
     """Return the rules of a folder's ``.openvseignore``, then others; raise DataError if one cannot be understood."""
     file = folder / RULES_FILE
     try:
-        lines = decoded(file.read_bytes(), file).replace("\r\n", "\n").split("\n") if file.is_file() else []
+        lines = (
+            decoded_text(file.read_bytes(), file).replace("\r\n", "\n").split("\n") if file.is_file() else []
+        )
     except TextError as error:
         raise DataError(str(error)) from error
     except OSError as error:

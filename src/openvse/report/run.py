@@ -16,8 +16,8 @@ from openvse.evaluation.findings import Findings
 from openvse.files import read_text
 from openvse.model import Model, read_config
 from openvse.model.folder import ModelConfig
-from openvse.tasks import kind_of
-from openvse.tasks.load import find_model, load
+from openvse.tasks import task_kind
+from openvse.tasks.load import folder_of_model, load
 from openvse.tasks.run import RECIPE
 from openvse.tasks.runs import NamedRun, find_run
 from openvse.training.inputs import AUTO
@@ -92,7 +92,7 @@ class ReportedRun:
 def read_run(source: str) -> ReportedRun:
     """Read what a run says about itself."""
     named = find_run(source)
-    model = find_model(named.model)
+    model = folder_of_model(named.model)
     recipe, records = None, None
     if named.folder is not None and (named.folder / RECIPE).is_file():
         recipe = _read_recipe(named.folder / RECIPE)
@@ -163,6 +163,6 @@ def measure_run(
     measured = MeasuredReport(run, *weighed(model))
     if request is None:
         return measured
-    kind = kind_of(model.task)
+    kind = task_kind(model.task)
     evaluation = kind.evaluate([model], replace(request, keep=FIRST_HITS if examples else 0))
     return replace(measured, findings=kind.findings(evaluation, examples))

@@ -34,7 +34,15 @@ from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import WordHits
-from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store, store_kind
+from openvse.stores import (
+    CatalogueStore,
+    ItemFacts,
+    Note,
+    StoreAddress,
+    Within,
+    open_vector_store,
+    store_kind,
+)
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
 from openvse.stores.following import EngineState, check_served, state_file
@@ -336,7 +344,7 @@ def open_searcher(
     shape = index.manifest.num_embeddings, index.manifest.dim
     state = EngineState.read(state_file(index.path, choice))
     try:
-        store = open_store(choice.address(index.path, url), shape)
+        store = open_vector_store(choice.address(index.path, url), shape)
         if not choice.url and store.num_points() < state.num_items * shape[0]:
             raise EngineError(f"the engine's folder {index.path / choice.place} is damaged")
     except (EngineError, OSError) as error:
@@ -570,7 +578,7 @@ def _database(items: Mapping[int, ItemFacts]) -> Iterator[sqlite3.Connection]:
 
 
 def _opened(address: StoreAddress, shape: tuple[int, int]) -> CatalogueStore:
-    store = open_store(address, shape)
+    store = open_vector_store(address, shape)
     if not isinstance(store, CatalogueStore):
         raise EngineError(f"the engine {address.engine} is part of the folder of an index: give that folder")
     return store

@@ -113,14 +113,14 @@ class Gatherer(Generic[AskT, AnswerT]):
         return True
 
 
-Embedder: TypeAlias = Any
+ServedModel: TypeAlias = Any
 """A model of PyTorch, or an exported one."""
 
 
 class RememberingModel:
     """A model, exported or not, that caches the embeddings of the last so many sentences."""
 
-    def __init__(self, model: Embedder, sentences: int) -> None:
+    def __init__(self, model: ServedModel, sentences: int) -> None:
         self._model: Any = model
         self._most = sentences
         self._known: OrderedDict[str, Any] = OrderedDict()

@@ -22,7 +22,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TOGETHER = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
-class Metrics:
+class RequestMetrics:
     """Counters of one server."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 class Replies:
     """Adds the headers of every reply, counts requests by route, method and status, and answers HEAD as GET."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +114,7 @@ class Replies:
 class Guard:
     """Refuses requests without the token, from other web sites, and to a name that is not this server's."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: RequestMetrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._names = {"localhost", "127.0.0.1", "::1", settings.host, *settings.names}
 
@@ -180,7 +180,7 @@ class Bounds:
         held: bytes of the bodies of all requests in progress.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: RequestMetrics) -> None:
         self._app, self.limits, self.metrics = app, limits, metrics
         self.held = 0
 

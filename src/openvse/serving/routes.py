@@ -78,7 +78,7 @@ def _check_names(request: Request) -> None:
 api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
 plain = APIRouter()
 
-Item = Annotated[Key, Path()]
+ItemKey = Annotated[Key, Path()]
 Image = Annotated[UploadFile, File(description="An image: JPEG, PNG, WebP, GIF, AVIF, HEIC, TIFF or BMP.")]
 
 
@@ -181,7 +181,7 @@ async def kept_image(request: Request, name: Annotated[Name, Path()]) -> Respons
 
 
 @api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
-async def similar(request: Request, key: Item, page: Annotated[PageFields, Query()]) -> dict[str, Any]:
+async def similar(request: Request, key: ItemKey, page: Annotated[PageFields, Query()]) -> dict[str, Any]:
     """Find the images that resemble an item."""
     return await _searched(_service(request), SearchFields(like=key), page)
 
@@ -199,14 +199,14 @@ def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, Any]:
 
 
 @api.get("/items/{key}", tags=["items"])
-def item(request: Request, key: Item) -> dict[str, Any]:
+def item(request: Request, key: ItemKey) -> dict[str, Any]:
     """Return name, time, size, metadata and captions of an item."""
     service = _service(request)
     return {**service.served.describe(key), "captions": service.captions(key)}
 
 
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
-def captions(request: Request, key: Item) -> dict[str, Any]:
+def captions(request: Request, key: ItemKey) -> dict[str, Any]:
     """Return the captions of an item from the data set that the images belong to; there may be none."""
     return {"captions": _service(request).captions(key)}
 
@@ -218,7 +218,7 @@ def captions(request: Request, key: Item) -> dict[str, Any]:
     responses={200: {"content": {"image/webp": {}}}},
 )
 async def thumbnail(
-    request: Request, key: Item, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
+    request: Request, key: ItemKey, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
     """Return a thumbnail of an item; with large, one of at most 1,280 pixels."""
     service = _service(request)
@@ -243,7 +243,7 @@ async def thumbnail(
         416: {"description": "The file has no such part."},
     },
 )
-def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
+def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Return the file of an item as it is, or the part of it that a Range header asks for."""
     path = _service(request).served.file(key)
     kind = guess_type(path.name)[0]
@@ -263,7 +263,7 @@ def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])
-async def looked(request: Request, key: Item, q: Annotated[Question, Query()]) -> dict[str, Any]:
+async def looked(request: Request, key: ItemKey, q: Annotated[Question, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
     path = await run_in_threadpool(service.served.file, key)
@@ -271,7 +271,7 @@ async def looked(request: Request, key: Item, q: Annotated[Question, Query()]) -
 
 
 @api.post("/items/{key}/ask", tags=["explanations"])
-async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str, Any]:
+async def ask_item(request: Request, key: ItemKey, asked: QuestionBody) -> dict[str, Any]:
     """Answer a question about an item, and show where the model looked."""
     service = _service(request)
     path = await run_in_threadpool(service.served.file, key)

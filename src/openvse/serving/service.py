@@ -26,8 +26,8 @@ from openvse.media.videos import ClipSource, read_poster
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
-from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
-from openvse.serving.layers import Metrics
+from openvse.serving.batching import BusyError, Gatherer, RememberingModel, ServedModel
+from openvse.serving.layers import RequestMetrics
 from openvse.serving.schemas import LARGEST_PAGE
 from openvse.serving.served import Served, Source
 from openvse.serving.settings import Settings
@@ -72,7 +72,7 @@ class Service:
     def __init__(
         self,
         source: Path | Source,
-        model: Embedder,
+        model: ServedModel,
         settings: Settings,
         *,
         reranker: Any = None,
@@ -94,7 +94,7 @@ class Service:
         self._seen = self._source.state(None)
         self.served = self._source.open(self._remembering)
         self._watch = self._watching(self._source.place) if watch else None
-        self.metrics = Metrics()
+        self.metrics = RequestMetrics()
         self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
         self._query_images: ByteCache[bytes] = ByteCache(self.limits.kept_bytes)
         self.is_ready, self.trouble = False, ""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from openvse.errors import RecipeError, TextError, choices, decoded, nearest
+from openvse.errors import RecipeError, TextError, choices, decoded_text, nearest
 from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
@@ -238,7 +238,7 @@ def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
 @lru_cache(maxsize=256)  # more than all shipped files
 def _rows_of(file: Path, content: bytes) -> dict[str, list[dict[str, Any]]]:
     try:
-        tree = yaml.load(decoded(content, file), _LOADER)
+        tree = yaml.load(decoded_text(content, file), _LOADER)
     except (yaml.YAMLError, TextError) as error:
         raise RecipeError(f"recipe {file} is not YAML: {_one_line(error)}") from error
     if not isinstance(tree, dict):

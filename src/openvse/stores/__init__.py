@@ -29,7 +29,7 @@ __all__ = [
     "Within",
     "choose_engine",
     "engine_names",
-    "open_store",
+    "open_vector_store",
     "read_address",
     "update_engine",
 ]
@@ -111,6 +111,6 @@ def store_kind(name: str) -> StoreKind:
     return kind
 
 
-def open_store(address: StoreAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
+def open_vector_store(address: StoreAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
     """Open the store at an address, for the shape K and D; ``create`` makes its place where there is none."""
     return store_kind(address.engine)(address, *shape, create=create)

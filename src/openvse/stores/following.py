@@ -18,7 +18,7 @@ from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.indexing.index import Index, places_among
 from openvse.indexing.manifest import MANIFEST, read_manifest
-from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_store, store_kind
+from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_vector_store, store_kind
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import PLACE, PREFIX, EngineChoice, split_engine
 
@@ -161,7 +161,7 @@ class EngineChange:
             shape = manifest.num_embeddings, manifest.dim
             if now.place != wanted.place:
                 if wanted.name != "exact":
-                    open_store(wanted.address(folder, self.url), shape, create=True).close()
+                    open_vector_store(wanted.address(folder, self.url), shape, create=True).close()
                 replace(manifest, engine=wanted.noted()).write(folder)
             for choice in {self.before, now} - {wanted}:
                 _drop(folder, choice, *shape)
@@ -251,7 +251,7 @@ def update_engine(
     with locked(folder, "index", IndexFormatError):
         index = Index.open(folder)
         shape = index.manifest.num_embeddings, index.manifest.dim
-        store = open_store(choice.address(folder, url), shape, create=True)
+        store = open_vector_store(choice.address(folder, url), shape, create=True)
         try:
             report = _Update(index, choice, store).run(progress)
             if isinstance(store, CatalogueStore) and store.note() != (note := Note.of(index).to_json()):
@@ -326,7 +326,7 @@ def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> 
     if choice.name == "exact":
         return
     try:
-        store = open_store(choice.address(folder), (num_embeddings, dim))
+        store = open_vector_store(choice.address(folder), (num_embeddings, dim))
         store.drop()
         store.close()
     except EngineError as error:

@@ -38,7 +38,7 @@ _PATHS = {operator: f"$[*] ? (@ {operator} $value)" for operator in ("<", "<=", 
 
 _OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
-Clause = tuple[sql.Composable, list[object]]
+SqlClause = tuple[sql.Composable, list[object]]
 
 
 class PgvectorStore(CatalogueStore):
@@ -264,7 +264,7 @@ def _connected(url: str, *, may_have_key: bool = True) -> psycopg.Connection[Any
     return psycopg.connect(make_conninfo(url, **files), autocommit=True, connect_timeout=_WAIT_S)
 
 
-def _where(within: Within) -> Clause:
+def _where(within: Within) -> SqlClause:
     """Return the conditions that PostgreSQL can check, and their values."""
     clauses = [each for each in map(_clause, within.where) if each is not None]
     if not clauses:
@@ -273,7 +273,7 @@ def _where(within: Within) -> Clause:
     return text, [value for _, some in clauses for value in some]
 
 
-def _clause(condition: Condition) -> Clause | None:
+def _clause(condition: Condition) -> SqlClause | None:
     """Return a condition that every wanted item fulfils; None where PostgreSQL would answer in another way."""
     match condition.field:
         case "kind" | "size":
@@ -292,7 +292,7 @@ def _clause(condition: Condition) -> Clause | None:
     return _either([text for text, _ in each]), [value for _, values in each for value in values]
 
 
-def _on_date(condition: Condition) -> Clause | None:
+def _on_date(condition: Condition) -> SqlClause | None:
     """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
     if condition.operator == "!=":
         return None
@@ -316,7 +316,7 @@ def _either(texts: Sequence[sql.Composable]) -> sql.Composable:
 _HAS_TEXT = sql.SQL("jsonb_path_exists(meta -> %s, '$[*] ? (@.type() == \"string\")')")
 
 
-def _on_metadata(condition: Condition, key: str, is_number: bool) -> Clause | None:
+def _on_metadata(condition: Condition, key: str, is_number: bool) -> SqlClause | None:
     value = condition.value
     if condition.operator == "=" and value != "null":
         texts = [json.dumps(form) for form in forms_of(value)]

@@ -30,7 +30,7 @@ from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, secr
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
-Clause = dict[str, object]
+PointClause = dict[str, object]
 
 _INDEXES = {"kind": "keyword", "size": "integer", "date": "float", "taken": "float"}
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -198,12 +198,12 @@ class QdrantStore(CatalogueStore):
             )
         return [(int(each.id), each.vector if vectors else each.payload) for each in records]
 
-    def _scroll(self, count: int, clause: Clause | None) -> list[tuple[int, Any]]:
+    def _scroll(self, count: int, clause: PointClause | None) -> list[tuple[int, Any]]:
         with self._errors():
             records, _ = self._client.scroll(self._collection, _filter(clause), limit=count)
         return [(int(each.id), each.payload) for each in records]
 
-    def _count(self, clause: Clause | None, *, exact: bool) -> int:
+    def _count(self, clause: PointClause | None, *, exact: bool) -> int:
         with self._errors():
             return self._client.count(self._collection, count_filter=_filter(clause), exact=exact).count
 
@@ -215,7 +215,7 @@ class QdrantStore(CatalogueStore):
             self._client.create_payload_index(self._collection, field, kind, wait=True)
 
 
-def _filter(clause: Clause | None) -> models.Filter | None:
+def _filter(clause: PointClause | None) -> models.Filter | None:
     return None if clause is None else models.Filter.model_validate(clause)
 
 
@@ -246,7 +246,7 @@ def _connected(url: str, *, may_have_key: bool = True) -> QdrantClient:
         return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S, check_compatibility=False)
 
 
-def filter_of(within: Within) -> Clause | None:
+def filter_of(within: Within) -> PointClause | None:
     """Return a filter that every wanted item passes; None where no condition has one.
 
     Others may pass, too: patterns and parts of a text, and what is not to be, are left to whoever asked.
@@ -255,7 +255,7 @@ def filter_of(within: Within) -> Clause | None:
     return {"must": clauses} if clauses else None
 
 
-def _clauses(condition: Condition) -> Sequence[Clause]:
+def _clauses(condition: Condition) -> Sequence[PointClause]:
     match condition.field:
         case "kind" if condition.operator == "=":
             return [{"key": "kind", "match": {"value": condition.value}}]
@@ -269,7 +269,7 @@ def _clauses(condition: Condition) -> Sequence[Clause]:
     return either if len(either) < 2 else [{"should": either}]
 
 
-def _on_size(condition: Condition) -> Sequence[Clause]:
+def _on_size(condition: Condition) -> Sequence[PointClause]:
     (value,) = condition.sql()[1]
     if condition.operator == "!=":
         return []
@@ -279,35 +279,35 @@ def _on_size(condition: Condition) -> Sequence[Clause]:
     return [{"key": "size", "range": limits}]
 
 
-def _on_date(condition: Condition) -> Sequence[Clause]:
+def _on_date(condition: Condition) -> Sequence[PointClause]:
     """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
     if condition.operator == "!=":
         return []
     bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
     spare = {"gte": -1, "lte": 1}  # seconds, as the payload's are rounded
     taken = {name: bound.replace(tzinfo=UTC).timestamp() + spare[name] for name, bound in bounds}
-    clauses: list[Clause] = [{"key": "taken", "range": taken}]
+    clauses: list[PointClause] = [{"key": "taken", "range": taken}]
     if condition.field == "date":
         changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
         clauses.append({"key": "date", "range": changed})
     return [{"should": clauses}]
 
 
-def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
+def _on_metadata(condition: Condition, key: str) -> Sequence[PointClause]:
     """Return clauses one of which every wanted item passes; none where Qdrant would answer in another way."""
     path, value = f'meta."{key}"', condition.value
     number = float(value) if _NUMBER.fullmatch(value) else math.nan
     # The database compares texts with numbers, too, which no filter of Qdrant does: whoever has a text passes.
-    has_text: Clause = {"key": "texts", "match": {"value": key}}
+    has_text: PointClause = {"key": "texts", "match": {"value": key}}
     if math.isinf(number) or (condition.operator == "=" and value == "null"):
         return []
     if condition.operator == "=":
         if value in ("true", "false"):
             return [{"key": path, "match": {"value": value == "true"}}]
-        texts: list[Clause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
-        same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
+        texts: list[PointClause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
+        same: PointClause = {"key": path, "range": {"gte": number, "lte": number}}
         return texts if math.isnan(number) else [same, has_text]
     if condition.operator in _RANGES and not math.isnan(number):
-        ranged: Clause = {"key": path, "range": {_RANGES[condition.operator]: number}}
+        ranged: PointClause = {"key": path, "range": {_RANGES[condition.operator]: number}}
         return [ranged, has_text]
     return []

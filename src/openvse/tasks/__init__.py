@@ -10,9 +10,9 @@ from openvse.vqa.kind import VQA
 TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval, "vqa": VQA})
 
 
-def kind_of(task: str) -> TaskKind:
+def task_kind(task: str) -> TaskKind:
     """Return the definition of a task; raise RecipeError for an unknown name."""
     return TASKS.get(task)()
 
 
-__all__ = ["TASKS", "TaskKind", "kind_of"]
+__all__ = ["TASKS", "TaskKind", "task_kind"]

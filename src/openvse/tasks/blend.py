@@ -14,7 +14,7 @@ from openvse.aggregators import Gated
 from openvse.corpus import also_trained_on
 from openvse.errors import ModelError
 from openvse.model import Model, Origin, take_weights
-from openvse.tasks import kind_of
+from openvse.tasks import task_kind
 from openvse.training.kind import Request
 from openvse.training.other_data import entries_of
 
@@ -46,7 +46,7 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
     model.provenance = dict(second.provenance)
     if data := model.provenance.get("data"):
         model.provenance["data"] = also_trained_on(data, first.provenance)
-    kind, scores = kind_of(model.task), list[tuple[float, float]]()
+    kind, scores = task_kind(model.task), list[tuple[float, float]]()
     metric, warnings = "", dict[str, None]()
     for share in torch.linspace(0, 1, num_shares).tolist():
         _put(model, ends, share)

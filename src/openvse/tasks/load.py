@@ -16,7 +16,7 @@ from openvse.files import read_text
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
-from openvse.tasks import TASKS, kind_of
+from openvse.tasks import TASKS, task_kind
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -36,7 +36,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or it has another format.
     """
-    folder = find_model(source, revision=revision)
+    folder = folder_of_model(source, revision=revision)
     config = read_config(folder)
     expect_memory((folder / WEIGHTS).stat().st_size, f"the weights of {folder}", ModelError)
     if config.task not in TASKS:
@@ -44,7 +44,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
             f"{folder / CONFIG}: the model is for the task {config.task!r}{nearest(config.task, TASKS.names())}, which "
             f"this openvse does not know ({', '.join(TASKS)}): update openvse, or give the --plugin that has it"
         )
-    kind = kind_of(config.task)
+    kind = task_kind(config.task)
     try:
         model = kind.build(config.spec, folder)
     except ValidationError as error:
@@ -59,7 +59,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     return model.to(device).eval()
 
 
-def find_model(source: str | Path, *, revision: str | None = None) -> Path:
+def folder_of_model(source: str | Path, *, revision: str | None = None) -> Path:
     """Return the folder of a model, or of the best one of a run; it may have to be downloaded or converted first."""
     folder = Path(source)
     if not folder.exists():

@@ -8,7 +8,7 @@ from typing import Any
 
 from openvse.errors import RecipeError, nearest
 from openvse.specs import FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
-from openvse.tasks import TASKS, kind_of
+from openvse.tasks import TASKS, task_kind
 
 START = "start"
 """The folder of a run that keeps the model that it began from."""
@@ -39,7 +39,7 @@ def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRec
     if not isinstance(task, str) or task not in TASKS:
         close = nearest(str(task), TASKS.names())
         raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
-    kind = kind_of(task)
+    kind = task_kind(task)
     if _begins_from_model(tree):
         tree = _filled(tree, tuple(kind.spec.model_fields), copy)
     elif "image" not in tree and "text" not in tree:
@@ -60,7 +60,7 @@ def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str,
     is_whole = not _begins_from_model(tree) and ("image" in tree or "text" in tree)
     if is_whole or task not in TASKS:
         return parse_recipe(tree).to_dict()
-    kind = kind_of(task)
+    kind = task_kind(task)
     side = {"encoder": FROM_START, "aggregator": FROM_START}
     filled = inherited(tree, {"image": side, "text": side}, ("image", "text"), FROM_START)
     shown = validated(kind.recipe, filled).to_dict()
@@ -78,9 +78,9 @@ def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -
         return tree
     from openvse.model import read_config
     from openvse.model.folder import WEIGHTS
-    from openvse.tasks.load import find_model
+    from openvse.tasks.load import folder_of_model
 
     start = str(tree["start"])
     is_copied = copy is not None and (copy / WEIGHTS).is_file()  # the file that is written last
-    folder = copy if copy is not None and is_copied else find_model(start)
+    folder = copy if copy is not None and is_copied else folder_of_model(start)
     return inherited(tree, read_config(folder).spec, fields, start)

@@ -26,8 +26,8 @@ from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe, TrainingSpec
-from openvse.tasks import kind_of
-from openvse.tasks.load import find_model, load
+from openvse.tasks import task_kind
+from openvse.tasks.load import folder_of_model, load
 from openvse.tasks.recipes import START, load_recipe
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, precision_of
@@ -99,7 +99,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
         require_peft()  # known before hours of extraction
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start, goes_on=goes_on)
-    task = kind_of(recipe.task).open(recipe, inputs)
+    task = task_kind(recipe.task).open(recipe, inputs)
     start = task.start or start
     if inputs.accelerator.is_main_process:
         _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
@@ -132,9 +132,9 @@ def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | No
         return None
     if not goes_on:
         if inputs.accelerator.is_main_process:
-            find_model(name)  # one process fetches and converts it for all
+            folder_of_model(name)  # one process fetches and converts it for all
         inputs.accelerator.wait_for_everyone()
-        folder = find_model(name)
+        folder = folder_of_model(name)
     return Start(name, load(folder), folder)
 
 

@@ -15,7 +15,7 @@ import yaml
 from openvse.errors import ModelError, OpenVSEError
 from openvse.files import read_text
 from openvse.model.folder import CONFIG, read_config
-from openvse.tasks.load import find_model
+from openvse.tasks.load import folder_of_model
 from openvse.tasks.run import RECIPE
 from openvse.training.checkpoint import BEST, CHECKPOINT
 from openvse.training.records import METRICS, read_records
@@ -72,7 +72,7 @@ class NamedRun:
         digests = set()
         for model in self.models:
             try:
-                data = read_config(find_model(model)).provenance.get("data")
+                data = read_config(folder_of_model(model)).provenance.get("data")
             except OpenVSEError:
                 continue
             named = data.get("digests") if isinstance(data, Mapping) else None

@@ -15,7 +15,7 @@ from openvse.evaluation.metrics import Replicates, percentile_intervals, resampl
 from openvse.tokenization.word_splitters import split_words
 from openvse.vqa.accuracy import THRESHOLDS, answer_accuracy, exact_match, wups
 from openvse.vqa.answers import AnswerVocabulary, answer_scores, are_votes, main_answers
-from openvse.vqa.report import AnswerProtocol, AnswerReport, QuestionType, Scores
+from openvse.vqa.report import AnswerProtocol, AnswerReport, AnswerScores, QuestionType
 from openvse.vqa.wordnet import WordNet
 
 KINDS = ("yes/no", "number", "other")
@@ -32,7 +32,7 @@ def evaluate_answers(
     resamples: int = 1000,
     seed: int = 0,
     model: str = "",
-    published: Mapping[str, Scores] | None = None,
+    published: Mapping[str, AnswerScores] | None = None,
     exchanged: Sequence[str] | None = None,
 ) -> AnswerReport:
     """Score predicted answers.
@@ -48,7 +48,7 @@ def evaluate_answers(
         wordnet: WordNet, which adds WUPS if the answers are sets.
         resamples: the number of resampled data sets for the intervals; 0 for none.
         model: the fingerprint of the model.
-        published: published results to show for comparison, under the names of ``Scores``.
+        published: published results to show for comparison, under the names of ``AnswerScores``.
         exchanged: the answer to each question about another image, which are a baseline, too.
 
     Raises:
@@ -91,7 +91,7 @@ class ScoredAnswers:
     columns: Mapping[str, Float[np.ndarray, "Q"]]
     predictions: tuple[str, ...]
 
-    def means(self) -> Scores:
+    def means(self) -> AnswerScores:
         """Return the mean of each score in percent."""
         return _means(self.columns)
 
@@ -157,7 +157,7 @@ def _question_types(questions: QuestionSet, worth: Float[np.ndarray, "Q"]) -> di
     return {str(names[n]): QuestionType(int(counts[n]), float(means[n])) for n in order.tolist() if names[n]}
 
 
-def _means(columns: Mapping[str, Float[np.ndarray, "Q"]]) -> Scores:
+def _means(columns: Mapping[str, Float[np.ndarray, "Q"]]) -> AnswerScores:
     return {name: 100.0 * float(np.nanmean(column)) for name, column in columns.items()}
 
 
@@ -234,7 +234,7 @@ def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:
     return 100.0 * (1.0 - float(np.mean(known)))
 
 
-def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scorer) -> Scores:
+def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scorer) -> AnswerScores:
     """Score the best known answer to each question; WUPS has no such simple ceiling."""
     best = []
     for question in questions.questions:

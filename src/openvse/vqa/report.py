@@ -10,7 +10,7 @@ from openvse.evaluation.report import measured_table
 from openvse.output.documents import Document
 from openvse.output.table import Table
 
-Scores: TypeAlias = dict[str, float]
+AnswerScores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
 ``exact_match`` and, if WordNet is installed, ``wups_0.9`` and ``wups_0.0``."""
 
@@ -66,14 +66,14 @@ class AnswerReport(Document):
         question_types: the questions of each published type, the most frequent first; empty if none is published.
     """
 
-    scores: Scores
+    scores: AnswerScores
     protocol: AnswerProtocol
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    baselines: Mapping[str, Scores] = field(default_factory=dict)
+    baselines: Mapping[str, AnswerScores] = field(default_factory=dict)
     unknown: float | None = None
-    ceiling: Scores = field(default_factory=dict)
+    ceiling: AnswerScores = field(default_factory=dict)
     model: str = ""
-    published: Mapping[str, Scores] = field(default_factory=dict)
+    published: Mapping[str, AnswerScores] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     question_types: Mapping[str, QuestionType] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ class AnswerReport(Document):
             *self._types(),
         ]
 
-    def beside(self) -> dict[str, Scores]:
+    def beside(self) -> dict[str, AnswerScores]:
         """Return what the scores compare with, by label: published results, baselines, and the limit."""
         limits = {"best answers of the vocabulary": self.ceiling} if self.ceiling else {}
         return {**self.published, **self.baselines, **limits}

@@ -28,7 +28,7 @@ from openvse.cli.stopping import going_on
 from openvse.halves import training_module
 
 if TYPE_CHECKING:
-    from openvse.cli.embedders import Embedder
+    from openvse.cli.embedders import LoadedModel
     from openvse.cli.progress import Display
     from openvse.indexing.build import IndexReport
     from openvse.indexing.embedding import Sharing
@@ -203,7 +203,7 @@ def tell_of_towers(out: Path, towers: Towers | None) -> None:
         (note if towers and towers.is_new else detail)(f"searches of {out} {what}: {reason}")
 
 
-def sharing_of(model: Embedder, workers: Workers) -> Sharing:
+def sharing_of(model: LoadedModel, workers: Workers) -> Sharing:
     """Return the processes that embed."""
     from openvse.indexing.embedding import Sharing
 

@@ -13,7 +13,7 @@ from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 from openvse.halves import training_module
 
 if TYPE_CHECKING:
-    from openvse.cli.embedders import Embedder
+    from openvse.cli.embedders import LoadedModel
     from openvse.serving import Settings
     from openvse.serving.served import Source
     from openvse.serving.service import Service
@@ -211,7 +211,7 @@ def load_service(
 
 def load_served(
     source: Source, model: str | None, device: str = "cpu", threads: int | None = None
-) -> tuple[Embedder, str]:
+) -> tuple[LoadedModel, str]:
     """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
     from openvse.cli.embedders import load_for_index
     from openvse.errors import IndexFormatError

@@ -91,10 +91,10 @@ def coefficients(
 ) -> None:
     """Learned pooling coefficients by set size, beside mean, max and k-max."""
     from openvse.analysis.coefficients import NAME, SIZES, analyze_coefficients
-    from openvse.analysis.opening import open_towers
+    from openvse.analysis.opening import open_two_towers
 
     begin(out, NAME, overwrite=overwrite)
-    analysis = analyze_coefficients(open_towers(models, "cpu"), size or SIZES)
+    analysis = analyze_coefficients(open_two_towers(models, "cpu"), size or SIZES)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -119,7 +119,7 @@ def attention(
     as_json: Json = False,
 ) -> None:
     """What each view, head or reduction sees in an image, with the best caption."""
-    from openvse.analysis.attention import NAME, Subjects, analyze_attention, look
+    from openvse.analysis.attention import NAME, Subjects, analyze_attention, look_at
     from openvse.analysis.opening import open_models
 
     begin(out, NAME, overwrite=overwrite)
@@ -129,7 +129,7 @@ def attention(
         )
     request = request_of(on, split, features)
     asked = Subjects(tuple(image or ()), tuple(caption or ()), count, limit=images)
-    analysis = analyze_attention(look(open_models(models, device), request, asked))
+    analysis = analyze_attention(look_at(open_models(models, device), request, asked))
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -231,7 +231,7 @@ def captions(
 ) -> None:
     """How similar the captions of one image are, by any text model."""
     from openvse.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
-    from openvse.analysis.opening import open_split, open_towers
+    from openvse.analysis.opening import open_split, open_two_towers
     from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
 
@@ -242,7 +242,7 @@ def captions(
     source = open_corpus(on, require_images=False, allow_outside=voice.allow_outside)
     corpus = open_split(request_of(on, split, None), images, source)
     texts = {Path(name).name: embed_captions(name, corpus.captions) for name in text_model or ()}
-    texts |= embed_by_towers(open_towers(models or [], "cpu"), corpus.captions)
+    texts |= embed_by_towers(open_two_towers(models or [], "cpu"), corpus.captions)
     finish(analyze_captions(corpus, texts), out, overwrite=overwrite, as_json=as_json)
 
 
@@ -277,9 +277,9 @@ def embeddings(
 
 def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
     """Embed the images and texts of a request with each model, with progress on the terminal."""
-    from openvse.analysis.opening import embed_all, open_towers
+    from openvse.analysis.opening import embed_all, open_two_towers
     from openvse.cli.progress import bar
 
     with bar() as progress:
         asked = replace(request, progress=progress.show)
-        return embed_all(open_towers(models, device), asked, limit=images)
+        return embed_all(open_two_towers(models, device), asked, limit=images)

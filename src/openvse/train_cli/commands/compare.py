@@ -230,9 +230,9 @@ class Loading:
 
     def kind(self) -> Any:
         """Return the task of the runs."""
-        from openvse.tasks import kind_of
+        from openvse.tasks import task_kind
 
-        return kind_of(self._first.task)
+        return task_kind(self._first.task)
 
     def __iter__(self) -> Iterator[LoadedRun]:
         from openvse.report import weighed

@@ -83,7 +83,7 @@ def evaluate(
 ) -> None:
     """Measure retrieval in both directions or answer accuracy, with intervals; several models are averaged."""
     from openvse.cli.progress import bar, voice
-    from openvse.tasks import kind_of
+    from openvse.tasks import task_kind
     from openvse.tasks.runs import find_run
     from openvse.training.kind import Request
 
@@ -117,7 +117,7 @@ def evaluate(
             calibrate=calibrate,
             places=places,
         )
-        evaluation = kind_of(task).evaluate(loaded, request)
+        evaluation = task_kind(task).evaluate(loaded, request)
     say(evaluation, {"task": task, "data": on, "split": split} if as_json else None)
     write(evaluation, out, curve_file)
 
