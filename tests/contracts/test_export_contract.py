@@ -14,7 +14,6 @@ from exporting.conftest import unchecked  # noqa: F401 - a fixture
 from exporting.exported_models import with_gpo, with_several
 from openvse import export
 from openvse.conversion import convert
-from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel
 from tests.dual_checkpoints import save_dual
@@ -52,15 +51,6 @@ def embedders(model: TwoTower, folder: Path, kind: str) -> tuple[Embed, Embed | 
         export(model, folder, format="sentence_transformers")
         loaded: Any = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
         return lambda some: np.asarray(loaded.encode(list(some), show_progress_bar=False)), None
-    if kind == "torch_export":
-        export(model, folder, format="torch_export")
-        text = torch.export.load(str(folder / "text.pt2")).module()
-
-        def embed(some: Sequence[Any]) -> np.ndarray:
-            inputs = pad(model.text.encoder.tokenize(list(some)))
-            return text(inputs.values, inputs.mask).detach().numpy()
-
-        return embed, None
     export(model, folder, int8=kind == "int8")
     runtime = OnnxModel(folder)
     of_images = runtime.encode_image if runtime.reads_images else runtime.encode_features
@@ -72,7 +62,6 @@ def embedders(model: TwoTower, folder: Path, kind: str) -> tuple[Embed, Embed | 
     [
         ("clip", "onnx"),
         ("clip", "int8"),
-        ("clip", "torch_export"),
         ("gpo", "sentence_transformers"),
         ("several", "int8"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -135,30 +134,10 @@ def test_the_effect_of_int8_is_measured_without_broken_images(
         embed_images(OnnxModel(clip[1]), corpus.select(np.array([2, 4])))
 
 
-@torch.no_grad()
-def test_programs_of_torch_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, folder = with_gpo(), tmp_path / "exported"
-    done = export(model, folder, format="torch_export", longest=50)
-    assert files_in(folder) == ["export.json", "image.pt2", "text.pt2"]
-    assert max(each.largest for each in done.differences) <= 1e-5
-    program = torch.export.load(str(folder / "text.pt2")).module()
-    tokens = model.read_texts(["a dog", *CAPTIONS])
-    assert tokens.mask is not None
-    assert torch.allclose(program(tokens.values, tokens.mask), model.text(tokens).vectors, atol=1e-5)
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    (shown,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "text.pt2" in each)
-    monkeypatch.chdir(tmp_path)
-    names = {"tokens": tokens.values, "mask": tokens.mask}
-    exec(shown, names)
-    assert torch.equal(names["embeddings"], program(tokens.values, tokens.mask))
-    with pytest.raises(ModelError, match="--format"):
-        OnnxModel(folder)
-
-
 def test_an_export_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.exporting.checking.judge", partial(judge, tolerance=-1.0))
     with pytest.raises(ModelError, match="differ"):
-        export(with_gpo(), tmp_path / "wrong", format="torch_export", longest=4)
+        export(with_gpo(), tmp_path / "wrong", longest=4)
     assert not (tmp_path / "wrong").exists()
 
 
@@ -204,7 +183,7 @@ def test_folders_of_other_things_stay(tmp_path: Path) -> None:
         export(with_gpo(), tmp_path)
     assert files_in(tmp_path) == ["photo.jpg"]
     with pytest.raises(ModelError, match="format"):
-        export(with_gpo(), tmp_path / "out", format="torch_export", int8=True)
+        export(with_gpo(), tmp_path / "out", format="sentence_transformers", int8=True)
 
 
 @pytest.mark.parametrize(

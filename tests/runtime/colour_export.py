@@ -43,7 +43,6 @@ def write_export(folder: Path) -> Path:
     words = {"kind": "vocabulary", "file": "vocabulary.json", "splitter": "words"}
     pixels = {"sizes": [[8, 8]], "mean": [128.0] * 3, "deviation": [1.0] * 3, "order": "subtract"}
     description = Description(
-        format="onnx",
         precision="float32",
         fingerprint="colours",
         of_model="colours",

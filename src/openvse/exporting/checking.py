@@ -193,9 +193,6 @@ def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: f
 def _runner(folder: Path, description: Description, name: str) -> Any:
     """Return a function that runs the program of a side on the tensors of a batch."""
     side: Side = getattr(description, name)
-    if description.format == "torch_export":
-        module = torch.export.load(str(folder / side.file)).module()
-        return lambda *given: module(*given).numpy()
     runtime = OnnxModel(folder)
     return lambda *given: runtime.run(
         name, {key: tensor.numpy() for key, tensor in zip(side.inputs, given, strict=True)}

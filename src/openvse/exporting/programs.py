@@ -1,4 +1,4 @@
-"""Towers as programs, and the files of these programs: ``torch.export``, ONNX, and ONNX with weights in int8.
+"""Towers as programs, and the files of these programs: ONNX, and ONNX with weights in int8.
 
 A program takes batches and sets of any size. It is one module for each side, with tensors as input and output.
 """
@@ -160,12 +160,6 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
         raise ModelError(f"the {side} side has no form in ONNX ({message_of(error)}): report it") from error
     size = sum(weight.numel() * weight.element_size() for weight in traced_program.state_dict.values())
     made.save(str(path), external_data=size > _SINGLE_FILE)
-
-
-def write_program(traced_program: Any, path: Path) -> None:
-    """Write a program as a file of ``torch.export``."""
-    with _silence():
-        torch.export.save(traced_program, str(path))
 
 
 @contextmanager

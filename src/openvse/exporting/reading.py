@@ -57,7 +57,7 @@ def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
         if fast is None:
             raise ModelError(
                 f"the tokenizer {type(encoder.tokenizer).__name__} has no {TOKENIZER_FILE}, which a runtime reads: "
-                f"export a model with a fast tokenizer, or take --format torch_export or sentence_transformers"
+                f"export a model with a fast tokenizer, or take --format sentence_transformers"
             )
         fast.save(str(folder / TOKENIZER_FILE))
         reading = {

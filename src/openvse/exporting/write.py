@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -36,7 +35,6 @@ from openvse.exporting.programs import (
     quantize,
     traced,
     write_onnx,
-    write_program,
 )
 from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import replacing_files
@@ -44,18 +42,17 @@ from openvse.model import TwoTower, evaluating
 from openvse.model.base import Model
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
-from openvse.runtime.description import CLIPS, ProgramFormat, Side
+from openvse.runtime.description import CLIPS, Side
 from openvse.scoring import CALIBRATION
 from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
 from openvse.specs import TowerSpec
 
-Format: TypeAlias = Literal["onnx", "torch_export", "sentence_transformers"]
+Format: TypeAlias = Literal["onnx", "sentence_transformers"]
 LONGEST = 200
 """The largest set of stored features, or of tokens of an encoder without a limit of its own, by default."""
 _INT8 = "-int8"  # follows the fingerprint of a model whose weights were rounded
 _OF_SENTENCES = 1e-5  # the largest difference of a number, where the text tower itself is written
 _OF_QUERIES = 1e-5  # the largest distance of an embedding, and so the largest difference of a score
-_SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,8 @@ def export(
     Args:
         model: a model of two towers.
         folder: the folder to write; another export in it is replaced, once the new one is complete.
-        format: ``onnx`` for ONNX Runtime and others; ``torch_export`` for programs of ``torch.export``;
-            ``sentence_transformers`` for the text tower as a ``SentenceTransformer``.
+        format: ``onnx`` for ONNX Runtime and others; ``sentence_transformers`` for the text tower as a
+            ``SentenceTransformer``.
         int8: whether the weights of the linear layers become 8-bit integers (only onnx).
         longest: the largest set of stored features, or of tokens of an encoder that reads any number.
         on: images with captions, on which the effect of int8 on retrieval is measured.
@@ -118,7 +115,7 @@ def export(
     with evaluating(plain), torch.no_grad():
         if format == "sentence_transformers":
             return Exported(target, format, _size(target), (_export_sentences(plain, target),))
-        return _export_programs(plain, target, format, int8, longest, on)
+        return _export_programs(plain, target, int8, longest, on)
 
 
 def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> Exported:
@@ -127,9 +124,7 @@ def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> Export
     if plain.device.type != "cpu":
         plain = copy.deepcopy(plain).cpu()
     with evaluating(plain), torch.no_grad():
-        return _export_programs(
-            plain, folder, "onnx", False, LONGEST, None, images=images, farthest=_OF_QUERIES
-        )
+        return _export_programs(plain, folder, False, LONGEST, None, images=images, farthest=_OF_QUERIES)
 
 
 def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
@@ -165,7 +160,6 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
 def _export_programs(
     model: TwoTower,
     target: Path,
-    format: ProgramFormat,
     int8: bool,
     longest: int,
     on: Corpus | None,
@@ -180,15 +174,15 @@ def _export_programs(
         raise ModelError("a model that reads clips has no export: export a model that reads images")
     effect = None
     with replacing_files(target, last=(EXPORT,)) as partial:
-        text = _write_text(model, partial, format, longest)
-        image = _write_image(model, partial, format, longest) if images else _left_out(model)
-        description = _describe(model, format, kind, image, text)
+        text = _write_text(model, partial, longest)
+        image = _write_image(model, partial, longest) if images else _left_out(model)
+        description = _describe(model, kind, image, text)
         if model.calibration is not None:
             (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
         deviations = [
             *(check_side(model, partial, description, side) for side in sides),
-            *(check_readers(model, partial) if format == "onnx" else ()),
+            *check_readers(model, partial),
         ]
         if (distance := max(each.distance for each in deviations)) > farthest:
             raise ModelError(f"scores would differ from those of the model by up to {distance:.1e}")
@@ -197,8 +191,9 @@ def _export_programs(
             description = rounded
         description = replace(description, checked={each.what: each.largest for each in deviations})
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
-    _remove_stale(target, description)
-    return Exported(target, format, _size(target), tuple(deviations), effect)
+    if int8:
+        (target / CALIBRATION).unlink(missing_ok=True)
+    return Exported(target, "onnx", _size(target), tuple(deviations), effect)
 
 
 def _round(
@@ -219,24 +214,22 @@ def _round(
     return rounded, effect_of(OnnxModel(folder), images, texts, on), deviations
 
 
-def _write_text(model: TwoTower, folder: Path, format: ProgramFormat, longest: int) -> Side:
+def _write_text(model: TwoTower, folder: Path, longest: int) -> Side:
     encoder = model.text.encoder
     most = longest_text(encoder, longest)
-    reading = describe_tokenizer(encoder, folder) if format == "onnx" else None
-    side = Side(f"text{_SUFFIXES[format]}", ("tokens", "mask"), most, None, reading)
+    side = Side("text.onnx", ("tokens", "mask"), most, None, describe_tokenizer(encoder, folder))
     _write(model.text, side, folder, "text", most)
     return side
 
 
-def _write_image(model: TwoTower, folder: Path, format: ProgramFormat, longest: int) -> Side:
+def _write_image(model: TwoTower, folder: Path, longest: int) -> Side:
     encoder = model.image.encoder
-    name = f"image{_SUFFIXES[format]}"
     if isinstance(encoder.backbone.net, nn.Identity):  # no network, so it reads stored features
-        side = Side(name, ("features", "mask"), longest, encoder.feature_dim, None)
+        side = Side("image.onnx", ("features", "mask"), longest, encoder.feature_dim, None)
         most = longest
     else:
         reading = vars(describe_preprocessing(encoder.backbone))
-        side = Side(name, ("pixels",), None, None, reading)
+        side = Side("image.onnx", ("pixels",), None, None, reading)
         (pixels,) = examples(model, side, [1])
         most = encoder(pixels).mask.shape[1]
     _write(model.image, side, folder, "image", most)
@@ -255,13 +248,10 @@ def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> Non
     example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
     inputs = [example.values] if example.mask is None else [example.values, example.mask]
     made = traced(program_of(tower, longest), inputs, side.longest, name)
-    if side.file.endswith(_SUFFIXES["onnx"]):
-        write_onnx(made, side.inputs, folder / side.file, name)
-    else:
-        write_program(made, folder / side.file)
+    write_onnx(made, side.inputs, folder / side.file, name)
 
 
-def _describe(model: TwoTower, format: ProgramFormat, kind: Kind, image: Side, text: Side) -> Description:
+def _describe(model: TwoTower, kind: Kind, image: Side, text: Side) -> Description:
     counts, dim = [], 0
     for tower, side in ((model.image, image), (model.text, text)):
         count = 0
@@ -270,7 +260,6 @@ def _describe(model: TwoTower, format: ProgramFormat, kind: Kind, image: Side, t
             _, count, dim = tower(example).vectors.shape
         counts.append(count)
     return Description(
-        format=format,
         precision="float32",
         fingerprint=model.fingerprint,
         of_model=model.fingerprint,
@@ -301,10 +290,8 @@ def _kind(similarity: Similarity) -> Kind:
 
 def _check_target(folder: Path, format: Format) -> None:
     """Raise ModelError where the folder holds something else."""
-    if format not in (*_SUFFIXES, "sentence_transformers"):
-        raise ModelError(
-            f"the format is {format!r}: allowed are {', '.join(_SUFFIXES)} and sentence_transformers"
-        )
+    if format not in get_args(Format):
+        raise ModelError(f"the format is {format!r}: allowed are {' and '.join(get_args(Format))}")
     if folder.is_file():
         raise ModelError(f"{folder} is a file: name a folder for the export")
     other = "modules.json" if format == "sentence_transformers" else EXPORT
@@ -312,17 +299,6 @@ def _check_target(folder: Path, format: Format) -> None:
         raise ModelError(
             f"{folder} holds files that are no export: name an empty folder, or one of an earlier export"
         )
-
-
-def _remove_stale(folder: Path, description: Description) -> None:
-    """Remove the programs of an export of another format that was in the folder."""
-    current = {description.image.file, description.text.file}
-    for side in ("image", "text"):
-        for suffix in _SUFFIXES.values():
-            if f"{side}{suffix}" not in current:
-                (folder / f"{side}{suffix}").unlink(missing_ok=True)
-    if description.precision == "int8":
-        (folder / CALIBRATION).unlink(missing_ok=True)
 
 
 def _size(folder: Path) -> int:

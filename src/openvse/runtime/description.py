@@ -18,7 +18,6 @@ from openvse.runtime.arrays import Kind
 
 EXPORT = "export.json"
 FORMAT, VERSION = "openvse-export", 1
-ProgramFormat: TypeAlias = Literal["onnx", "torch_export"]
 Precision: TypeAlias = Literal["float32", "int8"]
 
 
@@ -51,7 +50,6 @@ class Description:
     """What an export says of itself.
 
     Attributes:
-        format: ``onnx``, or ``torch_export`` for programs of ``torch.export``.
         fingerprint: what an index names its model by: that of the model, followed by ``-int8`` if the weights were
             rounded to it, because the embeddings differ.
         of_model: the fingerprint of the model that was exported.
@@ -63,7 +61,6 @@ class Description:
         openvse: the version that made the export.
     """
 
-    format: ProgramFormat
     precision: Precision
     fingerprint: str
     of_model: str

@@ -39,7 +39,7 @@ class OnnxModel:
         calibration: the curve from score to probability; None if the model had none, or the weights are int8.
 
     Raises:
-        ModelError: the folder holds no exported model of the format onnx, or ONNX Runtime is not installed.
+        ModelError: the folder holds no exported model, or ONNX Runtime is not installed.
 
     Examples:
         >>> model = OnnxModel("exported")  # doctest: +SKIP
@@ -52,11 +52,6 @@ class OnnxModel:
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
         self.folder, self.source = Path(folder), str(folder)
         self.description = read_description(folder)
-        if self.description.format != "onnx":
-            raise ModelError(
-                f"{folder} holds programs of {self.description.format}, and ONNX Runtime reads onnx: export the model "
-                f"with --format onnx"
-            )
         self._threads = threads
         self._programs: dict[str, Any] = {}
         self._tokenizer: RuntimeTokenizer | None = None

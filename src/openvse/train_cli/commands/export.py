@@ -21,12 +21,11 @@ def export(
     model: ModelName,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     format: Annotated[
-        Literal["onnx", "torch_export", "sentence_transformers"],
+        Literal["onnx", "sentence_transformers"],
         typer.Option(
             metavar="FORMAT",
             help="onnx: both towers, for 'openvse search --model OUT' and other runtimes without PyTorch. "
-            "torch_export: both towers as programs of torch.export. sentence_transformers: the text tower for that "
-            "library.",
+            "sentence_transformers: the text tower for that library.",
         ),
     ] = "onnx",
     int8: Annotated[
