@@ -61,12 +61,7 @@ class WorkProgress:
 
 
 class Pace:
-    """Counts the items of a run, tells its progress, and says when to keep what was made.
-
-    Args:
-        tell: a function that is called with the progress; None tells nobody.
-        before: the number of items that are done already.
-    """
+    """Counts the items of a run, tells its progress, and says when to keep what was made."""
 
     def __init__(
         self,
@@ -108,13 +103,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class DecodedBatch(Generic[Item, Value]):
-    """A batch whose items have been read.
-
-    Attributes:
-        items: those that can be used, in their order.
-        values: what was read of each.
-        failed: each of the others, with the reason.
-    """
+    """A batch whose items have been read."""
 
     items: list[Item] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
@@ -131,10 +120,8 @@ def decoded(
     """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
 
     Args:
-        batches: items, as they are to be yielded.
         read: reads an item; it is called in threads, and raises BadImageError if the item cannot be used.
         name: returns what the messages of these errors begin with, such as the path of the item.
-        threads: the number of threads; 0 counts as 1.
 
     Yields:
         The batches in their order. The items that cannot be used leave a gap.
@@ -168,11 +155,7 @@ def decoded(
 def read_ahead(
     items: Sequence[Item], read: Callable[[Item], Value], batch_size: int
 ) -> Iterator[list[Value]]:
-    """Yield what was read of items, in batches; ``decoded`` reads them.
-
-    Raises:
-        BadImageError: an item cannot be used.
-    """
+    """Yield what was read of items, in batches; raise BadImageError for one that cannot be used."""
     for batch in decoded(in_batches(items, batch_size), read, lambda _: ""):
         for _, message in batch.failed:
             raise BadImageError(message)
@@ -272,7 +255,6 @@ def share_work(
 
     Args:
         prepare: called once in each worker; returns what does a task there. It is pickled, as tasks and results are.
-        tasks: the arguments of what ``prepare`` returned.
 
     Raises:
         OpenVSEError: Ray is not installed, no cluster is at the address, or what a task raised.

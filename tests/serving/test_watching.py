@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -103,17 +103,32 @@ def test_a_folder_that_disappears_keeps_its_items(
     assert sum(embedded) == 1
 
 
+@contextmanager
+def writing(place: Place) -> Iterator[None]:
+    """Write the index, as soon as no update does."""
+    with ExitStack() as held:
+
+        def is_mine() -> bool:
+            with suppress(IndexFormatError):
+                held.enter_context(locked(place.index, "index", IndexFormatError))
+                return True
+            return False
+
+        wait_for(is_mine)
+        yield
+
+
 def test_an_update_waits_for_another_writer(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("openvse.serving.watching._RETRY_S", 0.1)
     with watched(own_place, model) as found:
-        with locked(own_place.index, "index", IndexFormatError):
+        with writing(own_place):
             draw_photo(80).save(own_place.photos / "80.jpg")
             wait_for(lambda: "is being written by process" in caplog.text)
             assert "80.jpg" not in found()
         wait_for(lambda: "80.jpg" in found())
-        with locked(own_place.index, "index", IndexFormatError):
+        with writing(own_place):
             pass  # between two updates it is free
 
 

@@ -28,7 +28,6 @@ class RecordList:
     """The records of an encoding.
 
     Attributes:
-        kind: images or texts.
         records: all records, in the order of the output: that of the ids for a folder, of the lines for a file.
         failed: id and reason of the images that are not there, and of empty sentences.
         left_out: files of the folder that look like images and are not read, by kind.

@@ -31,12 +31,7 @@ EncodedBlock = tuple[Sequence[str], Float[np.ndarray, "B K D"], Sequence[str] | 
 
 @dataclass(frozen=True)
 class Target:
-    """The place of an encoding.
-
-    Attributes:
-        out: the file or folder that was asked for.
-        single: whether it is one file.
-    """
+    """The place of an encoding."""
 
     out: Path
     single: bool
@@ -85,11 +80,7 @@ class Target:
         return next((path for path in there if path.exists() and path != self.work), None)
 
     def write(self, blocks: Iterable[EncodedBlock], count: int, about: dict[str, Any]) -> None:
-        """Write an output and put its files at their places, and then describe them.
-
-        Args:
-            blocks: the records; each is a row group, or a file of a folder.
-        """
+        """Write an output and put its files at their places, and then describe them."""
         made = self.work / "output"
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()

@@ -128,7 +128,6 @@ class _Run:
 
     Attributes:
         settings: what the numbers depend on besides the records.
-        reasons: why records cannot be used, by their ids.
     """
 
     target: Target

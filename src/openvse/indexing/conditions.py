@@ -283,12 +283,7 @@ def parse_conditions(given: Sequence[Condition | str]) -> list[Condition]:
 
 
 def allowed_items(index: Index, conditions: Sequence[Condition]) -> Bool[np.ndarray, "count"]:
-    """Return which items of an index fulfil all conditions.
-
-    Raises:
-        DataError: a value does not fit its field.
-        IndexFormatError: the index is damaged.
-    """
+    """Return which items of an index fulfil all conditions."""
     with index.database() as database:
         keys = database.read(*all_of(conditions))
     return np.isin(index.table.keys, np.array([row[0] for row in keys], np.int64))

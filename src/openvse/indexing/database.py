@@ -77,7 +77,6 @@ class Root:
 
     Attributes:
         number: 0 for the first.
-        path: its absolute path.
         label: the word before the ids of its items and a colon; "" for the first root, whose ids have none.
     """
 
@@ -99,9 +98,6 @@ class Entry:
     """An item to be written.
 
     Attributes:
-        item: id, time and size.
-        root: the number of its root.
-        kind: "image", "clip" or "sentence".
         content: the hash of the file's content, where it is known.
         header: what the file says of itself, as a JSON object; None for nothing.
         changed_ns: see ``Candidate``.
@@ -121,9 +117,6 @@ class ItemTable:
 
     Attributes:
         keys: a number for each item that no other item ever has, rising in time.
-        roots: the numbers of their roots.
-        segments: the numbers of their segments.
-        rows: their rows there.
         checksums: see ``segments.row_checksum``.
     """
 
@@ -157,14 +150,7 @@ def decode_id(stored: bytes) -> str:
 
 
 class Database:
-    """The database of an index, open for reading or writing; a context manager.
-
-    Args:
-        write: make the database where there is none, and allow changes.
-
-    Raises:
-        IndexFormatError: it is missing, damaged, or busy for a minute.
-    """
+    """The database of an index, open for reading or writing; a context manager."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
         self.path = path

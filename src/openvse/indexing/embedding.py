@@ -86,11 +86,7 @@ class EmbeddedBatch:
     """Items with their embeddings, and what became of the candidates that they are made of.
 
     Attributes:
-        dealt: the number of candidates.
-        failed: candidates that cannot be used, with the reason.
         replaced: ids of items in whose place the entries stand.
-        from_store: the number of candidates that were embedded by stored features.
-        recognised: the number of candidates that were recognised by their content.
     """
 
     entries: list[Entry] = field(default_factory=list)

@@ -166,8 +166,7 @@ def _copy(index: FoundIndex, written: list[SegmentWriter]) -> None:
 def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
     """Return the ids of items whose embeddings are missing, or do not fit their checksums.
 
-    Args:
-        check: compare all checksums; otherwise those of a small index, and the files' sizes of a large one.
+    Without ``check``, the embeddings of a large index are not compared, only the sizes of its files.
     """
     database, manifest = index.database, index.manifest
     count = database.count()

@@ -45,13 +45,9 @@ class Candidate:
     """A file or sentence that is new or has changed.
 
     Attributes:
-        item: id, time and size.
-        path: the file; for a sentence, the file of the sentences.
-        root: number of its root.
         kind: "image", "clip" or "sentence".
         before: the ids of the items that the index holds of this file.
         seconds: the length of the segments into which it is cut; 0 for a whole file.
-        text: the sentence; "" for a file.
         changed_ns: the time of the last change of the file or of what the system notes of it; 0 for a sentence.
         is_rewritten: whether its time and size are those of before, so that these do not vouch for its content.
     """
@@ -73,13 +69,8 @@ class Changes:
 
     Attributes:
         candidates: items that are new or have changed, in the order of their ids.
-        unchanged: the number of items that are as they were when they were indexed.
         resumed: the number of these that an interrupted indexing embedded.
-        gone: ids of items that are no longer there.
-        failed: files that cannot be used, with the reason.
         unreached: roots and folders that cannot be looked at, with the reason; their items stay.
-        left_out: files that look like images and are not tried.
-        present: the number of files.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -104,10 +95,6 @@ class RootListing:
     Attributes:
         entries: the files or sentences, in the order of the ids.
         missing: why its items must be kept although nothing was listed; "" if something was.
-        unreadable: folders that could not be listed.
-        failed: files that cannot be looked at.
-        left_out: files that look like images and are not tried.
-        holds: the kind of the entries.
     """
 
     root: Root
@@ -127,11 +114,7 @@ def list_roots(
     follow_links: bool = False,
     labels: Collection[str] = (),
 ) -> list[RootListing]:
-    """List the images below roots that exist; raise DataError if ignore rules cannot be understood.
-
-    Args:
-        labels: of all roots; a file whose id begins like those of another root is not used.
-    """
+    """List the images below roots that exist; a file whose id begins like those of another of all ``labels`` fails."""
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
     rules = [rules_of(folder, ignore) or None for folder in there.values()]
     listings = list_folders([*there.values()], rules, videos=videos, follow_links=follow_links)
@@ -199,9 +182,7 @@ def compare(
     Both are read once, in the order of the ids, so that this costs no more than the walk.
 
     Args:
-        damaged: ids of items to be embedded again.
         first_unfinished: number of the first indexing that was interrupted; 0 where none was.
-        seconds: the length of the segments of clips; 0 for whole clips.
     """
     root = listing.root
     changes.failed += listing.failed

@@ -75,7 +75,6 @@ def words_of(stored: bytes, metadata: str | None) -> str:
 
     Args:
         stored: the bytes of its id; of a segment of a clip, the file counts.
-        metadata: what is said of it, as a JSON object.
     """
     fields = json.loads(metadata) if metadata else {}
     texts = chain.from_iterable(_texts(fields[key]) for key in TEXT_KEYS if key in fields)

@@ -33,11 +33,7 @@ _MANY = 1000  # new items whose words are added before the end of a run
 
 @dataclass(frozen=True)
 class FoundIndex:
-    """An index that is there.
-
-    Attributes:
-        database: its database, which is open for writing.
-    """
+    """An index that is there, whose database is open for writing."""
 
     folder: Path
     manifest: IndexManifest
@@ -50,9 +46,6 @@ class IndexFolder:
 
     It opens, once, the index in the folder, and an unfinished one that would replace it. At the end it removes the
     files that belong to neither, of this process or of one that was killed.
-
-    Args:
-        path: the folder; it is created if it is missing, and removed if nothing is written to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,13 +147,9 @@ class IndexWriter:
     the context ends well. A context that ends with an exception leaves what was committed.
 
     Args:
-        model: the fingerprint of the model that makes the embeddings.
         roots: the indexed folders; those of the same numbers are replaced.
         dtype: the type of a stored number; None is that of the index, float32 for a new one.
-        model_place: the place of the model; see ``manifest``. None keeps what the index says.
-        gaussians: whether the embeddings are distributions; None for what nobody knows.
         replace: whether the existing index must be replaced.
-        anew: whether to begin a new index in any case.
     """
 
     def __init__(

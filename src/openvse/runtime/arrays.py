@@ -68,13 +68,7 @@ class ArraySet:
 
 
 def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float[np.ndarray, "I T"]:
-    """Return the score of the best existing pair of embeddings of each image and text.
-
-    Args:
-        images: the embeddings of I images.
-        texts: the embeddings of T texts.
-        kind: how two embeddings are compared.
-    """
+    """Return the score of the best existing pair of embeddings of each image and text."""
     flat = (
         images.vectors.reshape(-1, images.vectors.shape[2]),
         texts.vectors.reshape(-1, texts.vectors.shape[2]),
@@ -108,7 +102,6 @@ def directions(vectors: Any, are_gaussians: bool | None = None) -> Any:
     These are the means of Gaussians; of other embeddings it is all.
 
     Args:
-        vectors: an array or tensor, ``[..., D]``.
         are_gaussians: None, where nobody knows, looks at the last two numbers: of Gaussians, one is always 1.
     """
     if are_gaussians is None:

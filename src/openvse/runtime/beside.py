@@ -69,8 +69,7 @@ def sound_sides(folder: Path) -> set[str]:
 def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
     """Return why a side was not written, by its name; "" for one that the user does not want.
 
-    Args:
-        version: of openvse; what another version could not write is not counted.
+    What another ``version`` of openvse could not write is not counted.
     """
     try:
         noted = json.loads(read_text(folder / LEFT_OUT))

@@ -112,10 +112,7 @@ class VocabularyTokenizer:
     """Splits a sentence into words and looks them up.
 
     Args:
-        file: its name.
         splitter: a name in ``WORD_SPLITTERS``.
-        boundaries: whether a start and an end token are added.
-        max_words: the number of words that are read; None reads all.
         nearest: whether an unknown word is read as the known one with the nearest spelling.
     """
 
@@ -152,9 +149,7 @@ class PieceTokenizer:
 
     Args:
         file: the name of its file, in the format of the ``tokenizers`` library.
-        max_length: the number of tokens that are read, special ones included.
         unknown: the id of a piece that the tokenizer lacks; None if it has none.
-        cut: the side at which a longer sentence is cut.
         cleaning: what is done to a sentence before; see ``tokenization.cleaning``.
     """
 

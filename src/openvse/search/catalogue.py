@@ -75,7 +75,6 @@ class Catalogue(ABC):
     An item has an id, and a key: a number that is never used again.
 
     Attributes:
-        note: what the items have in common: the model, the shape of the embeddings, the indexed folders.
         place: the address of a store that is searched without its index; "" for an index.
         is_complete: False while an indexing is under way, or where one was interrupted.
     """
@@ -104,11 +103,6 @@ class Catalogue(ABC):
 
         The query bank of an index decides the order for ``sentences``, which say that each query is one and nothing
         else; the scores are still those of the model.
-
-        Raises:
-            EngineError: the store cannot be reached any more.
-            IndexFormatError: an embedding holds NaN or infinite numbers; its item is named.
-            ModelError: a query's does.
         """
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
@@ -162,11 +156,7 @@ class Catalogue(ABC):
 
 
 class IndexCatalogue(Catalogue):
-    """An open index, as it was when it was opened.
-
-    Args:
-        engine: the engine that is wanted; see ``open_searcher``.
-    """
+    """An open index, as it was when it was opened."""
 
     def __init__(
         self, index: Index, compare: ItemComparison, *, model: object = None, engine: str | None = None
@@ -325,10 +315,6 @@ def open_searcher(
     Args:
         engine: the engine that is wanted: ``exact``, or that of the index, by its name or by the URL of its server,
             with its secrets. None takes that of the index, and its URL from the index and the environment.
-
-    Raises:
-        EngineError: the index has another engine, its server cannot be reached, or it cannot serve the model. Without
-            the engine's folder, or where that is damaged, the search is exact.
     """
     name, url = split_engine(engine)
     choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
@@ -363,10 +349,6 @@ class StoreCatalogue(Catalogue):
 
     Args:
         images: where the first of the indexed folders is now; None leaves it where it was.
-
-    Raises:
-        EngineError: the store cannot be reached, or its place does not say which model made it.
-        IndexFormatError: another model than that of the fingerprint made it.
     """
 
     def __init__(

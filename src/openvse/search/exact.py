@@ -47,11 +47,7 @@ class ArrayComparison:
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """The comparison of a model of PyTorch, by its own similarity.
-
-    Attributes:
-        swapped: whether the items are sentences, which take the side of the texts.
-    """
+    """The comparison of a model of PyTorch, by its own similarity."""
 
     model: Any
     swapped: bool = False

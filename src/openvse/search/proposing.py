@@ -51,9 +51,6 @@ class StoreSearch:
 
     Args:
         is_linear: whether the score is the largest inner product itself.
-
-    Attributes:
-        num_missing: how many items the store does not hold.
     """
 
     def __init__(

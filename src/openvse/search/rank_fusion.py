@@ -32,7 +32,6 @@ class WordHits:
     """Items with words of a sentence, the best first, and equal ones by position.
 
     Attributes:
-        positions: of the items.
         shares: how much of the sentence each item has: the share of its words, each weighted by how few items have it
             (inverse document frequency).
         words: those of the sentence that some item has.
@@ -85,7 +84,6 @@ class Ranking:
     """The best items of a query, best first.
 
     Attributes:
-        positions: of the items.
         scores: by visual similarity.
         rows: the row of each item among the items with words; -1 for an item without.
         places: the place of each item by visual similarity alone, from 0; -1 where it is not known.

@@ -33,9 +33,6 @@ class Gatherer(Generic[AskT, AnswerT]):
 
     Args:
         answer: returns the answers to some questions, in their order; it runs on the thread of an executor of one.
-        together: the largest number of questions of a call.
-        waiting: the largest number of questions that wait.
-        on_call: receives the number of questions of each call.
     """
 
     def __init__(

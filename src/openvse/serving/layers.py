@@ -174,11 +174,7 @@ def session_of(token: str) -> str:
 
 
 class Bounds:
-    """Refuses bodies that are too large or too slow, one by one and in sum.
-
-    Attributes:
-        held: bytes of the bodies of all requests in progress.
-    """
+    """Refuses bodies that are too large or too slow, one by one and in sum."""
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: RequestMetrics) -> None:
         self._app, self.limits, self.metrics = app, limits, metrics

@@ -37,7 +37,6 @@ class Source:
     """An index or a store to serve, which is opened again after every change.
 
     Attributes:
-        place: the folder of an index, or the address of a store that an index has filled.
         engine: the engine that is wanted for an index; see ``SearchEngine``.
         images: for a store, where the first of the indexed folders is on this machine; None leaves it where it was.
     """

@@ -34,9 +34,6 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
 
     Connections inherit the options of the socket: the system closes one whose client reads nothing for
     ``Limits.stall_s``, and buffers a bounded part of a reply.
-
-    Raises:
-        OpenVSEError: the address is taken, or is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # Where the protocol is named, asyncio switches Nagle's algorithm off, which holds small replies back for 40 ms.
@@ -81,12 +78,7 @@ def make_server(app: Any, limits: Limits) -> Server:
 
 
 def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
-    """Serve until a signal asks to stop; requests in progress are answered first.
-
-    Args:
-        opened: a socket that is bound to an address.
-        on_start: is called when the socket listens.
-    """
+    """Serve until a signal asks to stop; requests in progress are answered first."""
     from openvse.serving.app import create_app
 
     allow_many_files(2 * service.limits.connections)

@@ -59,14 +59,8 @@ class Service:
     explanations, answers), so that it does not delay searches. Two decode images.
 
     Args:
-        source: the folder of an index, or another ``Source``.
         model: the model that made its embeddings; an exported one has no map of what it looked at.
-        names: names of the models for display, by role: ``model``, ``rerank`` and ``answer``.
         watch: whether to update the index whenever its folders change (``FolderWatch``).
-
-    Raises:
-        ModelError: the second model, or the one that answers, cannot read images; or an engine, or an index of stored
-            features, is to be watched.
     """
 
     def __init__(

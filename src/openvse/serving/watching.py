@@ -37,10 +37,6 @@ class FolderWatch:
 
     The index is locked only meanwhile, and an update waits while another process writes it. The items of a folder that
     is not there stay; the folder is watched again once it is back. The first update is for what changed before.
-
-    Args:
-        folders: returns its roots.
-        model: embeds its images; the one behind towers is loaded for the first image that is new.
     """
 
     def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Any) -> None:
