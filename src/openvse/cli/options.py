@@ -67,8 +67,10 @@ class Reranking:
 
     def load(self, device: str) -> Any:
         """Load the model, and the store that it reads, if one is named."""
-        load: Callable[..., Any] = training_module("openvse.tasks.for_search").load_reranker
-        return load(self.model, self.features, top=self.top, weight=self.weight, device=device)
+        model = training_module("openvse.tasks.load").load_two_tower(self.model, device=device)
+        store = training_module("openvse.features").open_store(self.features, model.image.encoder)
+        ranker: Callable[..., Any] = training_module("openvse.retrieval").HitReranker
+        return ranker(model, top=self.top, weight=self.weight, features=store)
 
 
 def read_query_bank(value: str) -> tuple[str, float | None]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
@@ -99,23 +99,13 @@ def detail(message: str) -> None:
         console.print(Text(message), soft_wrap=True)
 
 
-class Display:
+class Display(AbstractContextManager["Display"]):
     """A display of progress, and a context manager that ends it; this one shows nothing."""
 
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
         """Show how far a piece of work has come; the title, such as the epoch, stands in place of its name."""
 
-    def __enter__(self) -> Display:
-        """Begin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the display."""
-        self.end()
-
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Show the progress for the last time."""
 
 
@@ -148,7 +138,7 @@ class Bars(Display):
         if not known:
             self.progress.start()
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._tasks:
             self.progress.stop()
 
@@ -194,7 +184,7 @@ class Lines(Display):
             self._say(state)
             state.speaks_at = now + min(LONGEST_S, max(SHORTEST_S, passed / 6))
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Print the last state of each piece of work whose last line is not printed yet."""
         for state in self._works.values():
             if not state.printed:

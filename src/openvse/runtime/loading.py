@@ -25,4 +25,4 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
         if device != "cpu":
             raise ModelError(f"an exported model computes on the CPU, not on {device}: leave out --device")
         return OnnxModel(source, threads=threads)
-    return training_module("openvse.tasks.for_search").load_two_tower(source, device=device)
+    return training_module("openvse.tasks.load").load_two_tower(source, device=device)

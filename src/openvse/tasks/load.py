@@ -79,9 +79,14 @@ def load_as(kind: type[ModelT], source: str | Path, *, device: str | torch.devic
     return model
 
 
+def load_two_tower(source: str | Path, *, device: str | torch.device = "cpu") -> TwoTower:
+    """Load a model that embeds images and sentences; see ``load``."""
+    return load_as(TwoTower, source, device=device)
+
+
 def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
     """Load the two-tower model in a worker; raise ModelError if it is not that of the process which shares its work."""
-    model = load_as(TwoTower, source, device=device)
+    model = load_two_tower(source, device=device)
     if model.fingerprint != fingerprint:
         raise ModelError("the model of a worker is another one: give all machines the same model")
     return model

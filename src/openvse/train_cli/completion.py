@@ -1,11 +1,11 @@
 """Completion in the shell: names of recipes, parts and data sets, and the keys of overrides.
 
 ``openvse --install-completion`` sets up the shell. Heavy modules are imported when the shell asks for a completion.
+Typer takes the names that begin with what was typed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import typer
@@ -13,26 +13,25 @@ import typer
 from openvse.errors import OpenVSEError
 
 
-def complete_recipe(incomplete: str) -> list[str]:
+def complete_recipe() -> list[str]:
     """Complete the name of a shipped recipe."""
     from openvse.specs import list_recipes
 
-    return _beginning(list_recipes(), incomplete)
+    return list_recipes()
 
 
-def complete_listed(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_listed(ctx: typer.Context) -> list[str]:
     """Complete a NAME of ``openvse list``: a recipe, a part or a data set, by the kind before it."""
     from openvse.train_cli.listing import registries
 
     kind = ctx.params.get("kind")
     if kind == "parts":
-        names = {name for registry in registries() for name in registry.names()}
-        return _beginning(sorted(names), incomplete)
+        return sorted({name for registry in registries() for name in registry.names()})
     completed = {"recipes": complete_recipe, "data": complete_data_set}
-    return completed[str(kind)](incomplete) if kind in completed else []
+    return completed[str(kind)]() if kind in completed else []
 
 
-def complete_encoder(incomplete: str) -> list[str]:
+def complete_encoder() -> list[str]:
     """Complete the encoder of ``openvse extract``: a backbone, or a text encoder whose token states can be stored."""
     from openvse.backbones import BACKBONES
     from openvse.encoders import TEXT_ENCODERS, TransformersText
@@ -42,17 +41,17 @@ def complete_encoder(incomplete: str) -> list[str]:
         for name in TEXT_ENCODERS.names()
         if isinstance(part := TEXT_ENCODERS.get(name), type) and issubclass(part, TransformersText)
     ]
-    return _beginning(sorted([*BACKBONES.names(), *texts]), incomplete)
+    return sorted([*BACKBONES.names(), *texts])
 
 
-def complete_data_set(incomplete: str) -> list[str]:
+def complete_data_set() -> list[str]:
     """Complete the name of a data set."""
     from openvse.datasets import DATASETS
 
-    return _beginning(DATASETS.names(), incomplete)
+    return DATASETS.names()
 
 
-def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_override(ctx: typer.Context) -> list[str]:
     """Complete the key of an override; the options of the recipe's parts are keys, too."""
     from openvse.tasks.recipes import shown_recipe
 
@@ -60,7 +59,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
         tree = shown_recipe(str(ctx.params.get("recipe")))
     except OpenVSEError:
         return []
-    return _beginning([f"{each}=" for each in sorted(_keys(tree))], incomplete)
+    return [f"{each}=" for each in sorted(_keys(tree))]
 
 
 def _keys(tree: dict[str, Any]) -> set[str]:
@@ -89,7 +88,3 @@ def _kinds(key: str) -> set[str]:
     if key.startswith("objective.") and key.removesuffix(".name").count(".") == 1:
         return {"objective term"}
     return {last, last.replace("_", " ")}
-
-
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]

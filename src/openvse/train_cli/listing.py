@@ -83,9 +83,22 @@ def recipe_rows(names: Sequence[str]) -> Iterator[str]:
             yield _wrapped(f"{row['source']}: {figures}", 6)
 
 
+def terms_as_text() -> Iterator[str]:
+    """Yield the lines of the terms of the papers, each with its source, parts and usage."""
+    from openvse.tasks.terms import paper_terms
+
+    for subject, terms in paper_terms().items():
+        yield f"{subject.upper()}\n"
+        for term in terms:
+            yield _wrapped(f"{term.name} [{term.source}]", 0)
+            yield from (_wrapped(each, 2) for each in (", ".join(term.parts), *term.usage) if each)
+            yield ""
+
+
 def _wrapped(text: str, indent: int) -> str:
     first, rest = " " * indent, " " * (indent + 4)
-    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    kept = {"break_on_hyphens": False, "break_long_words": False}
+    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=rest, **kept)
 
 
 def registries() -> list[Registry[Any]]:

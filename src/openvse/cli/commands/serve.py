@@ -234,13 +234,14 @@ def load_second(rerank: Reranking, device: str) -> Any:
         raise OpenVSEError("a server takes no weight and no features of --rerank: give MODEL[,top=N]")
     source = rerank.model
     refuse_without_torch("--rerank", source)
-    return training_module("openvse.tasks.for_search").load_two_tower(source, device=device)
+    return training_module("openvse.tasks.load").load_two_tower(source, device=device)
 
 
 def load_answerer(source: str, device: str) -> Any:
     """Load the model of ``--answer``."""
     refuse_without_torch("--answer", source)
-    return training_module("openvse.tasks.for_search").load_answerer(source, device=device)
+    answerer = training_module("openvse.vqa.answerer").Answerer
+    return training_module("openvse.tasks.load").load_as(answerer, source, device=device)
 
 
 def refuse_without_torch(option: str, source: str) -> None:

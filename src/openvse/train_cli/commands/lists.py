@@ -112,14 +112,15 @@ def _protocols() -> tuple[Any, Iterator[str]]:
 
 
 def _terms() -> tuple[Any, Iterator[str]]:
-    from openvse.tasks.terms import paper_terms, terms_as_text
+    from openvse.tasks.terms import paper_terms
+    from openvse.train_cli.listing import terms_as_text
 
     head = [
         "Each term with its source, its parts, and settings of a recipe or commands.",
         "KEY=VALUE is also an argument of openvse train; quote it in a shell.\n",
     ]
     values = {subject: [vars(term) for term in terms] for subject, terms in paper_terms().items()}
-    return values, iter([*head, terms_as_text()])
+    return values, iter([*head, *terms_as_text()])
 
 
 _ALL = {"models": _models, "protocols": _protocols, "terms": _terms}
