@@ -49,20 +49,16 @@ def test_models_without_coefficients_are_refused() -> None:
 
 @pytest.mark.medium
 def test_figures_and_numbers_are_written(tmp_path: Path) -> None:
-    found = analyze_coefficients(named(plain()), [3, 7], k=2)
+    found = analyze_coefficients(named(plain()), [3, 7])
     written = found.write(tmp_path / "out")
     assert [path.name for path in written] == ["coefficients.csv", "coefficients.png", "coefficients.svg"]
     rows = [*csv.DictReader((tmp_path / "out" / "coefficients.csv").open())]
     assert len(rows) == 2 * (3 + 7)
-    assert (rows[0]["max"], rows[1]["max"], rows[0]["k_max_2"], rows[0]["mean"]) == (
-        "1.0",
-        "0.0",
-        "0.5",
-        str(1 / 3),
-    )
+    assert (rows[0]["max"], rows[1]["max"], rows[0]["mean"]) == ("1.0", "0.0", str(1 / 3))
+    assert [row["k_max_5"] for row in rows[3:10]] == ["0.2"] * 5 + ["0.0"] * 2
     assert is_png(written[1])
     svg = written[2].read_text()
-    assert "images, 7 elements" in svg and "2-max" in svg
+    assert "images, 7 elements" in svg and "5-max" in svg
     again = found.write(tmp_path / "again")[2].read_text()
     assert again == svg  # equal numbers give equal files
     with pytest.raises(OpenVSEError, match="coefficients.csv.*coefficients.png.*coefficients.svg"):

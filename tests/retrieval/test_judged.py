@@ -15,9 +15,15 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation.judged import bootstrap_correlation, spearman
 from openvse.evaluation.protocols import PROTOCOLS, protocol_named
-from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
+from openvse.retrieval.judged import (
+    NumberedItems,
+    bootstrap_correlation,
+    judge_cxc,
+    judge_eccv_caption,
+    number_items,
+    spearman,
+)
 from openvse.similarities import SetMax
 from openvse.training.kind import Request, under_protocol
 from openvse.types import EmbeddingSet, Relevance

@@ -249,9 +249,9 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
     return place
 
 
-def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
+def pick_images(corpus: Corpus, count: int) -> Corpus:
     """Draw images at random, without unreadable ones; raise DataError if none can be read."""
-    drawn = np.random.default_rng(seed).choice(len(corpus), min(count, len(corpus)), replace=False)
+    drawn = np.random.default_rng(0).choice(len(corpus), min(count, len(corpus)), replace=False)
     readable: list[int] = []
     for place in np.sort(drawn).tolist():
         path = corpus.image_paths[place]
@@ -431,7 +431,6 @@ class Subjects:
     images: tuple[Path, ...] = ()
     captions: tuple[str, ...] = ()
     count: int = 3
-    seed: int = 0
     limit: int | None = None
 
 
@@ -459,7 +458,7 @@ def _towers(
     corpus = open_split(request, asked.limit)
     features: FeatureSource | None = open_store(store, model.image.encoder)
     features = own_features(corpus, model.image.encoder.backbone) if features is None else features
-    drawn = with_features(pick_images(corpus, asked.count, asked.seed), features)
+    drawn = with_features(pick_images(corpus, asked.count), features)
     images = list(zip(drawn.image_ids, drawn.image_paths, strict=True))
     gallery = Gallery(asked.captions) if asked.captions else gallery_of(corpus, drawn)
     return map_images(name, model, images, gallery, features)
@@ -475,7 +474,7 @@ def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> l
             for one in map_answers(name, model, (path.name, path), asked.captions)
         ]
     questions = request.part(open_questions(request.data, allow_outside=request.allow_outside))
-    drawn = pick_images(questions.as_corpus(), asked.count, asked.seed)
+    drawn = pick_images(questions.as_corpus(), asked.count)
     maps = []
     for image_id, path in zip(drawn.image_ids, drawn.image_paths, strict=True):
         own = [q for q in questions.questions if q.image_id == image_id][:1]

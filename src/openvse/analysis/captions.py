@@ -33,14 +33,7 @@ Texts = Mapping[str, EmbeddingSet]
 
 
 def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
-    """Embed captions by a sentence model of transformers: the mean of its token states, at unit length.
-
-    Args:
-        model: a folder, a hub id, or ``package:NAME``, as for ``transformers_text``.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-    """
+    """Embed captions by a model that ``transformers_text`` takes: the mean of its token states, at unit length."""
     width = TransformersText(embed_dim=1, model=model, fine_tune=False).feature_dim
     encoder = TransformersText(
         embed_dim=width, model=model, fine_tune=False, projection=NoProjection, size_augmentation="none"
@@ -87,10 +80,10 @@ def cosines(
     return np.asarray(torch.cat(parts).numpy())
 
 
-def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
+def analyze_captions(corpus: Corpus, texts: Texts) -> Analysis:
     """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2)."""
     first, second = pairs_of_images(corpus)
-    random = np.random.default_rng(seed).permutation(len(first))
+    random = np.random.default_rng(0).permutation(len(first))
     image_of = np.zeros(len(corpus.captions), dtype=np.int64)
     image_of[corpus.relevance.texts] = corpus.relevance.images
     apart = image_of[first] != image_of[second[random]]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NAME = "coefficients"
 SIZES = (10, 20, 36, 49)
 """Sizes of short and long captions, of 36 regions, and of a 7 x 7 grid."""
+K = 5
+"""The k of the k-max pooling that is shown beside learned ones."""
 
 
 @dataclass(frozen=True)
@@ -78,26 +80,24 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
     return curves
 
 
-def analyze_coefficients(
-    towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES, k: int = 5
-) -> Analysis:
+def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES) -> Analysis:
     """Compare learned coefficients with those of mean, max and k-max pooling."""
     curves = learned_curves(towers, sizes)
     rows = [
-        (c.model, c.side, c.pool, c.size, at + 1, value, 1 / c.size, float(at == 0), k_max(c.size, k)[at])
+        (c.model, c.side, c.pool, c.size, at + 1, value, 1 / c.size, float(at == 0), k_max(c.size, K)[at])
         for c in curves
         for at, value in enumerate(c.values)
     ]
-    header = ("model", "side", "pool", "size", "position", "learned", "mean", "max", f"k_max_{k}")
+    header = ("model", "side", "pool", "size", "position", "learned", "mean", "max", f"k_max_{K}")
     summary = [
-        (c.label, c.side, c.size, c.values[0], sum(c.values[:k]), c.values[-1], c.effective()) for c in curves
+        (c.label, c.side, c.size, c.values[0], sum(c.values[:K]), c.values[-1], c.effective()) for c in curves
     ]
-    columns = ("model", "side", "size", "largest", f"top {k} together", "smallest", "effective number")
+    columns = ("model", "side", "size", "largest", f"top {K} together", "smallest", "effective number")
     return Analysis(
         NAME,
         Table(columns, summary),
         {"": Table(header, rows)},
-        {"": lambda: _draw(curves, k)},
+        {"": lambda: _draw(curves)},
     )
 
 
@@ -131,7 +131,7 @@ def _coefficients(pool: nn.Module, sizes: Sequence[int]) -> Mapping[int, list[fl
     return {size: shared[row, :size].tolist() for row, size in enumerate(sizes)}
 
 
-def _draw(curves: Sequence[Curve], k: int) -> Figure:
+def _draw(curves: Sequence[Curve]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     sides = [side for side in ("image", "text") if any(curve.side == side for curve in curves)]
@@ -143,7 +143,7 @@ def _draw(curves: Sequence[Curve], k: int) -> Figure:
         for column, size in enumerate(sizes):
             axes = grid[row, column]
             chosen = [curve for curve in curves if (curve.side, curve.size) == (side, size)]
-            _draw_panel(axes, chosen, labels, size, k)
+            _draw_panel(axes, chosen, labels, size)
             axes.set_title(f"{side}s, {size} elements")
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             if row == len(sides) - 1:
@@ -153,12 +153,12 @@ def _draw(curves: Sequence[Curve], k: int) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, chosen: Sequence[Curve], labels: Sequence[str], size: int, k: int) -> None:
+def _draw_panel(axes: Axes, chosen: Sequence[Curve], labels: Sequence[str], size: int) -> None:
     positions = range(1, size + 1)
-    top = max(1 / min(k, size), *(max(curve.values) for curve in chosen)) if chosen else 1.0
+    top = max(1 / min(K, size), *(max(curve.values) for curve in chosen)) if chosen else 1.0
     low = min(0.0, *(min(curve.values) for curve in chosen)) if chosen else 0.0
     axes.step(
-        positions, k_max(size, k), where="mid", color=QUIET, linewidth=0.9, linestyle=":", label=f"{k}-max"
+        positions, k_max(size, K), where="mid", color=QUIET, linewidth=0.9, linestyle=":", label=f"{K}-max"
     )
     axes.axhline(1 / size, color=QUIET, linewidth=0.9, linestyle="--", label="mean")
     # Max pooling leaves the panel at the top: at its height of 1, the other curves would lie on the axis.

@@ -49,7 +49,7 @@ def count_hits(embedded: Embedded, hits: Sequence[QueryHits]) -> Occurrence:
     }
 
 
-def measure_space(embedded: Embedded, occurrence: Occurrence, seed: int = 0) -> dict[str, Cell]:
+def measure_space(embedded: Embedded, occurrence: Occurrence) -> dict[str, Cell]:
     """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020; hubs: Radovanovic et al., JMLR 2010).
 
     Alignment is the mean squared distance of the two items of a relevant pair; 0 is best. Uniformity is the log of the
@@ -64,8 +64,8 @@ def measure_space(embedded: Embedded, occurrence: Occurrence, seed: int = 0) -> 
     return {
         "model": embedded.name,
         "alignment": float(apart.square().sum(dim=1).mean()),
-        "uniformity of images": uniformity(images, seed),
-        "uniformity of texts": uniformity(texts, seed),
+        "uniformity of images": uniformity(images),
+        "uniformity of texts": uniformity(texts),
         "gap": float((images.mean(dim=0) - texts.mean(dim=0)).norm()),
         "skewness of images": skewness(of_images),
         "skewness of texts": skewness(of_texts),
@@ -74,10 +74,10 @@ def measure_space(embedded: Embedded, occurrence: Occurrence, seed: int = 0) -> 
     }
 
 
-def uniformity(vectors: Float[Tensor, "B D"], seed: int = 0) -> float:
+def uniformity(vectors: Float[Tensor, "B D"]) -> float:
     """Return ``log mean exp(-2 |x - y|^2)`` over all pairs of different items; 0 if all are equal."""
     if len(vectors) > _ITEMS:
-        drawn = np.random.default_rng(seed).choice(len(vectors), _ITEMS, replace=False)
+        drawn = np.random.default_rng(0).choice(len(vectors), _ITEMS, replace=False)
         vectors = vectors[torch.from_numpy(drawn)]
     if len(vectors) < 2:
         return 0.0
@@ -145,7 +145,6 @@ def analyze_embeddings(
     training: Sequence[str] = (),
     *,
     places: bool = False,
-    seed: int = 0,
 ) -> Analysis:
     """Measure alignment, uniformity and hubs, recall by the length of captions and by their rarest word.
 
@@ -153,16 +152,13 @@ def analyze_embeddings(
         embedded: the same corpus as each model embeds it.
         training: captions of the training split, in which words are counted; without them, those of the corpus.
         places: whether to draw a map of the embeddings by t-SNE, which needs scikit-learn.
-        seed: the seed of draws and of the map.
     """
-    if places:
-        require_sklearn()
     corpus = embedded[0].corpus
     hits = [find_hits(each, K) for each in embedded]
     occurrence = {
         each.name: count_hits(each, first_hits) for each, first_hits in zip(embedded, hits, strict=True)
     }
-    measures = [measure_space(each, occurrence[each.name], seed) for each in embedded]
+    measures = [measure_space(each, occurrence[each.name]) for each in embedded]
     lengths = np.array([len(caption_words(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
@@ -174,7 +170,7 @@ def analyze_embeddings(
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
     figures = {"": lambda: _draw(occurrence, groups)}
     if places:
-        figures["map"] = lambda: draw_map(embedded, seed)
+        figures["map"] = lambda: _draw_map(embedded)
     return Analysis(
         NAME,
         Table(table.header[:7], [row[:7] for row in table.rows]),
@@ -246,7 +242,7 @@ def require_sklearn() -> None:
         ) from error
 
 
-def draw_map(embedded: Sequence[Embedded], seed: int = 0) -> Figure:
+def _draw_map(embedded: Sequence[Embedded]) -> Figure:
     """Draw images and their first texts by t-SNE, a line between the two; distances between far points mean little."""
     columns = min(len(embedded), 2)
     lines = -(-len(embedded) // columns)
@@ -257,7 +253,7 @@ def draw_map(embedded: Sequence[Embedded], seed: int = 0) -> Figure:
         axes.set_visible(False)
     for axes, each in zip(grid.flat, embedded, strict=False):
         axes.set_visible(True)
-        images, texts = _places(each, seed)
+        images, texts = _places(each)
         for image, text in zip(images, texts, strict=True):
             axes.plot(*zip(image, text, strict=True), color="0.8", linewidth=0.3, zorder=1)
         axes.scatter(*images.T, s=5, color=colour(0), label="images", zorder=2)
@@ -268,16 +264,16 @@ def draw_map(embedded: Sequence[Embedded], seed: int = 0) -> Figure:
     return figure
 
 
-def _places(embedded: Embedded, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _places(embedded: Embedded) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of images and of the first text of each."""
     from sklearn.manifold import TSNE
 
     relevance = embedded.corpus.relevance
     _, first = np.unique(relevance.images, return_index=True)
-    drawn = np.random.default_rng(seed).permutation(first)[:IMAGES]
+    drawn = np.random.default_rng(0).permutation(first)[:IMAGES]
     rows, columns = torch.from_numpy(relevance.images[drawn]), torch.from_numpy(relevance.texts[drawn])
     sides = embedded.images.vectors[rows], embedded.texts.vectors[columns]
     both = torch.cat([directions(side.mean(dim=1)) for side in sides])
     perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
-    points = TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(both.numpy())
+    points = TSNE(perplexity=perplexity, random_state=0, init="pca").fit_transform(both.numpy())
     return points[: len(drawn)], points[len(drawn) :]

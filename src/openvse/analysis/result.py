@@ -1,4 +1,4 @@
-"""What every analysis returns: tables of numbers, figures, and pages; and how they are written."""
+"""What every analysis returns: tables of numbers and figures; and how they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Draw: TypeAlias = "Callable[[], Figure]"
 
-ENDINGS = ("png", "svg", "csv", "html")
+ENDINGS = ("png", "svg", "csv")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Analysis:
         summary: what the command prints, a short table.
         tables: tables by the part of their file's name after ``name``; "" for the main one.
         figures: functions that draw the figures, by the part of their file's name.
-        pages: web pages by the part of their file's name.
         warnings: what the user should read before the figures, one line each.
     """
 
@@ -37,24 +36,16 @@ class Analysis:
     summary: Table
     tables: Mapping[str, Table]
     figures: Mapping[str, Draw] = field(default_factory=dict)
-    pages: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def write(self, folder: Path, *, overwrite: bool = False) -> list[Path]:
-        """Write tables as CSV, figures as PNG and SVG, and pages as HTML, each by write-then-rename.
-
-        Returns:
-            The files.
-        """
+        """Write tables as CSV and figures as PNG and SVG, each by write-then-rename, and return the files."""
         refuse_written(folder, self.name, overwrite=overwrite)
         written: list[Path] = []
         with made(folder):
             for part, table in self.tables.items():
                 written.append(folder / f"{_joined(self.name, part)}.csv")
                 write_whole(written[-1], table.to_csv())
-            for part, page in self.pages.items():
-                written.append(folder / f"{_joined(self.name, part)}.html")
-                write_whole(written[-1], page)
             for part, draw in self.figures.items():
                 written += _save(draw, folder / _joined(self.name, part))
         return written

@@ -362,8 +362,9 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         raise OpenVSEError(
             f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
         )
-    before = record.get("data") or {}  # an earlier version did not note them
-    if changed := [split for split, digest in wanted["data"].items() if before.get(split, digest) != digest]:
+    if changed := [
+        split for split, digest in wanted["data"].items() if record.get("data", {}).get(split) != digest
+    ]:
         raise OpenVSEError(
             f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot "
             f"stand beside new ones: choose another --out for this sweep"
@@ -470,21 +471,11 @@ def _draw_grid(axes_of: Sequence[Axis], results: Sequence[Swept], metric: str, l
 def _draw_line(axis: Axis, results: Sequence[Swept], metric: str, label: str) -> Figure:
     figure = new_figure(COLUMN, 2.3)
     axes = figure.subplots()
-    numbers = axis.numbers or []
     points = sorted(
         (number, mean, each.spread(metric) or 0.0)
-        for number, each in zip(numbers, results, strict=True)
+        for number, each in zip(axis.numbers or [], results, strict=True)
         if (mean := each.mean(metric)) is not None
     )
-    draw_line(axes, points, metric)
-    axes.set_xlabel(axis.label)
-    axes.set_ylabel(label)
-    _say_bars(axes, results)
-    return figure
-
-
-def draw_line(axes: Axes, points: Sequence[tuple[float, float, float]], metric: str) -> None:
-    """Draw a line through points, which are numbers with their mean and spread."""
     numbers, means, spread = zip(*points, strict=True)
     least = min((after - before for before, after in pairwise(numbers)), default=1.0)
     # Labels of numbers such as 0, 0.01, 0.1 and 1 would overlap: these are spaced evenly.
@@ -493,6 +484,10 @@ def draw_line(axes: Axes, points: Sequence[tuple[float, float, float]], metric: 
     axes.set_xticks(places, [f"{number:g}" for number in numbers])
     if metric == VIEW_COSINE:  # on the whole scale, so that views which are nearly the same look so
         axes.set_ylim(min(0.0, *means), 1.05)
+    axes.set_xlabel(axis.label)
+    axes.set_ylabel(label)
+    _say_bars(axes, results)
+    return figure
 
 
 def _draw_points(results: Sequence[Swept], metric: str, label: str) -> Figure:
@@ -500,17 +495,9 @@ def _draw_points(results: Sequence[Swept], metric: str, label: str) -> Figure:
     figure = new_figure(COLUMN, 0.24 * len(known) + 0.9)
     axes = figure.subplots()
     names = [", ".join(each.setting.at) for each, _ in known]
-    draw_points(axes, names, [mean for _, mean in known], [e.spread(metric) or 0.0 for e, _ in known], metric)
-    axes.set_xlabel(label)
-    _say_bars(axes, results)
-    return figure
-
-
-def draw_points(
-    axes: Axes, names: Sequence[str], means: Sequence[float], spread: Sequence[float], metric: str
-) -> None:
-    """Draw a point for each name. Differences are small against the sum, and bars would have to begin at 0."""
+    means, spread = [mean for _, mean in known], [each.spread(metric) or 0.0 for each, _ in known]
     places = range(len(names))
+    # Points: differences are small against the sum, and bars would have to begin at 0.
     axes.errorbar(means, places, xerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
     digits = 3 if metric == VIEW_COSINE else 1
     for place, mean in zip(places, means, strict=True):
@@ -522,6 +509,9 @@ def draw_points(
     axes.margins(x=0.15)
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
     axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(label)
+    _say_bars(axes, results)
+    return figure
 
 
 def _say_bars(axes: Axes, results: Sequence[Swept]) -> None:

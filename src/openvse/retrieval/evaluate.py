@@ -28,7 +28,6 @@ from openvse.evaluation import (
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.embed import EmbeddedEnsemble
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
-from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
 from openvse.evaluation.reliability import shown_images
 from openvse.evaluation.report import QueryOutcomes
@@ -37,7 +36,7 @@ from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.output.figures import styled
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
+from openvse.retrieval.judged import JudgedReport, NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.scoring.hubs import BETA
 from openvse.similarities import Similarity
 from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol

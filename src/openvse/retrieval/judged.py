@@ -1,4 +1,4 @@
-"""Two towers on Crisscrossed Captions and ECCV Caption: judgements of single pairs of COCO's images and captions."""
+"""Two towers on Crisscrossed Captions and ECCV Caption: recall and correlation against judgements of single pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from openvse.corpus import Corpus
 from openvse.datasets.coco_judgements import (
@@ -22,21 +23,184 @@ from openvse.datasets.coco_judgements import (
 )
 from openvse.errors import DataError
 from openvse.evaluation import Member
-from openvse.evaluation.judged import (
-    BOOTSTRAPS,
-    Correlation,
-    Direction,
-    JudgedReport,
-    bootstrap_correlation,
-    precisions,
-    rank_among,
-    recalls,
-)
+from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
+from openvse.evaluation.places import SEVERAL
+from openvse.evaluation.ranking import QueryRanks, rank_by_counting
+from openvse.evaluation.report import metric_title
+from openvse.output.documents import Document
+from openvse.output.table import Table
 from openvse.similarities import Similarity
-from openvse.types import EmbeddingSet
+from openvse.types import EmbeddingSet, Relevance
 
 Pairs = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """Query and candidate of each pair."""
+
+BOOTSTRAPS = 1000
+"""The number of samples of the correlation with ratings."""
+
+_ITSELF = -1e30
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One kind of retrieval: queries with a positive item, candidates of each, metrics in percent, and intervals."""
+
+    queries: int
+    gallery: int
+    metrics: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation with ratings, times 100: mean and standard deviation over the samples.
+
+    Attributes:
+        pairs: the number of rated pairs.
+        queries: the number of different first items.
+    """
+
+    pairs: int
+    queries: int
+    mean: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class JudgedReport(Document):
+    """Retrieval and correlations against published judgements.
+
+    Attributes:
+        name: the data set and split.
+        retrieval: each direction, such as "image to text".
+        correlations: each kind of pairs, such as "image-text".
+        model: the fingerprint of the model.
+        problems: what was left out, one line each.
+        notes: how it was done, one line each.
+    """
+
+    protocol: str
+    name: str
+    retrieval: Mapping[str, Direction]
+    correlations: Mapping[str, Correlation]
+    model: str
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def sections(self) -> list[str]:
+        names = list(next(iter(self.retrieval.values())).metrics)
+        titles = [metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names]
+        rows = []
+        for side, one in self.retrieval.items():
+            figures = [f"{one.metrics[name]:.1f}" for name in names]
+            rows.append([side, *figures, f"{one.queries:,}", f"{one.gallery:,}"])
+            bounds = [one.intervals[name] for name in names]
+            rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
+        sections = [
+            f"# {self.protocol} on {self.name}",
+            Table(["", *titles, "queries", "gallery"], rows).to_markdown(),
+        ]
+        if self.correlations:
+            remarks = [
+                [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
+                for kind, one in self.correlations.items()
+            ]
+            sections.append(Table(["", "Spearman x 100", "pairs", "queries"], remarks).to_markdown())
+        lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
+        sections.append("\n".join(f"- {line}" for line in lines))
+        return sections
+
+
+def _rank_among(
+    queries: EmbeddingSet,
+    candidates: EmbeddingSet,
+    positives: Pairs,
+    similarity: Similarity,
+    *,
+    itself: bool = False,
+    every: bool = False,
+    swapped: bool = False,
+) -> QueryRanks:
+    """Rank candidates for queries of any modality; queries without a positive are left out.
+
+    Args:
+        itself: whether query n is candidate n, which is then never ahead of a positive.
+        every: whether to place all positives.
+        swapped: whether the similarity takes the candidates first (images are asked for by texts).
+    """
+    asking, rows_of_pairs = np.unique(positives[0], return_inverse=True)
+    asked = queries[torch.from_numpy(asking)]
+    pairs = Relevance(rows_of_pairs, positives[1], len(asking), len(candidates))
+
+    member = Member(
+        asked, candidates, (lambda one, other: similarity(other, one).T) if swapped else similarity
+    )
+
+    def score(rows: slice, columns: slice) -> Float[Tensor, "Q C"]:
+        scores = member.score(rows, columns, candidates.vectors.device)
+        if itself:
+            place = asking[rows] - columns.start
+            inside = np.flatnonzero((place >= 0) & (place < columns.stop - columns.start))
+            scores = scores.clone()
+            scores[torch.from_numpy(inside), torch.from_numpy(place[inside])] = _ITSELF
+        return scores
+
+    with torch.inference_mode():
+        return rank_by_counting(score, pairs, every=every).i2t
+
+
+def _measured(
+    ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int[np.ndarray, "Q"]
+) -> Direction:
+    """Return the means of what counts for each query, with intervals over the images that queries are or belong to."""
+    counted = np.column_stack([*columns.values()]).astype(np.float64)
+    metrics = dict(zip(columns, (100.0 * counted.mean(axis=0)).tolist(), strict=True))
+    intervals = grouped_intervals(counted, list(columns), images, resamples=BOOTSTRAPS, seed=0)
+    return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
+
+
+def bootstrap_correlation(
+    queries: Int[np.ndarray, "P"],
+    ratings: Float[np.ndarray, "P"],
+    scores: Float[np.ndarray, "P"],
+    *,
+    samples: int = BOOTSTRAPS,
+) -> Correlation:
+    """Return the sampled Spearman correlation of Crisscrossed Captions (Parekh et al., EACL 2021).
+
+    A query has several rated pairs, which are not independent. Therefore each sample draws half of the queries
+    without replacement and one pair of each, and takes Spearman's correlation of their ratings and scores; the result
+    is the mean over the samples. Equal values have the mean of their ranks.
+    """
+    order = np.argsort(queries, kind="stable")
+    _, starts, counts = np.unique(queries[order], return_index=True, return_counts=True)
+    if len(starts) < 4:
+        raise DataError(
+            f"{len(starts)} queries have ratings, and a correlation needs at least 4: give more pairs"
+        )
+    generator = np.random.default_rng(0)
+    correlations = []
+    for _ in range(samples):
+        half = generator.permutation(len(starts))[: len(starts) // 2]
+        pair = order[starts[half] + generator.integers(counts[half])]
+        correlations.append(spearman(ratings[pair], scores[pair]))
+    drawn = 100.0 * np.array(correlations)
+    return Correlation(len(queries), len(starts), float(np.mean(drawn)), float(np.std(drawn)))
+
+
+def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> float:
+    """Return Spearman's rank correlation with mean ranks for equal values; 0 if one side is constant."""
+    ranks = [_mean_ranks(values) for values in (one, other)]
+    centred = [each - each.mean() for each in ranks]
+    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return float((centred[0] * centred[1]).sum()) / size if size else 0.0
+
+
+def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: Float[np.ndarray, "P"] = (last - (counts - 1) / 2)[inverse]
+    return ranks
 
 
 _INTERVALS = f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0"
@@ -138,12 +302,13 @@ def _directions(
     same_texts = _both_ways(_joined(_positive(ratings["sts"]), co_captions))
     same_images = _both_ways(_positive(ratings["sis"], from_images))
     for name, pairs, ranked in (
-        ("image to text", (image, text), rank_among(images, texts, (image, text), similarity)),
-        ("text to image", (text, image), rank_among(texts, images, (text, image), similarity, swapped=True)),
-        ("text to text", same_texts, rank_among(texts, texts, same_texts, similarity, itself=True)),
-        ("image to image", same_images, rank_among(images, images, same_images, similarity, itself=True)),
+        ("image to text", (image, text), _rank_among(images, texts, (image, text), similarity)),
+        ("text to image", (text, image), _rank_among(texts, images, (text, image), similarity, swapped=True)),
+        ("text to text", same_texts, _rank_among(texts, texts, same_texts, similarity, itself=True)),
+        ("image to image", same_images, _rank_among(images, images, same_images, similarity, itself=True)),
     ):
-        yield name, recalls(ranked, items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text")))
+        of_queries = items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text"))
+        yield name, _measured(ranked, {f"r{k}": ranked.ranks <= k for k in RECALL_AT}, of_queries)
 
 
 def judge_eccv_caption(
@@ -176,10 +341,17 @@ def judge_eccv_caption(
             problems.append(
                 f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
             )
-        ranked = rank_among(asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped)
+        ranked = _rank_among(
+            asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped
+        )
         distinct = np.unique(queries)
         of_queries = items.images_of(distinct, are_texts=swapped)
-        retrieval[name] = precisions(ranked, np.searchsorted(distinct, missing), of_queries)
+        assert ranked.places is not None
+        places = ranked.places.with_missing(
+            np.searchsorted(distinct, missing)
+        ).columns()  # R counts the missing, too
+        columns = {each: places[:, SEVERAL.index(each)] for each in ("map_at_r", "rprecision")}
+        retrieval[name] = _measured(ranked, {**columns, "r1": ranked.ranks <= 1}, of_queries)
     return JudgedReport(
         "ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes)
     )
