@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.objectives import CRITERIA, MINERS
-from openvse.testing import check_criterion, check_miner
+from openvse.testing import check_part
 
 
 def problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -23,12 +23,12 @@ def problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tup
 
 @pytest.mark.parametrize("name", MINERS)
 def test_the_miner_keeps_its_promises(name: str) -> None:
-    check_miner(name)
+    check_part(MINERS, name)
 
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_the_criterion_keeps_its_promises(name: str) -> None:
-    check_criterion(name)
+    check_part(CRITERIA, name)
 
 
 @pytest.mark.parametrize("name", MINERS)

@@ -15,8 +15,8 @@ from openvse.aggregators import Aggregator, Mean, Pooling, Tokens
 from openvse.corpus import Corpus, Record, build_corpus
 from openvse.errors import DataError, RecipeError
 from openvse.functional import masked_max, masked_mean
-from openvse.similarities import SetMax, Similarity
-from openvse.testing import BrokenContractError, check_aggregator, check_dataset, check_similarity
+from openvse.similarities import SIMILARITIES, SetMax, Similarity
+from openvse.testing import BrokenContractError, check_aggregator, check_dataset, check_part
 from openvse.types import EmbeddingSet, Features, Relevance
 from tests.conftest import PhotoMaker
 from tests.failures import Failures
@@ -148,7 +148,7 @@ class Averaged(SetMax):
 )
 def test_a_broken_similarity_is_found(part: type[Similarity], message: str) -> None:
     with pytest.raises(BrokenContractError, match=message):
-        check_similarity(part)
+        check_part(SIMILARITIES, part)
 
 
 class Detached(SetMax):
@@ -160,7 +160,7 @@ class Detached(SetMax):
 
 def test_a_similarity_that_one_side_cannot_learn_from_is_found() -> None:
     with pytest.raises(BrokenContractError, match="'gradient'.*0"):
-        check_similarity(Detached)
+        check_part(SIMILARITIES, Detached)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from openvse.errors import RecipeError
-from openvse.objectives import Contrast, Criterion, Hardest, Hinge, Miner, Term
-from openvse.testing import BrokenContractError, check_criterion, check_miner, check_term
+from openvse.objectives import CRITERIA, MINERS, TERMS, Contrast, Criterion, Hardest, Hinge, Miner, Term
+from openvse.testing import BrokenContractError, check_part
 from openvse.types import ScoredBatch
 
 
@@ -47,7 +47,7 @@ class Unexplained(Hardest):
 )
 def test_a_broken_miner_is_found(part: type[Miner], message: str) -> None:
     with pytest.raises(BrokenContractError, match=message):
-        check_miner(part)
+        check_part(MINERS, part)
 
 
 class Reversed(Hinge):
@@ -88,7 +88,7 @@ class Harmless(Hinge):
 )
 def test_a_broken_criterion_is_found(part: type[Criterion], message: str) -> None:
     with pytest.raises(BrokenContractError, match=message):
-        check_criterion(part)
+        check_part(CRITERIA, part)
 
 
 class FirstImage(Term):
@@ -131,12 +131,12 @@ class OnePerImage(Term):
 )
 def test_a_broken_term_is_found(part: type[Term], message: str) -> None:
     with pytest.raises(BrokenContractError, match=message):
-        check_term(part)
+        check_part(TERMS, part)
 
 
 def test_sound_parts_pass_with_their_options() -> None:
-    check_miner("adaptive_top_k", options={"rule": "paper"})
-    check_criterion(Hinge, options={"margin": 0.1, "reduction": "mean"})
-    check_term(Contrast, options={"miner": "all", "criterion": {"name": "info_nce"}})
+    check_part(MINERS, "adaptive_top_k", options={"rule": "paper"})
+    check_part(CRITERIA, Hinge, options={"margin": 0.1, "reduction": "mean"})
+    check_part(TERMS, Contrast, options={"miner": "all", "criterion": {"name": "info_nce"}})
     with pytest.raises(RecipeError, match=r"Hinge\.temperature"):
-        check_criterion(Hinge, options={"temperature": 1.0})
+        check_part(CRITERIA, Hinge, options={"temperature": 1.0})

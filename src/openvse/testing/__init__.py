@@ -16,17 +16,13 @@ from __future__ import annotations
 from openvse.testing.aggregators import check_aggregator
 from openvse.testing.contract import BrokenContractError
 from openvse.testing.datasets import check_dataset
-from openvse.testing.objectives import check_criterion, check_miner, check_term
-from openvse.testing.similarities import check_similarity
+from openvse.testing.parts import check_part
 from openvse.testing.stores import check_store
 
 __all__ = [
     "BrokenContractError",
     "check_aggregator",
-    "check_criterion",
     "check_dataset",
-    "check_miner",
-    "check_similarity",
+    "check_part",
     "check_store",
-    "check_term",
 ]

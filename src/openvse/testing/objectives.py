@@ -1,100 +1,21 @@
-"""The contracts of a miner, a criterion and an objective term."""
+"""The promises of a miner, a criterion and an objective term; see ``check_part``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from openvse.assembly.parts import parameters
 from openvse.functional import normalize, set_max_scores
-from openvse.objectives import CRITERIA, MINERS, TERMS, Criterion, Miner, Objective, Term
-from openvse.registry import Maker
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
+from openvse.objectives import Criterion, Miner, Objective, Term
+from openvse.testing.contract import require, require_close
 from openvse.types import EmbeddingSet, ScoredBatch
 
-_WIDTH = 5
+WIDTH = 5
 _SIZES = ((1, 1), (1, 4), (3, 1), (5, 7), (6, 6))
 _SHIFTS = (0.0, -5.0, 5.0)  # scores far above and below 0 catch a positive that is masked with 0
-# A large margin, so that the negatives of random embeddings violate it.
-_USUAL: Mapping[str, Any] = {
-    "miner": "hardest",
-    "criterion": {"name": "hinge", "margin": 1.5},
-    **dict.fromkeys(("embed_dim", "image_dim", "text_dim"), _WIDTH),
-}
-
-
-def check_miner(part: str | Maker[Miner], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
-    """Check that a miner keeps the promises on which objectives rely.
-
-    The chosen negatives are a boolean tensor of the shape of the scores; no positive is chosen, and at least one
-    candidate of each anchor that has a negative; no gradient flows through the choice; the scores stay unchanged;
-    diagnostics are finite numbers.
-
-    Args:
-        part: the class of the miner, or its name in ``MINERS``.
-        options: the options, as in a recipe.
-
-    Raises:
-        BrokenContractError: a promise is broken; the message names each.
-        RecipeError: the miner refuses the options.
-
-    Examples:
-        >>> check_miner("adaptive_top_k", options={"rule": "paper"})
-    """
-    hold(make_part(MINERS, part, options, {}).double().eval(), MINER_PROMISES, part_name(part))
-
-
-def check_criterion(part: str | Maker[Criterion], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
-    """Check that a criterion keeps the promises on which objectives rely.
-
-    Every positive pair has one finite loss, also without negatives; the gradient raises the score of the positive and
-    lowers those of negatives; perfect scores have the lowest loss; candidates that are not negatives change nothing;
-    candidates that ``violated`` leaves out have no gradient.
-
-    Args:
-        part: the class of the criterion, or its name in ``CRITERIA``.
-        options: the options, as in a recipe.
-
-    Raises:
-        BrokenContractError: a promise is broken; the message names each.
-        RecipeError: the criterion refuses the options.
-
-    Examples:
-        >>> check_criterion("hinge", options={"margin": 0.1})
-    """
-    hold(make_part(CRITERIA, part, options, {}).double().eval(), CRITERION_PROMISES, part_name(part))
-
-
-def check_term(part: str | Maker[Term], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
-    """Check that an objective term keeps the promises on which training relies.
-
-    Its value is a finite number with a finite gradient, also for a single pair and for equal embeddings; the order of
-    the items and embeddings that do not exist change nothing; diagnostics are finite numbers that do not change it.
-
-    Args:
-        part: the class of the term, or its name in ``TERMS``.
-        options: the options, as in a recipe. A miner or criterion that the term needs but that is not given is
-            ``hardest`` or ``hinge``.
-
-    Raises:
-        BrokenContractError: a promise is broken; the message names each.
-        RecipeError: the term refuses the options.
-
-    Examples:
-        >>> check_term("contrast", options={"miner": "all"})
-    """
-    hold(made_term(part, options), TERM_PROMISES, part_name(part))
-
-
-def made_term(part: str | Maker[Term], options: Mapping[str, Any] = NO_OPTIONS) -> Term:
-    """Return the term to check; the arguments are those of ``check_term``."""
-    accepted = parameters(TERMS.get(part) if isinstance(part, str) else part)
-    usual = {name: value for name, value in _USUAL.items() if name in accepted}
-    return make_part(TERMS, part, {**usual, **options}, {}).double().eval()
 
 
 def _problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -200,7 +121,7 @@ def _violated(criterion: Criterion) -> None:
 def _vectors(images: int = 4, texts: int = 6, k: int = 3) -> list[Tensor]:
     """Return unnormalised vectors and residuals of images (K = k) and of texts (K = 2)."""
     generator = torch.Generator().manual_seed(0)
-    shapes = [(images, k, _WIDTH)] * 2 + [(texts, 2, _WIDTH)] * 2
+    shapes = [(images, k, WIDTH)] * 2 + [(texts, 2, WIDTH)] * 2
     return [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
 
 

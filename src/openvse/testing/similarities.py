@@ -1,50 +1,22 @@
-"""The contract of a similarity."""
+"""The promises of a similarity; see ``check_part``."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from openvse.functional import normalize
-from openvse.registry import Maker
-from openvse.similarities import SIMILARITIES, Similarity, score_blocks
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
+from openvse.similarities import Similarity, score_blocks
+from openvse.testing.contract import require, require_close
 from openvse.types import EmbeddingSet
 
-_WIDTH = 6
+WIDTH = 6
 _COUNTS = ((1, 1), (3, 1), (3, 2))
-
-
-def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
-    """Check that a similarity keeps the promises on which evaluation, training and search rely.
-
-    Blocks and listed pairs equal the whole matrix; an embedding that does not exist never wins, even if all scores
-    are negative; the score of single embeddings is the cosine unless ``is_cosine`` is False; if ``indexable`` is
-    True, items are ordered as by the largest inner product; both sides get a finite gradient.
-
-    Args:
-        part: the class of the similarity, or its name in ``SIMILARITIES``.
-        options: the options, as in a recipe; the embeddings are 6 wide.
-
-    Raises:
-        BrokenContractError: a promise is broken; the message names each.
-        RecipeError: the similarity refuses the options.
-
-    Examples:
-        >>> check_similarity("set_max")
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        similarity = make_part(SIMILARITIES, part, options, {"embed_dim": _WIDTH}).double().eval()
-    hold(similarity, SIMILARITY_PROMISES, part_name(part))
 
 
 def _embeddings(items: int, k: int, seed: int) -> EmbeddingSet:
     """Return unit vectors; an item with several embeddings has the first and some of the others."""
     generator = torch.Generator().manual_seed(seed)
-    vectors = normalize(torch.randn(items, k, _WIDTH, dtype=torch.float64, generator=generator))
+    vectors = normalize(torch.randn(items, k, WIDTH, dtype=torch.float64, generator=generator))
     mask = torch.ones(items, k, dtype=torch.bool)
     mask[:, 1:] = torch.rand(items, k - 1, generator=generator) > 0.5
     return EmbeddingSet(vectors, mask)
@@ -97,9 +69,9 @@ def _indexable(similarity: Similarity) -> None:
 
 
 def _masked(similarity: Similarity) -> None:
-    axis = torch.eye(1, _WIDTH, dtype=torch.float64)
+    axis = torch.eye(1, WIDTH, dtype=torch.float64)
     away = normalize(
-        -3 * torch.eye(1, _WIDTH, dtype=torch.float64) - 4 * torch.eye(2, _WIDTH, dtype=torch.float64)[1:]
+        -3 * torch.eye(1, WIDTH, dtype=torch.float64) - 4 * torch.eye(2, WIDTH, dtype=torch.float64)[1:]
     )
     # The second embedding would score best, but does not exist.
     several = EmbeddingSet(torch.stack([away, axis], dim=1), torch.tensor([[True, False]]))
