@@ -84,7 +84,7 @@ def test_a_picture_in_two_splits_stays_in_the_last():
     assert ids(found) == ["q1", "q2"]
     assert [question.split for question in found.questions] == ["validation", "train"]
     (line,) = found.problems
-    assert line.startswith("leakage: 1 image(s)") and "without 2 question(s) (first: a.jpg)" in line
+    assert line.startswith("leakage: 1 image(s)") and "without 2 record(s) (first: a.jpg)" in line
 
 
 def test_splits_by_any_name():

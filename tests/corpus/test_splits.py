@@ -1,6 +1,7 @@
 """Names of splits, the split by hash, and leakage between splits."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from openvse.corpus.splits import (
     equal_files,
     hashed_splits,
     is_split,
-    one_split_each,
     stable_hash,
+    without_leakage,
 )
 from openvse.errors import DataError
+from openvse.media.problems import Problem
 
 SHARES = (0.8, 0.1, 0.1)
 
@@ -83,18 +85,26 @@ def test_the_hash_never_changes():
     assert stable_hash("a.jpg") != stable_hash("b.jpg")
 
 
+def listed(ids, splits):
+    return [Record(item, Path(item), ["a dog"], split) for item, split in zip(ids, splits, strict=True)]
+
+
 def test_what_is_in_several_splits_stays_in_the_last():
     ids = ["a", "b", "a", "c", "b", "d", "b"]
-    splits = ["train", "validation", "test", "train", "train", "", "validation"]
-    keep, leaked = one_split_each(ids, splits)
-    assert keep == [1, 2, 3, 5, 6]
-    assert leaked == ["a", "b"]
+    records = listed(ids, ["train", "validation", "test", "train", "train", "", "validation"])
+    problems: list[Problem] = []
+    assert without_leakage(problems, records) == [records[number] for number in (1, 2, 3, 5, 6)]
+    (problem,) = problems
+    assert problem.cases == ("a", "b") and problem.fault
 
 
-def test_sound_lists_are_left_as_they_are():
-    assert one_split_each(["a", "a", "b"], ["train", "train", "test"]) == ([0, 1, 2], [])
-    assert one_split_each(["a", "a"], ["", "test"]) == ([0, 1], [])
-    assert one_split_each([], []) == ([], [])
+@pytest.mark.parametrize(
+    ("ids", "splits"), [(["a", "a", "b"], ["train", "train", "test"]), (["a", "a"], ["", "test"]), ([], [])]
+)
+def test_sound_lists_are_left_as_they_are(ids, splits):
+    problems: list[Problem] = []
+    assert without_leakage(problems, listed(ids, splits)) == listed(ids, splits)
+    assert problems == []
 
 
 def test_a_corpus_reports_leaked_images(tmp_path):

@@ -11,13 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from openvse.corpus.splits import (
-    LEAKAGE,
-    canonical_split,
-    hashed_splits,
-    one_split_each,
-    split_positions,
-)
+from openvse.corpus.splits import canonical_split, hashed_splits, split_positions, without_leakage
 from openvse.errors import DataError
 from openvse.files import whole_characters
 from openvse.media.matching import FoundFiles, find_files
@@ -150,7 +144,8 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     )
     files = find_files(explicit, unsaid)
     usable = _one_name_each(name, usable, files)
-    usable, problems = _without_leakage(usable)
+    problems: list[str] = []
+    usable = without_leakage(problems, usable)
     usable = _joined(name, usable)
     if otherwise := files.otherwise_written():
         problems.append(
@@ -192,19 +187,6 @@ def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[
 def _canonical(record: Record) -> Record:
     split = canonical_split(record.split) if record.split else ""
     return record if record.split == split else replace(record, split=split)
-
-
-def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """Give every image one split; return the records to keep, and a line that reports the others."""
-    keep, leaked = one_split_each([record.image_id for record in records], [r.split for r in records])
-    problems: list[str] = []
-    if leaked:
-        summary = (
-            f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and are kept only in the last of train, "
-            f"validation and test"
-        )
-        problems.append(Problem(summary, leaked, fault=True))
-    return [records[number] for number in keep], problems
 
 
 def _one_name_each(name: str, records: Sequence[Record], files: FoundFiles) -> list[Record]:

@@ -12,13 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.splits import (
-    LEAKAGE,
-    canonical_split,
-    hashed_splits,
-    one_split_each,
-    split_positions,
-)
+from openvse.corpus.splits import canonical_split, hashed_splits, split_positions, without_leakage
 from openvse.errors import DataError
 from openvse.files import whole_characters
 from openvse.media.matching import find_files
@@ -179,7 +173,7 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
         DataError: a split is unknown, or nothing is left.
     """
     problems: list[str] = []
-    usable = _without_leakage(problems, [_tidy(question) for question in questions])
+    usable = without_leakage(problems, [_tidy(question) for question in questions])
     usable = _without_repetitions(problems, usable)
     if require_images:
         usable = _with_images(problems, usable)
@@ -215,17 +209,6 @@ def _tidy(question: Question) -> Question:
 @lru_cache(maxsize=1 << 16)  # millions of answers, few different ones
 def _tidy_answer(answer: str) -> str:
     return whole_characters(" ".join(answer.split()))
-
-
-def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list[Question]:
-    keep, leaked = one_split_each([q.image_id for q in questions], [q.split for q in questions])
-    if leaked:
-        summary = (
-            f"{LEAKAGE}: {len(leaked)} image(s) have questions in several splits and are kept only in the last of "
-            f"train, validation and test, without {len(questions) - len(keep)} question(s)"
-        )
-        problems.append(Problem(summary, leaked, fault=True))
-    return [questions[number] for number in keep]
 
 
 def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> list[Question]:

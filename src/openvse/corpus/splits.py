@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -47,12 +48,7 @@ def is_split(name: str) -> bool:
 def split_positions(
     name: str, labels: Sequence[str], *, of: str, unit: str, files: Sequence[ImageFile] = ()
 ) -> tuple[str, Int[np.ndarray, "chosen"]]:
-    """Return the canonical name of a split, and the positions of what is in it.
-
-    Args:
-        of: the name of the data in messages.
-        files: the files of the images, where the splits are drawn and equal files stay together.
-    """
+    """Return the canonical name of a split, and the positions of what is in it; ``files`` where splits are drawn."""
     wanted, known = canonical_split(name), np.asarray(labels, dtype=object)
     positions = np.flatnonzero(known == wanted)
     if not len(positions):
@@ -99,27 +95,40 @@ LEAKAGE = "leakage"
 """The beginning of a line about leakage."""
 
 
-def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Keep an item that is listed in several splits only in the last of train, validation and test.
+@runtime_checkable
+class _Listed(Protocol):
+    @property
+    def image_id(self) -> str: ...
 
-    So a model is never evaluated on an item that it was trained on. Items that are listed twice in the same split, or
+    @property
+    def split(self) -> str: ...
+
+
+ListedT = TypeVar("ListedT", bound=_Listed)
+
+
+def without_leakage(problems: list[str], items: Sequence[ListedT]) -> list[ListedT]:
+    """Keep an image that is listed in several splits only in the last of train, validation and test, and tell of it.
+
+    So a model is never evaluated on an image that it was trained on. Images that are listed twice in the same split, or
     without one, are not changed.
-
-    Returns:
-        The positions to keep, in order, and the identifiers that were in several splits.
     """
     listed: defaultdict[str, set[str]] = defaultdict(set)
-    for item, split in zip(ids, splits, strict=True):
-        listed[item].add(split)
+    for item in items:
+        listed[item.image_id].add(item.split)
     last = {
-        item: max(where, key=SPLITS.index)
-        for item, where in listed.items()
+        image: max(where, key=SPLITS.index)
+        for image, where in listed.items()
         if len(where) > 1 and "" not in where
     }
-    if not last:
-        return list(range(len(ids))), []
-    keep = [number for number, item in enumerate(ids) if splits[number] == last.get(item, splits[number])]
-    return keep, list(last)
+    kept = [item for item in items if item.split == last.get(item.image_id, item.split)]
+    if last:
+        summary = (
+            f"{LEAKAGE}: {len(last)} image(s) are listed in several splits and are kept only in the last of train, "
+            f"validation and test, without {len(items) - len(kept)} record(s)"
+        )
+        problems.append(Problem(summary, list(last), fault=True))
+    return kept
 
 
 def equal_files(
