@@ -54,11 +54,11 @@ def write_others(store: Path, folder: Path) -> None:
 
 def stored_items(store: Path, mode: Any) -> np.ndarray:
     rows = np.load(store / "features.npy", mmap_mode=mode)
-    return rows.reshape(len(FeatureStore.open(store)), -1, rows.shape[1])
+    return rows.reshape(len(FeatureStore(store)), -1, rows.shape[1])
 
 
 def read_store(store: Path, _: Path) -> Reader:
-    opened = FeatureStore.open(store)
+    opened = FeatureStore(store)
     return lambda positions: opened.gather(positions).values
 
 
@@ -148,7 +148,7 @@ def times(readers: Sequence[Reader], batches: list[np.ndarray]) -> list[float]:
 
 def measure(store: Path, folder: Path) -> str:
     """Return the table; memory is that of opening and reading 100 random batches, time that of one batch."""
-    items = len(FeatureStore.open(store))
+    items = len(FeatureStore(store))
     names = [name for name in READERS if "HDF5" not in name or find_spec("h5py")]
     peaks = [
         peak_memory(partial(open_and_read, READERS[name], store, folder), partial(random_batches, items))
@@ -182,7 +182,7 @@ def main() -> None:
             write_store(store, arguments.items)
         write_others(store, Path(folder))
         size = (store / "features.npy").stat().st_size
-        print(f"{len(FeatureStore.open(store)):,} items, {size / 2**20:.0f} MiB; {environment()}\n")
+        print(f"{len(FeatureStore(store)):,} items, {size / 2**20:.0f} MiB; {environment()}\n")
         print(measure(store, Path(folder)))
 
 

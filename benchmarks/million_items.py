@@ -41,7 +41,7 @@ def write_store(path: Path, items: int) -> None:
 
 
 def open_store(path: Path) -> FeatureStore:
-    return FeatureStore.open(path, "benchmark")
+    return FeatureStore(path, "benchmark")
 
 
 def look_up(store: FeatureStore) -> np.ndarray:

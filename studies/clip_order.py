@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     options = parser.parse_args()
     corpus = open_corpus(options.clips).split(options.split)
-    features = None if options.features is None else FeatureStore.open(options.features)
+    features = None if options.features is None else FeatureStore(options.features)
     print("| model | RSUM | order known, % |\n| --- | ---: | ---: |")
     for name in options.models:
         model = load_as(TwoTower, name)

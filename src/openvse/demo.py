@@ -100,7 +100,7 @@ def run_demo(
     corpus = open_corpus(source)
     trained = load_as(TwoTower, result.best)
     untrained = build_model(recipe, captions=corpus.split("train").captions, seed=seed).eval()
-    features = FeatureStore.open(run / "features", trained.image.encoder.fingerprint)
+    features = FeatureStore(run / "features", trained.image.encoder.fingerprint)
     test = corpus.split("test")
     before = _evaluate(untrained, test, features)
     report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})

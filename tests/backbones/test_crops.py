@@ -151,7 +151,7 @@ def test_its_store_has_boxes_and_gives_what_images_give(tmp_path: Path, make_pho
     encoder = image_encoder("crops", backbone=TINY).eval()
     backbone, photos = encoder.backbone, make_photos(3)
     extract_features(backbone, [(path.name, path) for path in photos], tmp_path / "store", dtype="float32")
-    store = FeatureStore.open(tmp_path / "store", backbone.fingerprint)
+    store = FeatureStore(tmp_path / "store", backbone.fingerprint)
     positions = store.positions([path.name for path in photos])
     direct = features_of(backbone, *photos)
     stored = store.gather(positions)

@@ -62,7 +62,7 @@ def test_it_extracts(shown: str, tmp_path: Path, make_photos) -> None:
     backbone = build_part(BACKBONES, Part(name="colours", width=4), "colours")
     images = [(path.name, path) for path in make_photos(3)]
     extract_features(backbone, images, tmp_path / "store")
-    store = FeatureStore.open(tmp_path / "store", backbone.fingerprint)
+    store = FeatureStore(tmp_path / "store", backbone.fingerprint)
     assert store.gather(store.positions([name for name, _ in images])).values.shape == (3, 16, 4)
 
 

@@ -41,7 +41,7 @@ def test_the_store_knows_the_scales_and_holds_boxes(tmp_path: Path, make_photos)
     assert backbone.fingerprint == "efficientnet_lite0:random:32+64:1x1+2x2"
     assert backbone.gives_boxes and not backbone.covers_image and not backbone.any_size
     extract_features(backbone, [(path.name, path) for path in make_photos(2)], tmp_path / "store")
-    store = FeatureStore.open(tmp_path / "store", backbone.fingerprint)
+    store = FeatureStore(tmp_path / "store", backbone.fingerprint)
     assert store.has_boxes and store.boxes(store.positions(["photo_0.jpg"])).shape == (1, 5, 4)
 
 

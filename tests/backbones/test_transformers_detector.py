@@ -109,7 +109,7 @@ def test_a_store_holds_the_sure_regions_alone(detector_checkpoint, make_photos, 
     images = [(path.name, path) for path in paths]
     report = extract_features(backbone, images, tmp_path / "store", batch_size=2, dtype="float32")
     assert report.done == 3
-    store = FeatureStore.open(tmp_path / "store", backbone.fingerprint)
+    store = FeatureStore(tmp_path / "store", backbone.fingerprint)
     stored = store.gather(store.positions([name for name, _ in images]))
     sure = (scores >= middle).sum(dim=1).clamp(min=1)
     assert stored.mask.sum(dim=1).tolist() == sure.tolist() and len(set(sure.tolist())) > 1

@@ -61,6 +61,6 @@ def test_features_of_packed_images(tmp_path, write):
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     report = extract_features(MeanColour(), images, tmp_path / "store", num_workers=2)
     assert (report.done, report.failed) == (4, [])
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     values = store.gather(store.positions(corpus.image_ids)).values.mean(dim=(1, 2)).numpy()
     np.testing.assert_allclose(values, GREYS)

@@ -88,7 +88,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     with FeatureStoreWriter(path, fingerprint="regions", dim=4, dtype="float32") as writer:
         for name in reversed(NAMES):
             writer.add(name, torch.from_numpy(FEATURES[name]))
-    return FeatureStore.open(path)
+    return FeatureStore(path)
 
 
 def batches(corpus: Corpus, features: FeatureSource) -> list[Batch]:

@@ -61,7 +61,7 @@ def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
     trained = invoke("train", write_recipe(tmp_path / "r.yaml", clips, "auto"), "--out", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
     best = tmp_path / "run" / "best"
-    store = FeatureStore.open(tmp_path / "run" / "features")
+    store = FeatureStore(tmp_path / "run" / "features")
     assert len(store) == 18 and set(store.lengths.tolist()) == {1, 4, 6}
     evaluated = invoke("evaluate", best, "--on", clips, "--out", tmp_path / "report")
     assert evaluated.exit_code == 0, evaluated.output
@@ -95,7 +95,7 @@ def test_extract_takes_the_options_of_the_backbone(tmp_path: Path, invoke) -> No
     words = ("backbone.pretrained=false", "backbone.image_size=32", "fps=4", "stored_frames=9")
     done = invoke("extract", "frames", clips, tmp_path / "store", *words)
     assert done.exit_code == 0, done.output
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     assert store.fingerprint == "frames:efficientnet_lite0:random:32:1x1:4fps:9"
     assert dict(zip(store.ids, store.lengths.tolist(), strict=True)) == {
         "00.gif": 1,

@@ -32,7 +32,7 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings[0].startswith("warning: skipped regions.tsv, line 4 (02.png): its features ")
     assert warnings[1] == f"warning: 1 item(s) are not images of {album} (first: '77')"
-    store = FeatureStore.open(tmp_path / "regions")
+    store = FeatureStore(tmp_path / "regions")
     assert store.ids == ("00.png", "01.png")
     again = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert re.search(r": 0 .* 2 .* 1 .*; ", again.stdout)

@@ -21,7 +21,7 @@ def test_captions_of_all_splits_are_stored_once(tmp_path: Path, invoke, bert_che
     assert done.exit_code == 0, done.output
     captions = set(open_corpus(data, require_images=False).captions)
     assert f"{store}: {len(captions)} new, 0 were there, " in done.output and "texts/s" in done.output
-    assert set(FeatureStore.open(store).ids) == {text_id(caption) for caption in captions}
+    assert set(FeatureStore(store).ids) == {text_id(caption) for caption in captions}
     assert f": 0 new, {len(captions)} were there, " in invoke(*words, "--batch-size", "7").output
     # What would train with the states, and how, is no part of them.
     assert ": 0 new" in invoke(*words, "size_augmentation=drop", "pooled=mean", "projection=none").output

@@ -153,20 +153,20 @@ def build(folder: Path, corpus: Corpus, embed_dim: int, seed: int) -> TwoTower:
 
 def store_without(folder: Path, missing: str, target: Path) -> FeatureStore:
     """Copy the tiny store except for one image."""
-    source = FeatureStore.open(folder / "features")
+    source = FeatureStore(folder / "features")
     with FeatureStoreWriter(target, fingerprint="tiny", dim=source.dim, dtype="float32") as writer:
         for number in range(10):
             name = f"{number:03d}.jpg"
             if name != missing:
                 inputs = source.gather(source.positions([name]))
                 writer.add(name, inputs.values[0])
-    return FeatureStore.open(target)
+    return FeatureStore(target)
 
 
 @pytest.mark.medium
 def test_each_model_embeds_as_it_does_alone(folder: Path, corpus: Corpus) -> None:
     models = [build(folder, corpus, 16, 0), build(folder, corpus, 8, 1)]
-    store = FeatureStore.open(folder / "features")
+    store = FeatureStore(folder / "features")
     together = embed_ensemble(models, corpus, [store, store])
     assert together.corpus == corpus
     for model, found in zip(models, together.members, strict=True):
@@ -181,7 +181,7 @@ def test_an_image_that_one_store_lacks_is_left_out_for_all(
     folder: Path, corpus: Corpus, tmp_path: Path, which: int
 ) -> None:
     models = [build(folder, corpus, 16, 0), build(folder, corpus, 8, 1)]
-    stores = [FeatureStore.open(folder / "features")] * 2
+    stores = [FeatureStore(folder / "features")] * 2
     stores[which] = store_without(folder, "004.jpg", tmp_path / "fewer")
     together = embed_ensemble(models, corpus, stores)
     assert "004.jpg" not in together.corpus.image_ids and len(together.corpus) == 9
@@ -193,7 +193,7 @@ def test_an_image_that_one_store_lacks_is_left_out_for_all(
 def test_stores_without_a_common_image_are_refused(folder: Path, corpus: Corpus, tmp_path: Path) -> None:
     with FeatureStoreWriter(tmp_path / "other", fingerprint="tiny", dim=12, dtype="float32") as writer:
         writer.add("else.jpg", torch.ones(2, 12))
-    stores = [FeatureStore.open(folder / "features"), FeatureStore.open(tmp_path / "other")]
+    stores = [FeatureStore(folder / "features"), FeatureStore(tmp_path / "other")]
     with pytest.raises(StoreError, match="10 images"):
         embed_ensemble([build(folder, corpus, 8, seed) for seed in (0, 1)], corpus, stores)
 
@@ -212,7 +212,7 @@ def test_a_model_that_reads_fewer_images_than_those_before_it(tmp_path: Path, ma
     ) as writer:
         for path in paths:
             writer.add(path.name, torch.ones(4, models[0].image.encoder.feature_dim))
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     paths[1].write_bytes(b"no image")
     for turn in (1, -1):
         together = embed_ensemble(models[::turn], corpus, [store, None][::turn])
@@ -232,4 +232,4 @@ def test_an_embedding_that_is_no_number_is_named(tmp_path: Path, side: str, name
     with torch.no_grad():
         next(getattr(model, side).parameters()).fill_(torch.nan)
     with pytest.raises(ModelError, match=f"{named}"):
-        embed_corpus(model, corpus, FeatureStore.open(tmp_path / "features"))
+        embed_corpus(model, corpus, FeatureStore(tmp_path / "features"))

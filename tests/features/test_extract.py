@@ -89,7 +89,7 @@ def expected_features(paths: Sequence[Path]) -> Tensor:
 
 
 def stored_features(store: Path, paths: Sequence[Path]) -> Tensor:
-    reader = FeatureStore.open(store, "tiny")
+    reader = FeatureStore(store, "tiny")
     return reader.gather(reader.positions([path.name for path in paths])).values
 
 
@@ -103,7 +103,7 @@ def test_every_picture_gets_its_own_features(
     report = extract_features(encoder, named(paths), store, batch_size=batch_size, num_workers=num_workers)
     assert (report.done, report.skipped_existing, report.failed) == (7, 0, [])
     assert report.seconds > 0 and report.images_per_s == pytest.approx(7 / report.seconds)
-    assert FeatureStore.open(store).ids == tuple(path.name for path in paths), "in the order given"
+    assert FeatureStore(store).ids == tuple(path.name for path in paths), "in the order given"
     assert torch.equal(stored_features(store, paths), expected_features(paths))
     assert max(encoder.batches) <= batch_size and sum(encoder.batches) == 7
 
@@ -146,7 +146,7 @@ def test_a_batch_without_a_good_picture(tmp_path: Path) -> None:
     encoder = TinyBackbone()
     report = extract_features(encoder, named(paths), tmp_path / "store", batch_size=2)
     assert report.done == 0 and len(report.failed) == 4 and encoder.batches == []
-    assert len(FeatureStore.open(tmp_path / "store")) == 0
+    assert len(FeatureStore(tmp_path / "store")) == 0
 
 
 def test_progress_counts_up_to_the_total(tmp_path: Path, make_photos: PhotoMaker) -> None:
@@ -180,7 +180,7 @@ def test_an_interrupted_extraction_continues(tmp_path: Path, make_photos: PhotoM
     with pytest.raises(KeyboardInterrupt):
         extract_features(encoder, named(paths), store, batch_size=2, progress=interrupt)
     assert encoder.training, "the encoder is left as it was"
-    assert len(FeatureStore.open(store)) == 4, "what was done is kept"
+    assert len(FeatureStore(store)) == 4, "what was done is kept"
     report = extract_features(TinyBackbone(), named(paths), store)
     assert (report.done, report.skipped_existing) == (6, 4)
     assert torch.equal(stored_features(store, paths), expected_features(paths))
@@ -199,13 +199,13 @@ def test_a_killed_extraction_continues(
     )
     process.start()
     deadline = time.monotonic() + 30
-    while not ((store / "store.json").exists() and len(FeatureStore.open(store)) >= 6):
+    while not ((store / "store.json").exists() and len(FeatureStore(store)) >= 6):
         assert process.is_alive() and time.monotonic() < deadline
         time.sleep(0.01)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    kept = len(FeatureStore.open(store))
+    kept = len(FeatureStore(store))
     assert 6 <= kept < 40
     report = extract_features(TinyBackbone(), named(paths), store)
     assert (report.done, report.skipped_existing) == (40 - kept, kept)

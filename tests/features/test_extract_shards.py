@@ -74,7 +74,7 @@ def test_processes_make_the_same_store(
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 extract_features(backbone, images, place, batch_size=BATCH, workers=workers, progress=stop)
-        begun = len(FeatureStore.open(place))
+        begun = len(FeatureStore(place))
         assert 0 < begun < here.done
         extract_features(backbone, images, place, batch_size=BATCH, workers=Workers(2))
         assert content(place) == expected

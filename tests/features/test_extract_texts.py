@@ -38,7 +38,7 @@ def alone(encoder: TransformersText, text: str) -> torch.Tensor:
 def test_every_text_gets_its_own_states_once(encoder, tmp_path: Path, batch_size: int) -> None:
     report = extract_text_features(encoder, TEXTS, tmp_path, batch_size=batch_size, dtype="float32")
     assert (report.done, report.skipped_existing, report.failed, report.unit) == (6, 0, [], "texts")
-    store = FeatureStore.open(tmp_path, encoder.fingerprint)
+    store = FeatureStore(tmp_path, encoder.fingerprint)
     assert set(store.ids) == {text_id(text) for text in TEXTS} and len(store) == 6
     texts = StoredTexts(store, TEXTS)
     assert texts.lengths.tolist() == TokenTable(encoder.tokenize(TEXTS)).lengths.tolist()
@@ -58,7 +58,7 @@ def test_no_text_can_be_read_in_the_store(encoder, tmp_path: Path) -> None:
 def test_the_order_of_the_texts_does_not_matter(encoder, tmp_path: Path) -> None:
     extract_text_features(encoder, TEXTS, tmp_path / "one", batch_size=3, dtype="float32")
     extract_text_features(encoder, [*TEXTS[::-1], "the mat"], tmp_path / "two", batch_size=2, dtype="float32")
-    one, two = (StoredTexts(FeatureStore.open(tmp_path / name), TEXTS) for name in ("one", "two"))
+    one, two = (StoredTexts(FeatureStore(tmp_path / name), TEXTS) for name in ("one", "two"))
     every = torch.arange(len(TEXTS)).numpy()
     torch.testing.assert_close(one.take(every).values, two.take(every).values)
 
@@ -87,14 +87,14 @@ def test_a_stopped_extraction_goes_on(encoder, tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         extract_text_features(encoder, TEXTS, tmp_path, batch_size=2, progress=stop)
-    assert len(FeatureStore.open(tmp_path)) == 2
+    assert len(FeatureStore(tmp_path)) == 2
     shown: list[WorkProgress] = []
     report = extract_text_features(encoder, TEXTS, tmp_path, batch_size=2, progress=shown.append)
     assert (report.done, report.skipped_existing) == (4, 2)
     assert [(state.done, state.total) for state in shown] == [(4, 6), (6, 6)]
     whole = extract_text_features(encoder, TEXTS, tmp_path, progress=shown.append)
     assert (whole.done, whole.skipped_existing, shown[-1].done) == (0, 6, 6)
-    StoredTexts(FeatureStore.open(tmp_path), TEXTS)
+    StoredTexts(FeatureStore(tmp_path), TEXTS)
 
 
 def test_a_store_of_another_text_model_is_refused(encoder, tmp_path: Path) -> None:

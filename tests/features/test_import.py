@@ -36,7 +36,7 @@ from tests.failures import Failures
 
 def assert_imported(path: Path, with_boxes: bool, prefix: str = "") -> None:
     """Compare a store with what was written."""
-    store = FeatureStore.open(path)
+    store = FeatureStore(path)
     assert sorted(store.ids) == sorted(f"{prefix}{item}" for item in REGIONS)
     assert store.has_boxes == with_boxes
     for item, regions in REGIONS.items():
@@ -64,7 +64,7 @@ def test_every_format_gives_the_same_store(tmp_path: Path, name: str) -> None:
 
 def test_without_boxes_and_in_half_precision(tmp_path: Path) -> None:
     import_features(str(write_tsv(tmp_path)), str(tmp_path / "store"), boxes=False)
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     assert not store.has_boxes
     half = REGIONS["42"].features.astype(np.float16).astype(np.float32)
     assert np.array_equal(store.gather(store.positions(["42"])).values[0].numpy(), half)
@@ -77,7 +77,7 @@ def test_names_are_matched_to_the_images_of_a_data_set(tmp_path: Path) -> None:
         "COCO_val2014_000000000001.jpg",
     ]
     report = import_features(write_tsv(tmp_path), tmp_path / "store", image_ids=image_ids)
-    assert FeatureStore.open(tmp_path / "store").ids == tuple(image_ids[:2])
+    assert FeatureStore(tmp_path / "store").ids == tuple(image_ids[:2])
     assert (report.done, report.unmatched) == (2, ["7"])
     with pytest.raises(DataError, match="3 items.*'391895'"):
         import_features(write_tsv(tmp_path), tmp_path / "other", image_ids=["a.jpg"])
@@ -90,7 +90,7 @@ def test_a_header_and_text_that_python_3_wrapped(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(header + b"\r\n" + b"\t".join(line) + b"\r\n\n")
     report = import_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
     assert (report.done, report.failed) == (1, [])
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     assert np.array_equal(store.gather(np.array([0])).values[0].numpy(), REGIONS["42"].features)
 
 
@@ -143,7 +143,7 @@ def test_a_bad_first_item_does_not_decide_the_width(tmp_path: Path) -> None:
     np.save(write_npy_folder(tmp_path) / "0.npy", empty)
     report = import_features(tmp_path / "npy", tmp_path / "store")
     assert report.failed == [("0.npy (0)", "it has no local features")]
-    assert FeatureStore.open(tmp_path / "store").dim == DIM
+    assert FeatureStore(tmp_path / "store").dim == DIM
 
 
 def test_bad_files_in_a_folder(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_bad_files_in_a_folder(tmp_path: Path) -> None:
         "pixels": "its boxes are in pixels and the size of ",
         "no_boxes": "'no_boxes' has no boxes, this store take",
     }
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     assert {"turned", "relative"} < set(store.ids) and report.done == 5
     assert store.boxes(store.positions(["relative"])).unique().item() == 0.5
 
@@ -189,11 +189,11 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
     (tmp_path / "my.txt").write_text("a\na\nb\n")
     report = import_features(source, tmp_path / "store", ids=tmp_path / "my.txt")
     assert report.failed == [("dev_ims.npy, item 1 (a)", "its id came before; the first counts")]
-    assert FeatureStore.open(tmp_path / "store").lengths.tolist() == [2, 4]
+    assert FeatureStore(tmp_path / "store").lengths.tolist() == [2, 4]
     np.save(source, np.load(source)[:, 0])
     vectors = import_features(source, tmp_path / "vectors", ids=tmp_path / "my.txt")
     assert vectors.done == 2
-    assert FeatureStore.open(tmp_path / "vectors").lengths.tolist() == [1, 1]
+    assert FeatureStore(tmp_path / "vectors").lengths.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("array", [np.zeros((2, 2, 2, 2)), np.array(["a", "b"]), np.zeros((4, 3), order="F")])
@@ -311,7 +311,7 @@ def test_other_features_are_not_mixed_in(tmp_path: Path) -> None:
     source = write_tsv(tmp_path)
     import_features(source, tmp_path / "regions")
     moved = (tmp_path / "regions").rename(tmp_path / "moved")
-    assert FeatureStore.open(moved).fingerprint == "imported:regions"
+    assert FeatureStore(moved).fingerprint == "imported:regions"
     assert import_features(source, moved).existing == 3
     with pytest.raises(StoreError, match="'imported:regions'.*'butd'"):
         import_features(source, moved, fingerprint="butd")
@@ -335,13 +335,13 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(target=_import_slowly, args=(source, killed))
     process.start()
     deadline = time.monotonic() + 30
-    while not ((killed / "store.json").exists() and len(FeatureStore.open(killed)) >= 10):
+    while not ((killed / "store.json").exists() and len(FeatureStore(killed)) >= 10):
         assert process.is_alive() and time.monotonic() < deadline
         time.sleep(0.01)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    kept = len(FeatureStore.open(killed))
+    kept = len(FeatureStore(killed))
     assert 10 <= kept < 60
     report = import_features(source, killed)
     assert (report.existing, report.done) == (kept, 60 - kept)

@@ -40,7 +40,7 @@ def test_changed_images_are_named(images: list[tuple[str, Path]], backbone: Back
     report = extract_features(backbone, images, store)
     assert report.stale.startswith("1 image(s) have changed") and "(first: 2.png)" in report.stale
     corpus = build_corpus("some", [Record(name, path, ["a dot"]) for name, path in images])
-    assert with_features(corpus, FeatureStore.open(store)).problems == (report.stale,)
+    assert with_features(corpus, FeatureStore(store)).problems == (report.stale,)
 
 
 def test_a_copy_of_the_images_is_the_same_and_another_size_is_not(
@@ -52,8 +52,8 @@ def test_a_copy_of_the_images_is_the_same_and_another_size_is_not(
     copied = [(name, tmp_path / "copy" / name) for name, _ in images]
     for _, path in copied:
         os.utime(path, ns=(5, 5))
-    assert FeatureStore.open(store).stale(copied) == ""
+    assert FeatureStore(store).stale(copied) == ""
     Image.new("RGB", (300, 200), (0, 99, 0)).save(copied[1][1])
-    assert "1 image(s)" in FeatureStore.open(store).stale(copied)
+    assert "1 image(s)" in FeatureStore(store).stale(copied)
     copied[1][1].unlink()  # features without their images
-    assert FeatureStore.open(store).stale(copied) == ""
+    assert FeatureStore(store).stale(copied) == ""

@@ -50,7 +50,7 @@ def make_store(path: Path, items: dict[str, Tensor], dtype: StoreDtype = "float1
     with FeatureStoreWriter(path, fingerprint="fake", dim=DIM, dtype=dtype) as writer:
         for item, local in items.items():
             writer.add(item, local)
-    return FeatureStore.open(path, "fake")
+    return FeatureStore(path, "fake")
 
 
 def make_sparse_store(path: Path, ids: Sequence[str], length: int, dim: int) -> FeatureStore:
@@ -66,7 +66,7 @@ def make_sparse_store(path: Path, ids: Sequence[str], length: int, dim: int) -> 
         file.write(np.full(len(ids), length).tobytes())
     (path / IDS).write_bytes(encoded)
     manifest.summed(path, replace(manifest, items=0, rows=0, id_bytes=0)).write(path)
-    return FeatureStore.open(path)
+    return FeatureStore(path)
 
 
 def gathered_by_loop(items: Sequence[Tensor], dtype: torch.dtype) -> Inputs:
@@ -192,7 +192,7 @@ def test_a_reader_keeps_what_it_opened(tmp_path: Path) -> None:
         writer.commit()
         assert len(store) == 1
         assert store.gather(np.array([0])).values.shape == (1, 2, DIM)
-        assert len(FeatureStore.open(tmp_path)) == 2
+        assert len(FeatureStore(tmp_path)) == 2
 
 
 def test_boxes_lie_beside_their_features(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_boxes_lie_beside_their_features(tmp_path: Path) -> None:
             writer.add(item, items[item], boxes[item])
     with FeatureStoreWriter(tmp_path, fingerprint="fake", dim=DIM, boxes=True) as writer:
         writer.add("item 2", items["item 2"], boxes["item 2"])
-    store = FeatureStore.open(tmp_path)
+    store = FeatureStore(tmp_path)
     assert store.has_boxes
     read = store.boxes(store.positions(["item 2", "item 1"]))
     assert torch.equal(read[1], boxes["item 1"]), "float32, whatever the features are"
@@ -214,7 +214,7 @@ def test_boxes_lie_beside_their_features(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"boxes\.npy"):
         store.boxes(np.array([2]))
     with pytest.raises(StoreError, match=r"boxes\.npy.*130"):
-        FeatureStore.open(tmp_path)
+        FeatureStore(tmp_path)
 
 
 def test_a_store_without_boxes_says_so(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="shorter"):
         store.gather(np.array([1]))
     with pytest.raises(StoreError, match=r"features\.npy.*140.*168 bytes"):
-        FeatureStore.open(tmp_path)
+        FeatureStore(tmp_path)
 
 
 def test_lengths_that_do_not_add_up_are_damage(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_lengths_that_do_not_add_up_are_damage(tmp_path: Path) -> None:
     sums = manifest.sums | {LENGTHS: zlib.crc32(path.read_bytes()[HEADER_BYTES:])}
     replace(manifest, sums=sums).write(tmp_path)
     with pytest.raises(StoreError, match="4 features"):
-        FeatureStore.open(tmp_path)
+        FeatureStore(tmp_path)
 
 
 @pytest.mark.medium
@@ -249,7 +249,7 @@ def test_a_million_items_open_at_once(tmp_path: Path) -> None:
     ids = [f"{i:012d}.jpg" for i in range(1_000_000)]
     make_sparse_store(tmp_path / "store", ids, length=1, dim=1)
     started = time.process_time()
-    store = FeatureStore.open(tmp_path / "store")
+    store = FeatureStore(tmp_path / "store")
     opened = time.process_time()
     assert store.positions([ids[-1], ids[0]]).tolist() == [999_999, 0]
     assert opened - started < 0.3
@@ -269,7 +269,7 @@ def read_under_a_limit(path: Path, sender: Connection) -> None:
             next(line for line in status.read_text().splitlines() if line.startswith(field)).split()[1]
         )
 
-    store = FeatureStore.open(path)
+    store = FeatureStore(path)
     limit = kilobytes("VmData") * 1024 + 128 * MEBI
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far

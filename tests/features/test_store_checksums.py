@@ -42,18 +42,18 @@ def store(tmp_path: Path) -> Path:
     ("name", "place"), [(FEATURES, -1), (FEATURES, HEADER_BYTES), (BOXES, -2), (LENGTHS, -8), (IDS, 2)]
 )
 def test_a_flipped_bit_in_a_small_file_is_noticed(store: Path, name: str, place: int) -> None:
-    FeatureStore.open(store, check=True)
+    FeatureStore(store, check=True)
     flip(store / name, place)
     with pytest.raises(StoreError, match=f"{name}"):
-        FeatureStore.open(store)
+        FeatureStore(store)
 
 
 def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
     flip(store / FEATURES, -1)
-    FeatureStore.open(store)
+    FeatureStore(store)
     with pytest.raises(StoreError, match="checksum"):
-        FeatureStore.open(store, check=True)
+        FeatureStore(store, check=True)
 
 
 def test_a_store_that_grew_equals_one_written_at_once(store: Path, tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_a_store_that_grew_equals_one_written_at_once(store: Path, tmp_path: Pat
 def test_what_comes_after_the_last_commit_is_not_compared(store: Path) -> None:
     with (store / FEATURES).open("ab") as file:
         file.write(b"the rest of an interrupted write")
-    assert len(FeatureStore.open(store, check=True)) == 3
+    assert len(FeatureStore(store, check=True)) == 3
     add(store, 4)
-    assert len(FeatureStore.open(store, check=True)) == 4
+    assert len(FeatureStore(store, check=True)) == 4
 
 
 @pytest.mark.parametrize("lengths", [[0, 6], [-1, 7]])
@@ -86,4 +86,4 @@ def test_an_item_without_features_is_damage(tmp_path: Path, lengths: list[int]) 
     manifest["sums"][LENGTHS] = zlib.crc32(items)
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(StoreError, match="lengths.npy"):
-        FeatureStore.open(tmp_path)
+        FeatureStore(tmp_path)

@@ -49,7 +49,7 @@ def content(path: Path) -> dict[str, bytes]:
 def test_what_is_added_comes_back_rounded(tmp_path: Path) -> None:
     items = make_items(5)
     write(tmp_path, items)
-    store = FeatureStore.open(tmp_path)
+    store = FeatureStore(tmp_path)
     for position, (item, local) in enumerate(items.items()):
         assert store.ids[position] == item
         assert torch.equal(store.gather(store.positions([item])).values[0], local.half().float())
@@ -69,7 +69,7 @@ def test_what_is_added_comes_back_rounded(tmp_path: Path) -> None:
 def test_any_tensor_can_be_added(tmp_path: Path, local: Tensor) -> None:
     with open_writer(tmp_path, "float32") as writer:
         writer.add("x", local)
-    store = FeatureStore.open(tmp_path)
+    store = FeatureStore(tmp_path)
     assert torch.equal(store.gather(store.positions(["x"])).values[0], local.detach().float())
 
 
@@ -77,7 +77,7 @@ def test_float32_keeps_every_bit(tmp_path: Path) -> None:
     local = torch.tensor([[1e30, 1 / 3, -7e-30]])
     with open_writer(tmp_path, "float32") as writer:
         writer.add("x", local)
-    store = FeatureStore.open(tmp_path)
+    store = FeatureStore(tmp_path)
     assert torch.equal(store.gather(store.positions(["x"])).values[0], local)
 
 
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, item: str, local: Tensor, 
         writer.add("good", torch.full((1, 3), 65504.0))
         writer.add(item, local)
     assert "\n" not in str(error.value)
-    store = FeatureStore.open(tmp_path)
+    store = FeatureStore(tmp_path)
     assert store.ids == ("old", "good"), "what came before the refusal is kept"
     assert store.gather(store.positions(["good"])).values.unique().item() == 65504.0
 
@@ -124,20 +124,20 @@ def test_a_store_with_boxes_takes_boxes_alone(tmp_path: Path, boxes: Tensor | No
         with pytest.raises(BadFeaturesError, match=message):
             writer.add("bad", torch.ones(2, DIM), boxes)
         writer.add("next", torch.full((1, DIM), 2.0), whole / 2)
-    store = FeatureStore.open(tmp_path)
+    store = FeatureStore(tmp_path)
     assert store.ids == ("good", "next")
     assert torch.equal(store.boxes(np.array([1, 0]))[:, 0], torch.cat([whole / 2, whole]))
 
 
 def test_only_what_is_committed_can_be_read(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
-        assert len(FeatureStore.open(tmp_path)) == 0, "a store opens from its first moment"
+        assert len(FeatureStore(tmp_path)) == 0, "a store opens from its first moment"
         writer.add("a", torch.ones(2, DIM))
         assert "a" in writer and "b" not in writer and len(writer) == 1
-        assert len(FeatureStore.open(tmp_path)) == 0
+        assert len(FeatureStore(tmp_path)) == 0
         writer.commit()
         writer.commit()
-        assert FeatureStore.open(tmp_path).ids == ("a",)
+        assert FeatureStore(tmp_path).ids == ("a",)
 
 
 def test_a_continued_store_equals_one_written_at_once(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_rest_of_an_interrupted_write_is_cut_off(tmp_path: Path) -> None:
         with (broken / name).open("ab") as file:
             file.write(b"garbage" * 100)
     (broken / f".{MANIFEST}.partial").write_text("{")
-    assert len(FeatureStore.open(broken)) == 5
+    assert len(FeatureStore(broken)) == 5
     write(broken, items)
     assert content(broken) == content(tmp_path / "once")
 
@@ -202,12 +202,12 @@ def test_a_commit_stopped_anywhere(
     with pytest.raises(Stopped):
         writer.commit()
     work_again()
-    assert FeatureStore.open(stopped).ids == tuple(items)[:4]
+    assert FeatureStore(stopped).ids == tuple(items)[:4]
     left = shutil.copytree(stopped, tmp_path / "left")  # what a process that ended there leaves on disk
     write(left, items)
     assert content(left) == content(tmp_path / "once")
     writer.close()
-    assert FeatureStore.open(stopped).ids == tuple(items)[:7], "a writer that lives on commits the same again"
+    assert FeatureStore(stopped).ids == tuple(items)[:7], "a writer that lives on commits the same again"
     write(stopped, items)
     assert content(stopped) == content(tmp_path / "once")
 
@@ -272,7 +272,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        store = FeatureStore.open(path, "fake")
+        store = FeatureStore(path, "fake")
         assert len(store) > seen and len(store) % 10 == 0
         seen = len(store)
     # Its lock is left behind and belongs to nobody.
@@ -333,4 +333,4 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     writer.add("a", torch.ones(1, DIM))
     writer.close()
     writer.close()
-    assert len(FeatureStore.open(tmp_path)) == 1
+    assert len(FeatureStore(tmp_path)) == 1

@@ -89,7 +89,7 @@ def test_a_store_that_says_nothing_of_its_images_stands_for_none(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:
     (store / SOURCES).write_text('{"id": "x", "path": "../..\n[]\nnull\n')
-    stored = StoredFeatures(model, FeatureStore.open(store))
+    stored = StoredFeatures(model, FeatureStore(store))
     assert build_index(model, photos, tmp_path / "index", stored=stored).stored == 0
     (store / SOURCES).unlink()
     assert read_sources(store) == {}
@@ -102,7 +102,7 @@ def test_a_line_that_was_cut_off_costs_itself_alone(model: TwoTower, photos: Pat
     extract_features(model.image.encoder.backbone, [("last", path)], store, dtype="float32")
     assert len(read_sources(store)) == 5
     status = path.stat()
-    assert StoredFeatures(model, FeatureStore.open(store)).find(path, status.st_mtime_ns, status.st_size) == 4
+    assert StoredFeatures(model, FeatureStore(store)).find(path, status.st_mtime_ns, status.st_size) == 4
 
 
 def test_a_store_of_another_encoder(photos: Path, store: Path, tmp_path: Path) -> None:

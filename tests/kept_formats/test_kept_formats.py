@@ -83,7 +83,7 @@ def test_a_model_that_answers_without_an_image() -> None:
 
 
 def test_a_store() -> None:
-    store, expected = FeatureStore.open(KEPT / "store", "tiny"), EXPECTED["store"]
+    store, expected = FeatureStore(KEPT / "store", "tiny"), EXPECTED["store"]
     assert (len(store), store.dim) == (expected["items"], expected["dim"])
     first = store.gather(store.positions(["000.jpg"])).values
     assert first.shape == (1, 4, 12)

@@ -128,7 +128,7 @@ def test_a_solved_model_has_the_scores_of_the_formula(corpus: Path) -> None:
     recipe = parse_recipe(tree_of(corpus))
     data = open_corpus(corpus / "tiny.csv", require_images=False).split("train")
     model = build_model(recipe, captions=data.captions)
-    images = FeatureStore.open(corpus / "features")
+    images = FeatureStore(corpus / "features")
     found = solve(model, data, images, None)
     assert isinstance(found, Ridge)
     embedded = embed_corpus(model, data, images)

@@ -49,7 +49,7 @@ def tree(source: Path, features: str | None) -> dict[str, Any]:
 def test_the_shell_extracts_windows_with_their_boxes(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["extract", "crops", str(folder), str(tmp_path / "store"), *OPTIONS])
     assert done.exit_code == 0, done.output
-    store = FeatureStore.open(tmp_path / "store", FINGERPRINT)
+    store = FeatureStore(tmp_path / "store", FINGERPRINT)
     positions = store.positions(store.ids)
     assert store.gather(positions).values.shape == (6, 26, 1280)
     assert store.boxes(positions)[3, 0].tolist() == [0, 0, 1, 1]
@@ -62,7 +62,7 @@ def test_images_and_their_store_train_to_the_same_numbers(folder: Path, tmp_path
     encoder, photos = model.image.encoder, sorted(folder.glob("*.jpg"))
     named = [(photo.name, photo) for photo in photos]
     extract_features(encoder.backbone, named, tmp_path / "store", dtype="float32")
-    store = FeatureStore.open(tmp_path / "store", encoder.fingerprint)
+    store = FeatureStore(tmp_path / "store", encoder.fingerprint)
     with torch.inference_mode():
         from_store = model.image(store.gather(store.positions([name for name, _ in named]))).vectors
     torch.testing.assert_close(from_store, model.encode_image(photos).vectors, rtol=0, atol=1e-5)

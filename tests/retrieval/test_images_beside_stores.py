@@ -47,7 +47,7 @@ def test_a_member_that_can_read_images_reads_them(
     request = Request(str(place / "album"), "all", (place / features,))
     found = evaluate_towers(models, request)
     corpus = open_corpus(place / "album")
-    store = FeatureStore.open(place / "stores" / "regions")
+    store = FeatureStore(place / "stores" / "regions")
     one, other = embed_corpus(models[0], corpus, store), embed_corpus(models[1], corpus)
     expected = evaluate(
         one.images,

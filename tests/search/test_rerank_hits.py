@@ -133,7 +133,7 @@ def test_stored_features_stand_in_for_images(
             with torch.no_grad():
                 backbone = encoder.backbone
                 writer.add(hit.id, backbone(backbone.collate([backbone.read(hit.path)])).local[0])
-    store = FeatureStore.open(tmp_path / "store", encoder.fingerprint)
+    store = FeatureStore(tmp_path / "store", encoder.fingerprint)
     decoded = ranked(HitReranker(fused, top=4), [hits[0][:3], hits[1][1:]])
     stored = ranked(HitReranker(fused, top=4, features=store), hits)
     assert "1 hit(s) have no stored features" in caplog.text

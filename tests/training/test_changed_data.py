@@ -148,7 +148,7 @@ def test_another_order_of_the_training_pairs_is_told_and_one_of_validation_means
 def test_other_stored_features_of_the_same_images_are_told(corpus: Path, tmp_path: Path) -> None:
     recipe, run = tiny_recipe(corpus, phases=EPOCHS), tmp_path / "run"
     stopped(recipe, run, 5)
-    store = FeatureStore.open(corpus / "features")
+    store = FeatureStore(corpus / "features")
     ids = store.ids
     values = store.gather(store.positions(ids)).values
     for path in (corpus / "features").iterdir():

@@ -22,7 +22,7 @@ def test_stored_and_live_runs_end_at_the_same_weights(tiny: Path, bert: str, tmp
     for name, text_features in (("live", None), ("stored", "auto")):
         train(recipe_of(tiny, bert, text_features, **options), tmp_path / name)
         ends[name] = torch.load(tmp_path / name / "last.pt", weights_only=True)["model"]
-    store = FeatureStore.open(tmp_path / "stored" / "text_features")
+    store = FeatureStore(tmp_path / "stored" / "text_features")
     assert ":layer 1:" in store.fingerprint
     losses = {
         name: [r["loss"] for r in read_metrics(tmp_path / name) if r["kind"] == "train"] for name in ends

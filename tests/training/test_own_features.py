@@ -23,7 +23,7 @@ from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 def write_arrays(tiny: Path, folder: Path) -> Path:
     """Write the tiny data set in the precomputed layout, with file names as identifiers."""
-    corpus, store = open_corpus(tiny / "tiny.csv", require_images=False), FeatureStore.open(tiny / "features")
+    corpus, store = open_corpus(tiny / "tiny.csv", require_images=False), FeatureStore(tiny / "features")
     folder.mkdir()
     for split, name in (("train", "train"), ("validation", "dev")):
         part = corpus.split(split)

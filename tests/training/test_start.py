@@ -75,7 +75,7 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     reports = {}
     for side, model in (("before", base / "best"), ("after", tmp_path / "run" / "best")):
         loaded = load_as(TwoTower, model)
-        embedded = embed_corpus(loaded, validation, FeatureStore.open(corpus / "features"))
+        embedded = embed_corpus(loaded, validation, FeatureStore(corpus / "features"))
         reports[side] = evaluate(embedded.images, embedded.texts, validation.relevance, loaded.similarity)
     assert records["before"]["rsum"] == pytest.approx(reports["before"].metrics["rsum"])
     assert records["before"]["global_step"] == 0

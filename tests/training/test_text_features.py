@@ -85,11 +85,11 @@ def test_a_run_from_stored_states_is_the_run_that_computes_them(
     result = train(recipe_of(tiny, bert), tmp_path / "run", on_extraction=shown.append)
     corpus = open_corpus(tiny / "tiny.csv", require_images=False)
     assert [(state.done, state.total, state.unit) for state in shown][-1] == (80, 80, "texts")
-    store = FeatureStore.open(tmp_path / "run" / "text_features")
+    store = FeatureStore(tmp_path / "run" / "text_features")
     assert set(store.ids) == {text_id(caption) for caption in corpus.captions}
     assert losses(tmp_path / "run") == pytest.approx(losses(live_run), rel=2e-3)
     model = load_as(TwoTower, result.best)
-    images = FeatureStore.open(tiny / "features")
+    images = FeatureStore(tiny / "features")
     validation = corpus.split("validation")
     live = embed_corpus(model, validation, images).texts.vectors
     stored = embed_corpus(model, validation, images, text_features=store).texts.vectors
@@ -103,9 +103,9 @@ def test_states_of_single_precision_are_those_of_the_model(tiny: Path, bert: str
     model = build_model(recipe_of(tiny, bert), captions=corpus.captions)
     encoder: Any = model.text.encoder
     extract_text_features(encoder, corpus.captions, tmp_path, dtype="float32")
-    images = FeatureStore.open(tiny / "features")
+    images = FeatureStore(tiny / "features")
     live = embed_corpus(model, corpus, images)
-    stored = embed_corpus(model, corpus, images, text_features=FeatureStore.open(tmp_path))
+    stored = embed_corpus(model, corpus, images, text_features=FeatureStore(tmp_path))
     torch.testing.assert_close(stored.texts.vectors, live.texts.vectors)
 
 
@@ -226,7 +226,7 @@ def test_questions_are_stored_too(bert: str, tmp_path: Path) -> None:
         train(parse_recipe(tree), tmp_path / name)
         runs[name] = losses(tmp_path / name)
     assert runs["stored"] == pytest.approx(runs["live"], rel=2e-3)
-    kept = FeatureStore.open(tmp_path / "stored" / "text_features")
+    kept = FeatureStore(tmp_path / "stored" / "text_features")
     assert set(kept.ids) == {text_id(f"what colour is the {thing}") for thing in THINGS}
     asked = Request(f"question_folder:{folder}", "all", (folder / "features",), resamples=100)
     model = load_as(Answerer, tmp_path / "stored" / "best")

@@ -63,7 +63,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     # The model folder alone gives the validation result again.
     model = load_as(TwoTower, result.best)
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
-    embedded = embed_corpus(model, validation, FeatureStore.open(corpus / "features"))
+    embedded = embed_corpus(model, validation, FeatureStore(corpus / "features"))
     report = evaluate(
         embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
     )
@@ -91,7 +91,7 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     some = validation.select(np.array([0, 2, 5]))  # of eight
     model = load_as(TwoTower, tmp_path / "run" / "best")
-    embedded = embed_corpus(model, some, FeatureStore.open(corpus / "features"))
+    embedded = embed_corpus(model, some, FeatureStore(corpus / "features"))
     report = evaluate(embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0).metrics
     assert max(record["rsum"] for record in records) == pytest.approx(report["rsum"])
     assert report["t2i_meanr"] <= 3

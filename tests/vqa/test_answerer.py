@@ -116,7 +116,7 @@ def test_it_equals_its_definition() -> None:
 
 def all_questions(folder: Path, model: Answerer) -> QuestionBatch:
     asked = open_questions(f"question_folder:{folder}", require_images=False).split("train")
-    images = FeatureImages(FeatureStore.open(folder / "features"), asked.image_ids) if model.sees else None
+    images = FeatureImages(FeatureStore(folder / "features"), asked.image_ids) if model.sees else None
     tokens = model.text.encoder.tokenize([question.text for question in asked.questions])
     dataset = QuestionDataset(asked, images, TokenTable(tokens), model.answers)
     return dataset[BatchKey(dataset.by_image())]

@@ -42,7 +42,7 @@ def model(questions: QuestionSet) -> Answerer:
 
 @pytest.mark.medium
 def test_each_question_once_in_its_order(folder: Path, questions: QuestionSet, model: Answerer) -> None:
-    store = FeatureStore.open(folder / "features")
+    store = FeatureStore(folder / "features")
     found = predict(model, questions, store)
     assert [each.question_id for each in found] == [question.question_id for question in questions.questions]
     assert all(0 < each.probability < 1 and each.answer in COLOURS for each in found)
@@ -52,7 +52,7 @@ def test_each_question_once_in_its_order(folder: Path, questions: QuestionSet, m
 
 
 def test_the_mode_is_left_as_it_was(folder: Path, questions: QuestionSet, model: Answerer) -> None:
-    _, dataset = question_dataset(model, questions, FeatureStore.open(folder / "features"))
+    _, dataset = question_dataset(model, questions, FeatureStore(folder / "features"))
     model.train()
     first, second = (
         torch.cat([logits for _, _, logits in predict_batches(model, dataset)]) for _ in range(2)
@@ -64,7 +64,7 @@ def test_the_mode_is_left_as_it_was(folder: Path, questions: QuestionSet, model:
 def test_what_a_store_lacks_is_left_out(
     folder: Path, questions: QuestionSet, model: Answerer, tmp_path: Path
 ) -> None:
-    store = FeatureStore.open(folder / "features")
+    store = FeatureStore(folder / "features")
     other = open_questions(
         f"question_folder:{write_tiny_questions(tmp_path, train=30)}", require_images=False
     )

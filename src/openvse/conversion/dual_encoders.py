@@ -169,12 +169,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def convert_dual(
     place: ModelFiles, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[str, TwoTower]:
-    """Return the name of the architecture of a dual encoder, and its model with its weights.
-
-    Args:
-        tokenizer: the folder or hub id of the tokenizer; None uses the one among the files.
-        overrides: settings of the model's spec as ``key.path=value``, such as ``text.encoder.fine_tune=true``.
-    """
+    """Return the name of the architecture of a dual encoder, and its model with its weights."""
     from transformers import AutoConfig
 
     with tempfile.TemporaryDirectory() as temporary:

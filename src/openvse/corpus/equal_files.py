@@ -21,14 +21,9 @@ def equal_content(
     worth: Callable[[Sequence[int]], bool] = lambda group: len(group) > 1,
     progress: OnProgress | None = None,
 ) -> list[list[int]]:
-    """Find files with equal bytes.
+    """Find files with equal bytes; those that are missing or empty are skipped, and groups that are not ``worth`` it.
 
     Most files differ in their size or last bytes; only files that agree in both are read in full.
-
-    Args:
-        files: the files; those that are missing or empty are skipped.
-        positions: those to compare; all by default.
-        worth: says whether a group is of interest, so that no others are read.
     """
     groups = [list(range(len(files)) if positions is None else positions)]
     for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", content_digest)):

@@ -28,12 +28,9 @@ def clip_corpus(
     require_images: bool,
     notes: Sequence[str] = (),
 ) -> Corpus:
-    """Join captions, splits and clips into a corpus by the names of the clips.
+    """Join captions, splits and clips into a corpus by the names of the clips, in the order of the captions.
 
-    Args:
-        captions: the captions of each clip, in the order of the corpus.
-        splits: the splits of each clip in a split; if there are several, the last is kept and leakage is reported.
-        folders: the possible folders of clips under the root, as in the facts; all that exist are searched.
+    A clip that is in several splits stays in the last, and is reported. All folders that exist are searched.
     """
     clips = _find_clips(root, folders)
     if require_images and not clips:

@@ -68,10 +68,6 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     With Karpathy's JSON the split is 113,287 / 5,000 / 5,000, where restval counts as training. Without it, the
     original ``captions_train2014.json`` and ``captions_val2014.json`` are training and validation; there is no test
     split, and ``problems`` says so.
-
-    Args:
-        root: the folder with ``dataset_coco.json`` or ``annotations/``, and with ``train2014/`` and ``val2014/``
-            (each of which may be below ``images/``).
     """
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
         raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse list data coco")

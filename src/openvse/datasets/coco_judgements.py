@@ -35,7 +35,9 @@ def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
 
 def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
     """Return COCO's number of each text of a corpus, from the file that the corpus was opened from."""
-    numbered = _from_karpathy(root) or _from_official(root)
+    numbered = _from_karpathy(root) or {
+        name: _tidy(captions) for part in OFFICIAL for name, captions in official_captions(root, part)
+    }
     numbers = np.full(len(corpus.captions), -1, dtype=np.int64)
     place: defaultdict[int, int] = defaultdict(int)
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
@@ -60,11 +62,6 @@ def _from_karpathy(root: Path) -> dict[str, list[tuple[int, str]]]:
             entry["filename"]: _tidy([(int(each["sentid"]), each["raw"]) for each in entry["sentences"]])
             for entry in tree["images"]
         }
-
-
-def _from_official(root: Path) -> dict[str, list[tuple[int, str]]]:
-    parts = (official_captions(root, part) for part in OFFICIAL)
-    return {name: _tidy(captions) for part in parts for name, captions in part}
 
 
 def _tidy(captions: list[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -116,10 +113,6 @@ def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
 
     Format: ``sits_test.csv`` and so on, each with a header and the columns of ``HEADERS``. A caption is
     ``COCO_val2014:sentid:732091``, an image is ``COCO_val2014_000000365325.jpg``.
-
-    Args:
-        folder: the folder with the files, or the repository with ``data/``.
-        split: "test" or "validation", Karpathy's split of COCO.
     """
     part = {"test": "test", "validation": "val"}.get(split)
     if part is None:
@@ -193,11 +186,7 @@ class EccvCaption:
 
 
 def read_eccv_caption(folder: Path) -> EccvCaption:
-    """Read the JSON files of the package ``eccv_caption``: objects of a query's number and a list of positives.
-
-    Args:
-        folder: the folder ``eccv_caption/data`` of the package or repository, or one above it.
-    """
+    """Read the JSON files of the package ``eccv_caption``: objects of a query's number and a list of positives."""
     i2t = first_file(folder, [I2T, f"data/{I2T}", f"eccv_caption/data/{I2T}"])
     if i2t is None:
         raise DataError(

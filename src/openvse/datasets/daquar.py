@@ -67,9 +67,6 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
 
     The name of the image at the end of a question ("... in the image1 ?") is left out. Several answers to a question
     are a set, whose members are separated by ", " in the files.
-
-    Args:
-        root: the folder with these files and ``images/`` or ``nyu_depth_images/`` (image1.jpg or image1.png).
     """
     read, splits = _read(root)
     place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)

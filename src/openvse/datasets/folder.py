@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import is_split
-from openvse.datasets.layout import named_splits, refuse_outside_text, with_folder_splits
+from openvse.datasets.layout import first_file, named_splits, refuse_outside_text, with_folder_splits
 from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.table import describe_other_tables, lone_tables, read_file
 from openvse.errors import DataError
@@ -58,14 +58,10 @@ def metadata_files(root: Path) -> list[Path]:
         inside = sorted(base.iterdir()) if base.is_dir() else []
         subfolders = [path for path in inside if path.is_dir() and is_split(path.name)]
         for folders in ([base], subfolders):
-            files = [path for folder in folders if (path := _first_metadata(folder))]
+            files = [path for folder in folders if (path := first_file(folder, _NAMES))]
             if files:
                 return files
     return []
-
-
-def _first_metadata(folder: Path) -> Path | None:
-    return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
 
 
 def _read(file: Path, root: Path, columns: Columns) -> Iterator[Record]:

@@ -48,12 +48,7 @@ def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
 
 @contextmanager
 def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Any]:
-    """Parse a published JSON file, and turn what goes wrong while its content is read into one line.
-
-    Args:
-        what: its format in messages, such as "COCO's format".
-        hook: a function that makes something else of each object, as for ``json.loads``.
-    """
+    """Parse a published JSON file, and turn what goes wrong while its content is read into one line."""
     try:
         yield parse_json(read_text(path), hook=hook, most=_MAX_PUBLISHED)
     except DataError as error:
@@ -65,11 +60,7 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
 
 
 def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return the splits of each name in some lists.
-
-    Args:
-        lists: for each split, the possible paths of its list; the first that exists is read.
-    """
+    """Return the splits of each name in some lists; of the possible paths of a list, the first that exists is read."""
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
         path = first_file(root, names)

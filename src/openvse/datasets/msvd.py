@@ -49,9 +49,6 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
 
     Each line of ``AllVideoDescriptions.txt``, after a few introductory lines, has the name of a clip and a sentence;
     each line of the lists has the name of a clip.
-
-    Args:
-        root: the folder with these files and ``YouTubeClips/``.
     """
     captions = _read(require_file("msvd", root, CAPTIONS))
     splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}

@@ -78,13 +78,10 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     ``{split}_ids.txt`` may name the images, with a line for each image, row or caption, and ``id_mapping.json`` may
     give their file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are those of
     the data set's other forms, so that its stores fit. The arrays may be in a folder ``precomp`` of the root, as in
-    VSE-infinity's data. Image files, if there are any, are expected in ``images/`` or ``flickr30k-images/``.
+    VSE-infinity's data. Image files, if there are any, are expected in ``images/`` or ``flickr30k-images/``;
+    ``require_images`` has no effect.
 
     The features belong to the corpus: a model with the encoder ``precomputed`` reads them if no store is given.
-
-    Args:
-        root: the folder of the files, or the one above ``precomp``.
-        require_images: has no effect, since the features replace the image files.
     """
     folder = find_folder(root)
     if folder is None:
@@ -94,7 +91,9 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
         )
     names = _file_names(folder)
     parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]
-    images, path_of = _image_folder(folder), {Path(path).name: path for path in names.values()}
+    base = folder.parent if folder.name == "precomp" else folder
+    images = first_folder(base, _IMAGE_FOLDERS) or base / _IMAGE_FOLDERS[0]
+    path_of = {Path(path).name: path for path in names.values()}
     records = [
         Record(item, images / path_of.get(item, item), captions, part.split)
         for part, owned in parts
@@ -179,8 +178,3 @@ def _file_names(folder: Path) -> dict[str, str]:
         return {}
     with reading_json(path, 'the form {"391895": "a.jpg"}') as names:
         return {str(key): Path(value).as_posix() for key, value in names.items()}
-
-
-def _image_folder(folder: Path) -> Path:
-    base = folder.parent if folder.name == "precomp" else folder
-    return first_folder(base, _IMAGE_FOLDERS) or base / _IMAGE_FOLDERS[0]

@@ -103,10 +103,7 @@ def read_record(
     """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
 
     Every row of captions becomes a record in this way: of text, JSON, Parquet, Arrow and of an archive.
-
-    Args:
-        entry: the content of a line of JSON, or the cells of a row by the names of their columns.
-        place: the place of an image that the row holds itself; the entry may then name none.
+    With a ``place``, where the row itself holds the image, the entry may name none.
     """
     if not isinstance(entry, Mapping):
         raise DataError(_advice(columns, kind_of_value(entry)))

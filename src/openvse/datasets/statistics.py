@@ -16,9 +16,7 @@ def data_statistics(corpus: Corpus) -> Table:
 
     Items are images, videos or other clips. Words are the runs of letters and digits of a sentence in lower case, and
     the vocabulary is the number of different ones, however rare; a tokenizer that keeps punctuation counts more.
-
-    Args:
-        corpus: the data set; of questions, sentences are the questions.
+    The sentences of a set of questions are its questions.
     """
     labels = corpus.split_labels()
     there = [name for name in ("train", "validation", "test") if name in labels]

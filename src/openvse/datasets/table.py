@@ -73,12 +73,7 @@ def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
 def read_entries(
     file: Path,
 ) -> tuple[list[str], Callable[[Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]]:
-    """Return the columns or keys of a table, and what reads some of them.
-
-    Returns:
-        The names, for lines of JSON those of the first; and a function that yields the number of each line or row, from
-        1, with the values of the names that it is given.
-    """
+    """Return the columns of a table, or the keys of its first line, and what yields the number and cells of a row."""
     match file.suffix.lower():
         case ".csv" | ".tsv":
 
@@ -111,9 +106,6 @@ def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
     """Return the only file of captions in a folder, or those named after splits (train.csv, test.csv), or none.
 
     A file counts if it has a column for images and one for captions.
-
-    Raises:
-        DataError: there are several text files whose names are not those of splits.
     """
     if not root.is_dir():
         return []

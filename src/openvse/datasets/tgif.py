@@ -81,9 +81,6 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     The name of a clip is the file name in its address, without suffix; it may be stored as GIF or as any kind of video.
     PVSE's form is read too: ``tgif-v1.0-gulp.tsv``, with the number of frames in a third column, which is not used, and
     ``split/``.
-
-    Args:
-        root: the folder with ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
     """
     table = require_file("tgif", root, TGIF_CAPTIONS)
     return _of_addresses("tgif", root, table, LISTS, require_images=require_images)

@@ -57,10 +57,6 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
     There are 25,991 clips for training, and 1,500 of the 3,000 validation clips for each of validation and test.
     ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves; without them a hash divides the clips, in
     the same way on every machine, and ``problems`` says so. Only the English sentences are read.
-
-    Args:
-        root: the folder with ``vatex_training_v1.0.json``, ``vatex_validation_v1.0.json`` and the clips, which are
-            named ``<videoID>.mp4``.
     """
     training = dict(_read(require_file("vatex", root, TRAINING)))
     validation = dict(_read(require_file("vatex", root, VALIDATION)))

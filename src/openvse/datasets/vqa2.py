@@ -105,10 +105,6 @@ def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
     train2014 is training, val2014 validation and test2015 the test, whose answers are not published. Each part may be
     missing. The identifiers of images are their file names, ``COCO_val2014_000000391895.jpg``, as in the data set
     ``coco``, so that features of its images fit.
-
-    Args:
-        root: the folder with the JSON files (or with ``annotations/`` and ``questions/``), and with ``train2014/``,
-            ``val2014/`` and ``test2015/`` (each of which may be below ``images/``).
     """
     there = {part: path for part in PARTS if (path := _find(root, *part.questions))}
     if not there:

@@ -105,9 +105,6 @@ class _Item:
     split: str = ""
     fields: dict[str, int] = field(default_factory=dict)
 
-    def ends_within(self, size: int) -> bool:
-        return self.image is not None and self.image.offset + self.image.size <= size
-
 
 def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterable[_Item]:
     """Return the items of a shard; add what is left out, and a line if the shard is cut off."""
@@ -127,7 +124,9 @@ def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterabl
     items = [item for key, group in copies.items() if (item := _one_copy(path, key, group, passed))]
     if ends:
         size = path.stat().st_size
-        items = [item for item in items if item.ends_within(size)]
+        items = [
+            item for item in items if item.image is not None and item.image.offset + item.image.size <= size
+        ]
         text = f"{path} ends within a member: its first {len(items)} item(s) are used; get it again"
         problems.append(Problem(text, fault=True))
     return items

@@ -106,11 +106,7 @@ def with_tables(module: ModuleT, longest: int) -> ModuleT:
 
 
 def longest_text(encoder: object, longest: int) -> int:
-    """Return the largest number of tokens that a text encoder makes of a sentence.
-
-    Args:
-        longest: the number for an encoder that has no limit of its own.
-    """
+    """Return the largest number of tokens that a text encoder makes of a sentence; ``longest`` if it has no limit."""
     if isinstance(encoder, TransformersText):
         return int(encoder.max_length)
     if isinstance(encoder, BiGRU) and encoder.max_words is not None:

@@ -123,7 +123,7 @@ def extract_features(
     )
     report = ExtractionReport()
     report.failed = _extract(how, [*paths.items()], Path(store), workers, progress, report)
-    report.stale = FeatureStore.open(store).stale([*paths.items()]) if report.skipped_existing else ""
+    report.stale = FeatureStore(store).stale([*paths.items()]) if report.skipped_existing else ""
     return report
 
 

@@ -163,7 +163,7 @@ class _Import:
         self._seen: set[str] = set()
         self._pace = Pace(0)
         if (store / MANIFEST).exists():
-            before = FeatureStore.open(store, fingerprint)
+            before = FeatureStore(store, fingerprint)
             if fingerprint is None and before.fingerprint.startswith(IMPORTED):
                 self._fingerprint = before.fingerprint  # whatever the current name of its folder
             self._boxes = boxes and before.has_boxes

@@ -60,13 +60,24 @@ class FeatureStore:
     so that each worker of a data loader opens it itself.
 
     Examples:
-        >>> store = FeatureStore.open(Path("features"))  # doctest: +SKIP
+        >>> store = FeatureStore(Path("features"))  # doctest: +SKIP
         >>> batch = store.gather(store.positions(["a.jpg", "b.jpg"]))  # doctest: +SKIP
     """
 
-    def __init__(self, path: Path, expected_fingerprint: str | None = None, *, check: bool = False) -> None:
-        """See ``open``."""
-        self.path = path
+    def __init__(
+        self, path: str | Path, expected_fingerprint: str | None = None, *, check: bool = False
+    ) -> None:
+        """Open a store for reading.
+
+        Args:
+            path: the folder of the store.
+            expected_fingerprint: the encoder that must have made the store; None accepts any.
+            check: compare all files with their checksums, whatever their size; small ones always are.
+
+        Raises:
+            StoreError: the store is missing, damaged, of another format version or made by another encoder.
+        """
+        self.path = path = Path(path)
         self._manifest = StoreManifest.read(path)
         fits = expected_fingerprint is None or self._manifest.fits(expected_fingerprint)
         self._manifest.check(path, None if fits else expected_fingerprint)
@@ -83,22 +94,6 @@ class FeatureStore:
         self._files = {name: os.open(path / name, os.O_RDONLY) for name in self._manifest.row_types}
         for file in self._files.values():
             weakref.finalize(self, os.close, file)
-
-    @classmethod
-    def open(
-        cls, path: str | Path, expected_fingerprint: str | None = None, *, check: bool = False
-    ) -> FeatureStore:
-        """Open a store for reading.
-
-        Args:
-            path: the folder of the store.
-            expected_fingerprint: the encoder that must have made the store; None accepts any.
-            check: compare all files with their checksums, whatever their size; small ones always are.
-
-        Raises:
-            StoreError: the store is missing, damaged, of another format version or made by another encoder.
-        """
-        return cls(Path(path), expected_fingerprint, check=check)
 
     def __reduce__(self) -> tuple[type[FeatureStore], tuple[Path, str]]:
         return FeatureStore, (self.path, self.fingerprint)
@@ -256,14 +251,14 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     """
     stores = {each.parent: StoreManifest.read(each.parent) for each in sorted(path.glob(f"*/{MANIFEST}"))}
     if not stores or (path / MANIFEST).exists():
-        return FeatureStore.open(path, fingerprint)
+        return FeatureStore(path, fingerprint)
     fitting = {
         folder: manifest
         for folder, manifest in stores.items()
         if (manifest.dim == dim if fingerprint is None else manifest.fits(fingerprint))
     }
     if len(fitting) == 1:
-        return FeatureStore.open(next(iter(fitting)), fingerprint)
+        return FeatureStore(next(iter(fitting)), fingerprint)
     wanted = f"width {dim}" if fingerprint is None else f"encoder {fingerprint!r}"
     if not fitting:
         raise StoreError(

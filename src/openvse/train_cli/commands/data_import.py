@@ -72,7 +72,7 @@ def import_features(
     tell_skipped(report.failed)
     if report.unmatched:
         warn(f"{len(report.unmatched)} item(s) are not images of {match} (first: {report.unmatched[0]!r})")
-    store = FeatureStore.open(out)
+    store = FeatureStore(out)
     typer.echo(
         f"{out}: {report.done} new, {report.existing} were there, {len(report.failed)} skipped; width {store.dim}, "
         f"{'with' if store.has_boxes else 'without'} boxes, made by {store.fingerprint!r}"

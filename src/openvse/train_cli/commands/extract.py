@@ -84,7 +84,7 @@ def extract(
     of_texts = encoder in TEXT_ENCODERS
     chosen = _of_texts(encoder, data, tree) if of_texts else _of_images(encoder, data, tree, workers)
     if check and store.is_dir():
-        FeatureStore.open(store, chosen.fingerprint, check=True)
+        FeatureStore(store, chosen.fingerprint, check=True)
     report = _run(
         chosen,
         store,
