@@ -15,7 +15,7 @@ from openvse.conversion import convert
 from openvse.model import Start, TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import inherited
+from openvse.specs.load import inherited
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train

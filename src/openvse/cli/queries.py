@@ -66,12 +66,3 @@ def read_queries(words: Sequence[str], like: Sequence[str], ids: Sequence[str]) 
     if not asked:
         raise OpenVSEError("there is no query: give a sentence, the path of an image, or --like IMAGE")
     return asked
-
-
-def refuse_image_questions(questions: Sequence[str]) -> None:
-    """Raise OpenVSEError for a question that is the path of an image."""
-    for question in questions:
-        if names_image(question):
-            raise OpenVSEError(
-                f"{question} is an image, not a question: give one image first, then the questions about it"
-            )

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from openvse.specs.load import (
-    FROM_START,
-    about,
     apply_override,
     describe,
-    inherited,
-    is_complete,
     list_recipes,
     parse_override,
     read_recipe,
     validated,
 )
-from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec, TwoTowerSpec, without_folders
+from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec, TwoTowerSpec
 from openvse.specs.recipe import (
     AverageSpec,
     DataSpec,
@@ -26,7 +22,6 @@ from openvse.specs.recipe import (
 )
 
 __all__ = [
-    "FROM_START",
     "AverageSpec",
     "DataSpec",
     "ModelSpec",
@@ -39,14 +34,10 @@ __all__ = [
     "TowerSpec",
     "TrainingSpec",
     "TwoTowerSpec",
-    "about",
     "apply_override",
     "describe",
-    "inherited",
-    "is_complete",
     "list_recipes",
     "parse_override",
     "read_recipe",
     "validated",
-    "without_folders",
 ]

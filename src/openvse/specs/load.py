@@ -138,11 +138,7 @@ def describe(
 
 
 def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
-    """Return whether a recipe describes its whole model, so that the spec of a start is not needed.
-
-    Args:
-        fields: the fields of the spec of its task.
-    """
+    """Return whether a recipe gives all fields of the spec of its task, so that the spec of a start is not needed."""
     for field in fields:
         value = tree.get(field, FROM_START)
         if value == FROM_START:
@@ -159,15 +155,7 @@ def inherited(
 
     A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's; options
     without a name change those of the start's part. The aggregator ``gated`` is the recipe's own, and its ``base`` is a
-    part in the same sense.
-
-    Args:
-        spec: the spec of the start.
-        fields: the fields of the spec of the recipe's task; those that the task of the start lacks keep their default.
-        start: the name of the start, for messages.
-
-    Raises:
-        RecipeError: the recipe asks for something that the start does not have, or for a part of it at another width.
+    part in the same sense. Fields of the recipe's task that the task of the start lacks keep their default.
     """
     filled = dict(tree)
     taken: list[str] = []

@@ -48,7 +48,7 @@ def recipe_facts(names: Sequence[str]) -> list[dict[str, Any]]:
 
 def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the list of recipes; those of a method for one data set that is not yours are one entry."""
-    from openvse.specs import about
+    from openvse.specs.load import about
 
     facts = recipe_facts(sorted(names, key=lambda name: "/" in name))
     for use, title in USES.items():
@@ -68,7 +68,7 @@ def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Itera
     """Yield the text of a recipe with all its keys, behind what it is about and the names of its rows."""
     import yaml
 
-    from openvse.specs import about
+    from openvse.specs.load import about
 
     head = about(name)[0] + "".join(f"# Row: {each}\n" for each in rows if each != name)
     yield (head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80)).rstrip("\n")
@@ -97,8 +97,10 @@ def terms_as_text() -> Iterator[str]:
 
 def _wrapped(text: str, indent: int) -> str:
     first, rest = " " * indent, " " * (indent + 4)
-    kept = {"break_on_hyphens": False, "break_long_words": False}
-    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=rest, **kept)
+    wrapper = textwrap.TextWrapper(
+        80, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
+    return wrapper.fill(text)
 
 
 def registries() -> list[Registry[Any]]:

@@ -10,6 +10,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device, Json, Threads
+from openvse.errors import OpenVSEError
 from openvse.files import refuse_there, whole_characters, write_page
 
 
@@ -34,12 +35,15 @@ def ask(
     """Answer questions about an image with the most probable answers and their probabilities."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note
-    from openvse.cli.queries import refuse_image_questions
+    from openvse.cli.queries import names_image
     from openvse.tasks.load import load_as
     from openvse.vqa.answerer import Answerer
     from openvse.vqa.explain import answer_page, explain
 
-    refuse_image_questions(questions)
+    if named := next(filter(names_image, questions), None):
+        raise OpenVSEError(
+            f"{named} is an image, not a question: give one image first, then the questions about it"
+        )
     if html is not None:
         refuse_there([html], "choose another --html, or delete it first")
     questions = [*map(whole_characters, questions)]

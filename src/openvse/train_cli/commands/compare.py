@@ -282,28 +282,19 @@ def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form
 
 
 def values(report: MeasuredReport, request: Request) -> dict[str, Any]:
-    """Return the figures of a single run as plain values, in the form of a comparison; docs/json.md describes them."""
+    """Return the figures of a single run as plain values: a comparison of one row, with its intervals beside."""
+    from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
+    from openvse.report import comparison_values
+
     findings = report.findings
     assert findings is not None
-    run = {
-        "source": report.run.named.source,
-        "model": report.fingerprint,
-        "metrics": findings.metrics,
-        "warnings": [*report.leaks],
-        "intervals": {name: [*pair] for name, pair in findings.intervals.items()},
-        "beside": {**findings.beside},
-    }
-    row = {"name": report.run.name, "runs": [run], "mean": findings.metrics, "spread": {}}
-    return {
-        "data": findings.data,
-        "size": {**findings.size},
-        "folds": findings.size.get("folds", 1),
-        "seed": request.seed,
-        "resamples": request.resamples,
-        "rows": [row],
-        "contrasts": [],
-        "problems": [*findings.problems],
-    }
+    run = MeasuredRun(report.run.named.source, report.fingerprint, findings.metrics, {}, {}, report.leaks)
+    rows, folds = (Row(report.run.name, (run,)),), findings.size.get("folds", 1)
+    size, asked = findings.size, (request.seed, request.resamples)
+    tree = comparison_values(Comparison(findings.data, size, *asked, rows, (), findings.problems, folds))
+    intervals = {name: [*pair] for name, pair in findings.intervals.items()}
+    tree["rows"][0]["runs"][0] |= {"intervals": intervals, "beside": {**findings.beside}}
+    return tree
 
 
 def say_rows(
