@@ -163,6 +163,5 @@ def measure_run(
     measured = MeasuredReport(run, *weighed(model))
     if request is None:
         return measured
-    kind = task_kind(model.task)
-    evaluation = kind.evaluate([model], replace(request, keep=FIRST_HITS if examples else 0))
-    return replace(measured, findings=kind.findings(evaluation, examples))
+    evaluation = task_kind(model.task).evaluate([model], replace(request, keep=FIRST_HITS if examples else 0))
+    return replace(measured, findings=evaluation.findings(examples))

@@ -30,7 +30,7 @@ from openvse.evaluation.embed import EmbeddedEnsemble
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
 from openvse.evaluation.reliability import shown_images
-from openvse.evaluation.report import QueryOutcomes
+from openvse.evaluation.report import Outcomes, QueryOutcomes
 from openvse.features import find_stored_features, has_store_of, open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
@@ -73,6 +73,34 @@ class RetrievalEvaluation(Evaluation):
             _logger.warning("%s is not written: %s", RELIABILITY, error)
             return written
         return [*written, folder / RELIABILITY]
+
+    def score(self) -> tuple[str, float]:
+        """Return RSUM."""
+        return "rsum", self._measured().metrics["rsum"]
+
+    def findings(self, count: int) -> Findings:
+        """Return the figures, and ``count`` best and worst queries of each direction, if they were kept."""
+        report, corpus = self._measured(), self.corpus
+        return Findings(
+            data=report.protocol.name,
+            size={"num_images": report.protocol.num_images, "folds": report.protocol.folds},
+            metrics=report.metrics,
+            intervals=report.intervals,
+            beside=report.beside(),
+            notes=tuple(report.protocol_lines()),
+            problems=report.problems,
+            protocols=() if corpus is None else protocols_of(corpus),
+            reliability=report.reliability,
+            queries=tuple(_queries(corpus, report.outcomes, count)) if corpus and count else (),
+            digest="" if corpus is None else digest_of_pairs(corpus),
+        )
+
+    def _measured(self) -> Report:
+        if isinstance(self.report, Report):
+            return self.report
+        raise OpenVSEError(
+            f"protocol {self.report.protocol} has figures of its own kind: use 'openvse evaluate' for it"
+        )
 
 
 def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
@@ -316,34 +344,9 @@ def _protocol_of_figures(models: Sequence[TwoTower], corpus: Corpus, folds: int)
             )
 
 
-def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
-    """Return the figures of one model, and ``count`` best and worst queries of each direction, if they were kept."""
-    report = evaluation.report
-    if not isinstance(report, Report):
-        raise OpenVSEError(
-            f"protocol {report.protocol} has figures of its own kind: use 'openvse evaluate' for it"
-        )
-    return Findings(
-        data=report.protocol.name,
-        size={"num_images": report.protocol.num_images, "folds": report.protocol.folds},
-        metrics=report.metrics,
-        intervals=report.intervals,
-        beside=report.beside(),
-        notes=tuple(report.protocol_lines()),
-        problems=report.problems,
-        protocols=() if evaluation.corpus is None else protocols_of(evaluation.corpus),
-        reliability=report.reliability,
-        queries=tuple(_queries(evaluation, report, count)) if count else (),
-        digest="" if evaluation.corpus is None else digest_of_pairs(evaluation.corpus),
-    )
-
-
-def _queries(evaluation: RetrievalEvaluation, report: Report, count: int) -> Iterator[AnsweredQueries]:
-    if report.outcomes is None or evaluation.corpus is None:
-        return
-    for side, title in SIDES:
-        outcomes = report.outcomes.i2t if side == "i2t" else report.outcomes.t2i
-        yield _Direction(evaluation.corpus, side, outcomes).queries(title, count)
+def _queries(corpus: Corpus, outcomes: Outcomes | None, count: int) -> Iterator[AnsweredQueries]:
+    for side, title in SIDES if outcomes is not None else ():
+        yield _Direction(corpus, side, getattr(outcomes, side)).queries(title, count)
 
 
 class _Direction:

@@ -11,10 +11,7 @@ from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
 from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 
 if TYPE_CHECKING:
-    from openvse.evaluation import Report
-    from openvse.evaluation.findings import Findings
     from openvse.model import Model, TwoTower
-    from openvse.retrieval.evaluate import RetrievalEvaluation
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 
@@ -40,16 +37,7 @@ class Retrieval(TaskKind):
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
 
-    def findings(self, evaluation: Evaluation, count: int) -> Findings:
-        from openvse.retrieval.evaluate import findings_of
-
-        return findings_of(cast("RetrievalEvaluation", evaluation), count)
-
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
         from openvse.retrieval.compare import compare_towers
 
         return compare_towers(runs, request)
-
-    def score(self, evaluation: Evaluation) -> tuple[str, float]:
-        """Return RSUM."""
-        return "rsum", cast("Report", cast("RetrievalEvaluation", evaluation).report).metrics["rsum"]

@@ -52,7 +52,7 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
         _put(model, ends, share)
         evaluation = kind.evaluate([model], request)
         warnings |= dict.fromkeys(evaluation.warnings)
-        metric, score = kind.score(evaluation)
+        metric, score = evaluation.score()
         scores.append((round(share, 6), score))
     share, score = max(scores, key=lambda each: (each[1], -each[0]))
     _put(model, ends, share)

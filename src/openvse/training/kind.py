@@ -112,6 +112,16 @@ class Evaluation:
     warnings: tuple[str, ...]
     calibration: Calibration | None = field(default=None, kw_only=True)
 
+    def score(self) -> tuple[str, float]:
+        """Return name and value of the metric that chooses models (larger is better); raise ModelError without one."""
+        raise ModelError(
+            "models of this task have no metric by which one can be chosen: evaluate them instead"
+        )
+
+    def findings(self, count: int) -> Findings:
+        """Return the figures of one model, and its ``count`` best and worst queries of each kind."""
+        raise ModelError("models of this task have no report: evaluate them instead")
+
     def to_markdown(self) -> str:
         """Return the figures as a table; nothing if there are none."""
         return "" if self.report is None else self.report.to_markdown()
@@ -142,10 +152,6 @@ class Compared:
     frame: Comparison
     examples: Callable[[Row, Row, int], Sequence[AnsweredQueries]]
 
-    def comparison(self, rows: Sequence[Row]) -> Comparison:
-        """Return a comparison of rows of these runs, without contrasts yet."""
-        return replace(self.frame, rows=tuple(rows))
-
 
 class TaskKind(ABC):
     """A kind of task, which recipes and model folders name. It imports heavy modules only when it is used."""
@@ -164,16 +170,6 @@ class TaskKind(ABC):
     @abstractmethod
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
         """Measure models of this task."""
-
-    def score(self, evaluation: Evaluation) -> tuple[str, float]:
-        """Return name and value of the metric that chooses models (larger is better); raise ModelError without one."""
-        raise ModelError(
-            "models of this task have no metric by which one can be chosen: evaluate them instead"
-        )
-
-    def findings(self, evaluation: Evaluation, count: int) -> Findings:
-        """Return the figures of an evaluation of one model, and its ``count`` best and worst queries of each kind."""
-        raise ModelError("models of this task have no report: evaluate them instead")
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
         """Measure each run on the same test set, one in memory at a time; all are checked before the first one."""

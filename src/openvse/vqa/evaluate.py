@@ -39,6 +39,30 @@ class AnswersEvaluation(Evaluation):
         write_results(folder / PREDICTIONS, self.questions, self.answers)
         return [*super().write(folder), folder / PREDICTIONS]
 
+    def score(self) -> tuple[str, float]:
+        """Return the accuracy; raise ModelError where there are no answers to compare with."""
+        return "accuracy", self._measured().scores["accuracy"]
+
+    def findings(self, count: int) -> Findings:
+        """Return the figures, and the questions that the model answers right or wrong most confidently."""
+        report = self._measured()
+        return Findings(
+            data=report.protocol.name,
+            size={"num_questions": len(self.questions)},
+            metrics=report.scores,
+            intervals=report.intervals,
+            beside=report.beside(),
+            notes=tuple(report.protocol_lines()),
+            problems=report.problems,
+            queries=(_queries(self, count),) if count else (),
+            digest=digest_of_questions(self.questions),
+        )
+
+    def _measured(self) -> AnswerReport:
+        if self.report is None:
+            raise ModelError("the questions have no answers to compare with: give data that have")
+        return self.report
+
 
 def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEvaluation:
     """Answer the questions of a split by one model, and compare with the answers of people."""
@@ -115,24 +139,6 @@ def _training(questions: QuestionSet) -> QuestionSet | None:
         return questions.split("train")
     except DataError:
         return None
-
-
-def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
-    """Return the figures, and ``count`` right and wrong answers; raise ModelError if nothing was measured."""
-    report = evaluation.report
-    if report is None:
-        raise ModelError("the questions have no answers to compare with: give data that have")
-    return Findings(
-        data=report.protocol.name,
-        size={"num_questions": len(evaluation.questions)},
-        metrics=report.scores,
-        intervals=report.intervals,
-        beside=report.beside(),
-        notes=tuple(report.protocol_lines()),
-        problems=report.problems,
-        queries=(_queries(evaluation, count),) if count else (),
-        digest=digest_of_questions(evaluation.questions),
-    )
 
 
 def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:

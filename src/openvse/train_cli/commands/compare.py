@@ -315,8 +315,8 @@ def say_rows(
 
     left = iter(compared.runs)  # the runs are measured in the order of the rows
     joined = [Row(name, tuple(next(left) for _ in group)) for name, group in rows.items()]
-    frame = compared.comparison(joined)
-    comparison = contrast_rows(replace(frame, problems=(*frame.problems, *differing_data(rows))))
+    problems = (*compared.frame.problems, *differing_data(rows))
+    comparison = contrast_rows(replace(compared.frame, rows=tuple(joined), problems=problems))
     unfinished = filter(None, (run.unfinished() for group in rows.values() for run in group))
     for line in (*unfinished, *(warning for run in compared.runs for warning in run.warnings)):
         warn(line)
