@@ -280,7 +280,7 @@ def test_facts_name_the_files_that_the_loader_reads(name: str, tmp_path: Path) -
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text("")
-    with pytest.raises(DataError, match=r"format|columns|no clips in|no image with a caption"):
+    with pytest.raises(DataError, match=r"not JSON|format|columns|no clips in|no image with a caption"):
         open_corpus(f"{name}:{tmp_path}")
     assert all(
         finding.text.startswith(f"{piece.what}: ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from openvse.corpus.corpus import Corpus, merge_identical
 from openvse.corpus.questions import QuestionSet
@@ -178,11 +177,7 @@ _SUFFIXES |= dict.fromkeys(ARROW_SUFFIXES, "parquet")
 _QUESTIONS = ("question_folder", "vqa2", "daquar")
 
 
-class _RowLoader(Protocol):
-    def __call__(self, root: Path, /, *, require_images: bool, columns: Columns) -> Corpus: ...
-
-
-_ROWS: Mapping[str, _RowLoader] = {
+_ROWS: Mapping[str, Callable[..., Corpus]] = {
     "folder": open_folder,
     "hf": open_hf,
     "parquet": open_parquet,

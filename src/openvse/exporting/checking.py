@@ -56,15 +56,9 @@ class Deviation:
     count: int
 
 
-def examples(tower: Tower[Any] | TwoTower, side: Side, sizes: Sequence[int]) -> list[Inputs]:
-    """Return a batch of random inputs for each size: its sets have this size, half of it, and 1.
-
-    Args:
-        tower: the tower, or the model whose tower of images is meant.
-        side: what the program takes.
-        sizes: the largest set of each batch; pixels have none, and one batch for each is made.
-    """
-    encoder: Encoder = tower.image.encoder if isinstance(tower, TwoTower) else tower.encoder
+def examples(tower: Tower[Any], side: Side, sizes: Sequence[int]) -> list[Inputs]:
+    """Return a batch of random inputs for each size: its sets have this size, half of it, and 1."""
+    encoder: Encoder = tower.encoder
     random = torch.Generator().manual_seed(0)
     if side.inputs == ("pixels",):
         backbone: Any = encoder.backbone

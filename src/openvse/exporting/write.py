@@ -230,7 +230,7 @@ def _write_image(model: TwoTower, folder: Path, longest: int) -> Side:
     else:
         reading = vars(describe_preprocessing(encoder.backbone))
         side = Side("image.onnx", ("pixels",), None, None, reading)
-        (pixels,) = examples(model, side, [1])
+        (pixels,) = examples(model.image, side, [1])
         most = encoder(pixels).mask.shape[1]
     _write(model.image, side, folder, "image", most)
     return side

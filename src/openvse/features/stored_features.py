@@ -88,14 +88,14 @@ def find_stored_features(
     """
     if features is not None:
         store = open_store(features, model.image.encoder)
-        return StoredFeatures(model, store) if isinstance(store, FeatureStore) else None
+        return None if store is None else StoredFeatures(model, store)
     for place in _of_run(Path(folder).resolve().parent):
         try:
             store = open_store(place, model.image.encoder)
         except StoreError:  # another encoder made it, or it is damaged: use the images
             continue
         named = model.image.encoder.fingerprint is not None or not model.image.encoder.backbone.reads_images
-        if isinstance(store, FeatureStore) and named:
+        if store is not None and named:
             return StoredFeatures(model, store)
     return None
 
