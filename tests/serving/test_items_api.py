@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
+from openvse.cli.commands.serve import announce
 from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
 from openvse.indexing import Index, build_index
+from openvse.indexing.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.serving import Settings
 from openvse.serving.service import Service, open_file
@@ -151,6 +155,20 @@ def test_items_behind_followed_links_are_shown(own_place: Place, model: TwoTower
         patched.setattr(Index, "image_path", lambda index, position: outside)
         with client_of(Service(own_place.index, model, Settings())) as client:
             assert client.get(f"/api/items/{key}/file").status_code == 404
+
+
+@pytest.mark.medium
+def test_a_root_far_from_the_index_is_told_at_the_start(
+    own_place: Place, model: TwoTower, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Service(own_place.index, model, Settings()).served.far_roots == []
+    for root in ("/", "/elsewhere/of/another"):
+        with closing(sqlite3.connect(own_place.index / read_manifest(own_place.index).items)) as database:
+            database.execute("UPDATE roots SET path = ?", (root,))
+            database.commit()
+        service = Service(own_place.index, model, Settings())
+        announce(service)
+        assert service.served.far_roots == [Path(root)] and f"images below {root}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from openvse.encoding.listing import RecordKind, RecordList, list_records
 from openvse.encoding.output import EncodedBlock, Target, target_of
 from openvse.errors import DataError, IndexDamagedError, ModelError
 from openvse.indexing.database import Root
-from openvse.indexing.embedding import Embedder, Sharing
+from openvse.indexing.embedding import Embedder, Sharing, keep_batches
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import Item, VectorDtype
 from openvse.indexing.scanning import Candidate
@@ -194,12 +194,8 @@ class _Run:
             embedder, before = Embedder(self.model, self.batch_size), len(records) - len(new)
             pace = Pace(len(records), progress, before=before, unit="items")
             pace.tell()
-            for batch in embedder.embed(new) if sharing is None else embedder.embed_shared(new, sharing):
-                if batch.entries:
-                    writer.append(batch.entries, batch.vectors)
+            for batch in keep_batches(embedder.embed(new, sharing), writer, pace):
                 self.reasons |= {record.item.id: reason for record, reason in batch.failed}
-                pace.keep(writer.commit)
-                pace.add(batch.dealt)
         ids = (record.item.id for record in records)
         self.reasons = {item: self.reasons[item] for item in ids if item in self.reasons}
         return before

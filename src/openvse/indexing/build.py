@@ -15,11 +15,13 @@ from openvse.errors import DataError, IndexDamagedError, IndexFormatError, Index
 from openvse.files import several
 from openvse.indexing.database import Database, Root
 from openvse.indexing.embedding import (
+    EmbeddedBatch,
     Embedder,
     ImageEmbedder,
     KnownContent,
     Sharing,
     embeds_gaussians,
+    keep_batches,
     rewritten_items,
 )
 from openvse.indexing.maintenance import damaged_items, rewrite, unused_rows
@@ -27,7 +29,6 @@ from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest,
 from openvse.indexing.scanning import (
     FOLLOW_LINKS,
     SECONDS,
-    Candidate,
     Changes,
     RootListing,
     compare,
@@ -141,41 +142,20 @@ def build_index(
     """
     given = [folder] if isinstance(folder, str | Path) else list(folder)
     ignore = None if ignore is None else several(ignore, "ignore")
-    seconds, place = segment_seconds, model_place
-    asked = _Wanted(model, given, dtype, overwrite, add, ignore, follow_links, seconds, check, compact, place)
-    asked.check_allowed()
+    if not model.indexable:
+        raise ModelError(_NOT_INDEXABLE)
+    if segment_seconds and not _SHORTEST <= segment_seconds <= _LONGEST:
+        raise DataError(
+            f"segment_seconds is {segment_seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
+        )
+    embedder = partial(Embedder, model, batch_size, stored)
+    settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, compact, model_place
     with IndexFolder(Path(out)) as index:
-        run = _Run(asked, index, partial(Embedder, model, batch_size, stored), sharing, progress)
+        run = _Run(model, given, index, embedder, *settings, sharing, progress)
         try:
             return run(index.find())
         except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
             return run(None, anew=True)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What the caller of ``build_index`` wants; see its arguments."""
-
-    model: ImageEmbedder
-    given: Sequence[str | Path]
-    dtype: VectorDtype | None
-    overwrite: bool
-    add: bool
-    ignore: Sequence[str] | None
-    follow_links: bool | None
-    seconds: float | None
-    check: bool
-    compact: bool
-    place: Place | None
-
-    def check_allowed(self) -> None:
-        """Raise ModelError or DataError for what no index can be."""
-        if not self.model.indexable:
-            raise ModelError(_NOT_INDEXABLE)
-        if self.seconds and not _SHORTEST <= self.seconds <= _LONGEST:
-            raise DataError(
-                f"segment_seconds is {self.seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
-            )
 
 
 @dataclass(frozen=True)
@@ -186,13 +166,14 @@ class RootPlan:
     replace: bool
 
 
-def _plan(asked: _Wanted, index: IndexFolder, folders: Sequence[Path], holds: Held) -> RootPlan:
+def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> RootPlan:
     """Decide which roots the index will have, and whether the existing one must be replaced.
 
     A damaged index may be replaced, and so may a folder that has moved: the old one is gone, and an image that the
     index holds is in the new one, unchanged.
     """
     _check_apart(folders)
+    index = asked.index
     problems = [index.problem(name) for name in (MANIFEST, UNFINISHED)]
     if not asked.overwrite and (
         later := next((each for each in problems if isinstance(each, IndexVersionError)), None)
@@ -290,31 +271,33 @@ def _is_there(folder: Path, name: str, modified_ns: int, size: int) -> bool:
 
 
 @dataclass
-class _Outcome:
-    """The result of a run for its candidates."""
-
-    failed: list[tuple[Candidate, str]] = field(default_factory=list)
-    stored: int = 0
-    recognised: int = 0
-
-
 class _Run:
-    """A run of indexing; ``embedder`` makes what embeds, for embeddings of content that the index holds."""
+    """A run of indexing; ``embedder`` makes what embeds, for embeddings of content that the index holds.
 
-    def __init__(
-        self,
-        asked: _Wanted,
-        index: IndexFolder,
-        embedder: Callable[[KnownContent | None], Embedder],
-        sharing: Sharing | None,
-        progress: Callable[[WorkProgress], None] | None,
-    ) -> None:
-        self._asked, self._index = asked, index
-        self._embedder, self._sharing, self._progress = embedder, sharing, progress
-        folders = [Path(each).resolve() for each in asked.given]
+    See ``build_index`` for what the caller wants.
+    """
+
+    model: ImageEmbedder
+    given: Sequence[str | Path]
+    index: IndexFolder
+    embedder: Callable[[KnownContent | None], Embedder]
+    dtype: VectorDtype | None
+    overwrite: bool
+    add: bool
+    ignore: Sequence[str] | None
+    follow_links: bool | None
+    seconds: float | None
+    check: bool
+    compact: bool
+    place: Place | None
+    sharing: Sharing | None
+    progress: Callable[[WorkProgress], None] | None
+
+    def __post_init__(self) -> None:
+        folders = [Path(each).resolve() for each in self.given]
         are_files = bool(folders) and all(each.is_file() for each in folders)
         self._holds: Held = "sentences" if are_files else "images"
-        self._planned = _plan(asked, index, folders, self._holds)
+        self._planned = _plan(self, folders, self._holds)
         named = set(map(str, folders))
         self._roots = [root for root in self._planned.roots if root.path in named]
 
@@ -323,13 +306,13 @@ class _Run:
         settings = self._settings(current)
         seconds = float(settings[SECONDS] or 0)
         listings = self._listings(settings, seconds)
-        _check_present(listings, self._asked.given, current)
+        _check_present(listings, self.given, current)
         with self._writer(anew=anew) as writer:
             changes, damaged = Changes(), set[str]()
             before = writer.written
             if before is not None:
-                damaged = damaged_items(before, check=self._asked.check)
-                damaged |= rewritten_items(before, self._roots) if self._asked.check else set()
+                damaged = damaged_items(before, check=self.check)
+                damaged |= rewritten_items(before, self._roots) if self.check else set()
             database = None if before is None else before.database
             for listing in listings:
                 compare(listing, database, damaged, changes, writer.first_unfinished, seconds)
@@ -345,7 +328,7 @@ class _Run:
 
     def _settings(self, current: FoundIndex | None) -> dict[str, str]:
         """Return what the user gives for the index to remember, or gave before."""
-        seconds, rules, follows = self._asked.seconds, self._asked.ignore, self._asked.follow_links
+        seconds, rules, follows = self.seconds, self.ignore, self.follow_links
         if self._holds == "sentences":
             return {SECONDS: ""}
         before = {name: _remembered(current, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS)}
@@ -361,7 +344,7 @@ class _Run:
         if self._holds == "sentences":
             return [list_sentences(root) for root in self._roots]
         rules, follows = settings[_IGNORE].split("\n"), bool(settings[FOLLOW_LINKS])
-        videos = self._asked.model.reads_videos or bool(seconds)
+        videos = self.model.reads_videos or bool(seconds)
         roots = self._planned.roots if follows else self._roots  # a link may lead into another root
         labels = [root.label for root in self._planned.roots]
         listings = list_roots(roots, videos=videos, ignore=rules, follow_links=follows, labels=labels)
@@ -369,48 +352,39 @@ class _Run:
 
     def _writer(self, *, anew: bool) -> IndexWriter:
         return IndexWriter(
-            self._index,
-            model=self._asked.model.fingerprint,
+            self.index,
+            model=self.model.fingerprint,
             roots=self._planned.roots,
-            dtype=self._asked.dtype,
-            model_place=self._asked.place,
+            dtype=self.dtype,
+            model_place=self.place,
             holds=self._holds,
-            gaussians=embeds_gaussians(self._asked.model),
+            gaussians=embeds_gaussians(self.model),
             replace=self._planned.replace,
             anew=anew,
         )
 
-    def _write(self, writer: IndexWriter, changes: Changes, damaged: set[str]) -> _Outcome:
+    def _write(self, writer: IndexWriter, changes: Changes, damaged: set[str]) -> EmbeddedBatch:
         """Embed and write what is new or has changed, and commit from time to time."""
         known = None if writer.written is None else KnownContent(writer.written, damaged)
-        embedder = self._embedder(known)
-        if self._sharing is None:
-            batches = embedder.embed(changes.candidates)
-        else:
-            batches = embedder.embed_shared(changes.candidates, self._sharing)
-        before, outcome = changes.unchanged + len(changes.failed), _Outcome()
-        pace = Pace(before + len(changes.candidates), self._progress, before=before)
-        for batch in batches:
-            if batch.entries:
-                writer.append(batch.entries, batch.vectors)
-            writer.drop(batch.replaced)
+        batches = self.embedder(known).embed(changes.candidates, self.sharing)
+        before, outcome = changes.unchanged + len(changes.failed), EmbeddedBatch()
+        pace = Pace(before + len(changes.candidates), self.progress, before=before)
+        for batch in keep_batches(batches, writer, pace):
             outcome.failed += batch.failed
-            outcome.stored += batch.from_store
+            outcome.from_store += batch.from_store
             outcome.recognised += batch.recognised
-            pace.keep(writer.commit)
-            pace.add(batch.dealt)
         if not changes.candidates:
             pace.tell()
         return outcome
 
-    def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: _Outcome) -> None:
+    def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: EmbeddedBatch) -> None:
         """Remove items whose files are gone or can no longer be used, with the last transaction."""
         broken = [item for candidate, _ in outcome.failed for item in candidate.before]
         gone = [*changes.gone, *broken]
         if len(writer) - len(gone) <= 0:
             failed = [*changes.failed, *((candidate.path, reason) for candidate, reason in outcome.failed)]
             (path, reason), *_ = failed
-            given = ", ".join(map(str, self._asked.given))
+            given = ", ".join(map(str, self.given))
             raise DataError(
                 f"none of the {changes.present} images in {given} can be used; the first is {path}: {reason}"
             )
@@ -436,21 +410,21 @@ class _Run:
         return problems
 
     def _report(
-        self, writer: IndexWriter, changes: Changes, outcome: _Outcome, metadata_problems: list[str]
+        self, writer: IndexWriter, changes: Changes, outcome: EmbeddedBatch, metadata_problems: list[str]
     ) -> IndexReport:
         """Compact the index if that is wanted or worth it, and return the report."""
         index = writer.written
         assert index is not None, "an index without items was refused"
         count, unused = index.database.count(), unused_rows(index.database)
         # Where most rows are of no use, rewriting the files costs no more than what made them so.
-        compacted = rewrite(index) if self._asked.compact or unused > max(count, _FEW_ROWS) else 0
+        compacted = rewrite(index) if self.compact or unused > max(count, _FEW_ROWS) else 0
         failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
             count=count,
             reused=changes.unchanged - changes.resumed,
             failed=[*changes.failed, *failed],
             left_out=changes.left_out,
-            stored=outcome.stored,
+            stored=outcome.from_store,
             resumed=changes.resumed,
             recognised=outcome.recognised,
             removed=len(changes.gone),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,10 +17,19 @@ from openvse.errors import BadImageError, ModelError
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.scanning import Candidate, header_of, same_segments, segments_of
 from openvse.indexing.segments import map_segment
-from openvse.indexing.writer import FoundIndex
+from openvse.indexing.writer import FoundIndex, IndexWriter
 from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource, clip_seconds
-from openvse.pipeline import DECODERS, DecodedBatch, Workers, decoded, failure_reason, in_batches, in_order
+from openvse.pipeline import (
+    DECODERS,
+    DecodedBatch,
+    Pace,
+    Workers,
+    decoded,
+    failure_reason,
+    in_batches,
+    in_order,
+)
 
 WHOLE_BYTES = 1 << 24
 """A larger file is hashed by its size and by parts at its beginning, middle and end."""
@@ -103,6 +112,19 @@ class EmbeddedBatch:
         self.replaced += set(candidate.before) - {entry.item.id for entry in entries}
 
 
+def keep_batches(
+    batches: Iterable[EmbeddedBatch], writer: IndexWriter, pace: Pace
+) -> Iterator[EmbeddedBatch]:
+    """Write batches, commit from time to time, and yield each for what became of its candidates."""
+    for batch in batches:
+        if batch.entries:
+            writer.append(batch.entries, batch.vectors)
+        writer.drop(batch.replaced)
+        yield batch
+        pace.keep(writer.commit)
+        pace.add(batch.dealt)
+
+
 class KnownContent:
     """Finds the embeddings of files whose content the index holds already, wherever it was, but for damaged ones."""
 
@@ -162,16 +184,17 @@ class Embedder:
     ) -> None:
         self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
 
-    def embed(self, candidates: Sequence[Candidate]) -> Iterator[EmbeddedBatch]:
-        """Embed candidates in their order.
+    def embed(
+        self, candidates: Sequence[Candidate], sharing: Sharing | None = None
+    ) -> Iterator[EmbeddedBatch]:
+        """Embed candidates in their order; if work is shared, what needs a model comes last, and clips that are cut.
 
         What is recognised by its content comes between the others, in batches of its own. All segments of a clip come
         at once, so that an index holds all of them or none.
         """
-        return self._embed_batches(self._batches(candidates))
-
-    def embed_shared(self, candidates: Sequence[Candidate], sharing: Sharing) -> Iterator[EmbeddedBatch]:
-        """Embed in this process what needs no model, and the others by workers, clips that are cut last."""
+        if sharing is None:
+            yield from self._embed_batches(self._batches(candidates))
+            return
         new: list[Candidate] = []
         yield from self._embed_batches(self._batches(candidates, new))
         parts = cut_candidates(new, self._batch_size, sharing.workers.count)

@@ -83,9 +83,6 @@ class IndexManifest:
         fields = asdict(self)
         for filled_in in ("root", "count"):
             del fields[filled_in]
-        for unsaid in ("engine", "gaussians"):  # as an earlier openvse reads it
-            if fields[unsaid] is None:
-                del fields[unsaid]
         content = {"format": FORMAT, "version": VERSION, **fields}
         write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 

@@ -92,6 +92,7 @@ class Served:
                     f"of images"
                 )
             self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
+            self._folders = folders
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
             values = [pair for pair in self._catalogue.metadata_values() if not self._place.search(pair[1])]
             self.fields = _fields_of(values)
@@ -126,6 +127,12 @@ class Served:
     def has_images(self) -> bool:
         """Whether one of the indexed folders is on this machine."""
         return any(root.is_dir() for root in self._roots)
+
+    @property
+    def far_roots(self) -> list[Path]:
+        """The indexed folders that share no folder with the index but the top one, such as "/" itself."""
+        near = {folder.resolve().parts[:2] for folder in self._folders}
+        return [each for each in self._roots if len(each.parts) < 2 or (near and each.parts[:2] not in near)]
 
     def key(self, item_id: str) -> int:
         """Return the key of an item; raise MissingItemError if its id is unknown."""

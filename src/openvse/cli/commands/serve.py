@@ -276,6 +276,10 @@ def announce(service: Service) -> None:
             "the indexed folders are not on this machine, so the page shows paths and no images"
             + (": say where the first one is with --images" if engine else ": run 'openvse index' again")
         )
+    if far := service.served.far_roots:
+        warn(
+            f"the index shows images below {', '.join(map(str, far))}: serve it only if you know who made it"
+        )
     if not service.looks:
         note("an exported model searches, and cannot say what it looked at")
     if settings.token:
