@@ -130,7 +130,15 @@ def test_dropout_of_videos_is_where_hgr_has_it(data: str) -> None:
     assert recipe.image.encoder.options["projection"] == {"name": "linear", "dropout": 0.2}
 
 
+@pytest.mark.parametrize(
+    "row", ["coco_grids_bigru_k0", "coco_grids_bigru_k1", "tgif_frames_bigru_k1", "mrw_frames_bigru_k1"]
+)
+def test_pvse_with_one_embedding_has_the_ranking_term_alone(row: str) -> None:
+    """With one embedding of each item, PVSE's released code computes neither the diversity nor the MMD."""
+    assert set(plain(f"pvse/{row}")["objective"]) == {"ranking"}
+    assert set(plain(f"pvse/{row[:-3]}")["objective"]) == {"ranking", "diversity", "mmd"}
+
+
 def test_a_null_term_is_left_out() -> None:
-    assert set(plain("pvse/coco_grids_bigru_k0")["objective"]) == {"ranking", "mmd"}
     recipe = load_recipe("pvse/coco_grids_bigru", ["objective.diversity=null"])
     assert isinstance(recipe, RetrievalRecipe) and set(recipe.objective) == {"ranking", "mmd"}
