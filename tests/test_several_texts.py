@@ -51,9 +51,10 @@ def test_a_lowest_score_is_a_number(score: float) -> None:
         Page(min_score=score)
 
 
-def test_no_images_at_all_are_named_in_a_line() -> None:
-    with pytest.raises(DataError, match="list"):
-        one_or_many([])
+@pytest.mark.parametrize("given", [[], {"path": "a.png"}, Table()])
+def test_what_holds_no_images_is_named_in_a_line(given: Any) -> None:
+    with pytest.raises(DataError, match=type(given).__name__):
+        one_or_many(given)
 
 
 def test_a_plug_in_replaces_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,6 +330,16 @@ def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
     assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
 
 
+def test_metadata_may_give_a_file_another_of_its_names(model: ColourModel, album: Path, tmp_path: Path):
+    (album / "0.png").symlink_to(album / "drawn.png")
+    (album / "hard.png").hardlink_to(album / "drawn.png")
+    lines = [{"file_name": "0.png", "title": "a link"}, {"file_name": "hard.png", "rating": 3}]
+    (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    report = build_index(model, album, tmp_path / "index")
+    about = said(tmp_path / "index")["drawn.png"]
+    assert (about["title"], about["rating"], report.metadata_problems) == ("a link", 3, [])
+
+
 def test_metadata_that_the_database_cannot_read_are_mended(
     model: ColourModel, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -140,7 +140,7 @@ def build_index(
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
-    given = [folder] if isinstance(folder, str | Path) else list(folder)
+    given = several(folder, "folder", (str, Path))
     ignore = None if ignore is None else several(ignore, "ignore")
     if not model.indexable:
         raise ModelError(_NOT_INDEXABLE)

@@ -23,7 +23,15 @@ from openvse.files import parse_json, read_lines, whole_characters
 from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
 from openvse.media.headers import read_header
-from openvse.media.listing import LeftOut, Listing, each_once, list_folders, rules_of
+from openvse.media.listing import (
+    AGAIN,
+    LeftOut,
+    Listing,
+    each_once,
+    identity_of,
+    list_folders,
+    rules_of,
+)
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
@@ -464,7 +472,7 @@ def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tup
         return {}, []
     paths = {folder / name: name for name in names if name}
     existing, problems = find_files(paths), []
-    files = {
+    files = _other_names(folder, names, listing) | {
         name: existing.files[path].relative_to(folder).as_posix()
         for path, name in paths.items()
         if path in existing.files
@@ -479,6 +487,14 @@ def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tup
         if cases:
             problems.append(f"{len(cases):,} {what} (first: {escaped(cases[0])})")
     return files, problems
+
+
+def _other_names(folder: Path, names: Collection[str], listing: RootListing) -> dict[str, str]:
+    """Return the listed name of each file that metadata give another name, as a link or a second name of it."""
+    again = {path.relative_to(folder).as_posix() for path in listing.left_out.files.get(AGAIN, ())}
+    others = again.intersection(names)
+    listed = {identity_of(folder / entry[4]): entry[4] for entry in listing.entries} if others else {}
+    return {name: file for name in others if (file := listed.get(identity_of(folder / name)))}
 
 
 def _as_json(entry: dict[str, object]) -> str:

@@ -80,7 +80,8 @@ def one_or_many(
         return [images]
     if isinstance(images, np.ndarray):
         return [images] if images.ndim in (2, 3) else list(images)
-    listed = [] if isinstance(images, Mapping) or not isinstance(images, Iterable) else list(images)
+    is_list = isinstance(images, Iterable) and not (isinstance(images, Mapping) or hasattr(images, "columns"))
+    listed = list(images) if is_list else []
     if not listed:
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
     return listed

@@ -141,11 +141,11 @@ def list_folders(
 def each_once(listings: Sequence[Listing]) -> list[Listing]:
     """Return each file under one name, which is no link where there is another one; the other names are left out."""
     paths = [os.path.join(each.root, name) for each in listings for name in each.names]  # noqa: PTH118
-    links = {path: _identity(path) for path in paths if os.path.islink(path)}  # noqa: PTH114
+    links = {path: identity_of(path) for path in paths if os.path.islink(path)}  # noqa: PTH114
     linked, chosen = {*links.values()}, dict[tuple[int, int], str]()
     again = set[str]()
     for path in (*(path for path in paths if path not in links), *links):
-        identity = _identity(path, linked)
+        identity = identity_of(path, linked)
         if identity is not None and chosen.setdefault(identity, path) != path:
             again.add(path)
     if not again:
@@ -153,7 +153,7 @@ def each_once(listings: Sequence[Listing]) -> list[Listing]:
     return [each.without(again) for each in listings]
 
 
-def _identity(path: str, wanted: Collection[object] | None = None) -> tuple[int, int] | None:
+def identity_of(path: str | Path, wanted: Collection[object] | None = None) -> tuple[int, int] | None:
     """Return device and inode of a file, if it has several names or is among the wanted ones; None for others."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a string, for speed

@@ -48,7 +48,7 @@ class Query:
     avoid_weight: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", whole_characters(self.text))
+        object.__setattr__(self, "text", whole_characters(*several([self.text], "query")))
         object.__setattr__(self, "avoid", tuple(map(whole_characters, several(self.avoid, "avoid"))))
         if not self.text.strip() and self.image is None and self.like is None:
             raise DataError("the query is empty: give a sentence, an image, or an item of the index")
