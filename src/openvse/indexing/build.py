@@ -142,12 +142,7 @@ def build_index(
     """
     given = several(folder, "folder", (str, Path))
     ignore = None if ignore is None else several(ignore, "ignore")
-    if not model.indexable:
-        raise ModelError(_NOT_INDEXABLE)
-    if segment_seconds and not _SHORTEST <= segment_seconds <= _LONGEST:
-        raise DataError(
-            f"segment_seconds is {segment_seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
-        )
+    _check_allowed(model, segment_seconds)
     embedder = partial(Embedder, model, batch_size, stored)
     settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, compact, model_place
     with IndexFolder(Path(out)) as index:
@@ -156,6 +151,16 @@ def build_index(
             return run(index.find())
         except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
             return run(None, anew=True)
+
+
+def _check_allowed(model: ImageEmbedder, seconds: float | None) -> None:
+    """Raise ModelError or DataError for what no index can be."""
+    if not model.indexable:
+        raise ModelError(_NOT_INDEXABLE)
+    if seconds and not _SHORTEST <= seconds <= _LONGEST:
+        raise DataError(
+            f"segment_seconds is {seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
+        )
 
 
 @dataclass(frozen=True)
