@@ -16,7 +16,7 @@ from typer.main import get_command
 from openvse.cli.program import app
 
 SOURCE = Path(__file__).parent.parent / "src"
-MOST_LINES, MOST_FILES, MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 66_800, 450, 26, 270, 21
+MOST_LINES, MOST_FILES, MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 61_000, 450, 26, 270, 21
 
 
 @cache
@@ -93,7 +93,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 # The names with two meanings that are left. One that has one meaning again must go from here. None is added.
 SHARED_NAMES = {
     *("Form", "K", "Pairs", "Positions", "Precision", "Progress", "Question"),
-    *("Row", "evaluate", "findings_of", "in_order", "read_lines", "thumbnail"),
+    *("Row", "evaluate", "in_order", "read_lines", "thumbnail"),
 }
 
 

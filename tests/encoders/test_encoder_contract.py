@@ -103,7 +103,8 @@ def test_padding_means_nothing(name: str, make_encoder: Maker) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_padding_means_nothing_in_training_either(name: str, make_encoder: Maker) -> None:
     options = {"fine_tune": False} if name == "transformers_text" else {}  # its dropout draws by shape
-    encoder = make_encoder(name, size_augmentation="none", **options)
+    key = "augmentation" if name in BACKBONES else "size_augmentation"
+    encoder = make_encoder(name, **{key: "none"}, **options)
     rows = items(name, encoder)
     clean, garbage = encoder(collate(rows)), encoder(collate(rows, padding=3))
     torch.testing.assert_close(clean.local[clean.mask], garbage.local[clean.mask], rtol=0, atol=1e-5)
@@ -121,7 +122,8 @@ def test_gradient_reaches_every_trainable_parameter(name: str, make_encoder: Mak
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_item_keeps_an_element_in_training(name: str, make_encoder: Maker) -> None:
-    encoder = make_encoder(name, augmentation_rate=0.95)
+    of_image = {"augmentation": {"name": "region", "rate": 0.95}}
+    encoder = make_encoder(name, **of_image if name in BACKBONES else {"augmentation_rate": 0.95})
     for _ in range(5):
         assert encoder(collate(items(name, encoder))).mask.any(dim=1).all()
 

@@ -52,7 +52,7 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
     try:
         yield parse_json(read_text(path), hook=hook, most=_MAX_PUBLISHED)
     except DataError as error:
-        raise DataError(f"{path}: {error}; download it again") from error
+        raise DataError(f"{path}: not in {what}: {error}; download it again") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
     except OSError as error:
