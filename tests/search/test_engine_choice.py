@@ -186,12 +186,11 @@ def test_a_search_takes_the_engine_of_the_index(tmp_path: Path) -> None:
         SearchEngine(model, index, engine="qdrant")
 
 
-def test_an_index_without_another_engine_is_what_an_earlier_openvse_reads(tmp_path: Path) -> None:
+def test_the_exact_engine_leaves_the_manifest_as_it_was(tmp_path: Path) -> None:
     write(tmp_path, range(3), unit(3))
     before = (tmp_path / "index.json").read_text()
-    assert '"engine"' not in before
     engine_of(tmp_path, "int8")
-    assert '"engine"' in (tmp_path / "index.json").read_text()
+    assert '"int8"' in (tmp_path / "index.json").read_text()
     choose_engine(tmp_path, "exact")
     assert (tmp_path / "index.json").read_text() == before
 
