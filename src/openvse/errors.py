@@ -138,11 +138,11 @@ def install(extra: str) -> str:
     from importlib.metadata import PackageNotFoundError, requires
 
     with suppress(PackageNotFoundError):
-        extras = [_EXTRA.fullmatch(line) for line in requires("openvse") or ()]
-        packages = [f"'{each['package']}'" for each in extras if each and each["extra"] == extra]
-        packages = [
-            each for each in packages if not each.startswith("'openvse[")
-        ]  # the training half is here
+        listed = [match for line in requires("openvse") or () if (match := _EXTRA.fullmatch(line))]
+        # An extra that builds on another lists the other, or all of its packages, as the builder of the wheel likes.
+        others = {each["package"] for each in listed if each["extra"] == "train" != extra}
+        packages = [each["package"] for each in listed if each["extra"] == extra]
+        packages = [f"'{each}'" for each in packages if each not in others and not each.startswith("openvse[")]
         if packages:
             return f"pip install {' '.join(packages)}"
     return f"pip install '.[{extra}]' in a clone of openvse"
