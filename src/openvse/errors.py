@@ -142,7 +142,9 @@ def install(extra: str) -> str:
         # An extra that builds on another lists the other, or all of its packages, as the builder of the wheel likes.
         others = {each["package"] for each in listed if each["extra"] == "train" != extra}
         packages = [each["package"] for each in listed if each["extra"] == extra]
-        packages = [f"'{each}'" for each in packages if each not in others and not each.startswith("openvse[")]
+        packages = [
+            f"'{each}'" for each in packages if each not in others and not each.startswith("openvse[")
+        ]
         if packages:
             return f"pip install {' '.join(packages)}"
     return f"pip install '.[{extra}]' in a clone of openvse"

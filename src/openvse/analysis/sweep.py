@@ -323,7 +323,7 @@ class _Runs:
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
         self._watcher.note(place)
-        run = train(recipe, folder, resume=True, same_data=True, watcher=self._watcher)
+        run = train(recipe, folder, resume=True, watcher=self._watcher)
         model = load_as(TwoTower, run.best)
         cached = embed_corpus(model, corpus.split(sweep.split), stores[0], text_features=stores[1])
         report = evaluate(cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0)

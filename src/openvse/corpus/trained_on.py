@@ -85,7 +85,7 @@ def _written(count: int, smallest: UInt[np.ndarray, "S"]) -> dict[str, Any]:
 
 
 def remembers_training(provenance: Mapping[str, Any]) -> bool:
-    """Return whether a model says which images it was trained on; models of earlier versions do not."""
+    """Return whether a model says which images it was trained on; a converted one does not."""
     return _stated(provenance) is not None
 
 

@@ -464,7 +464,6 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     data = provenance.get("data")
     data = data if isinstance(data, Mapping) else {}
     yield "Trained on", escape(_data(data)), False
-    yield "Data changed", escape(_changes(run)), False
     yield "Test images in training", *_leakage(each)
     yield "Licence of the data", escape(str(data.get("licence", ""))), False
     seed = "" if provenance.get("seed") is None else f", seed {provenance['seed']}"
@@ -498,25 +497,13 @@ def _data(data: Mapping[str, Any]) -> str:
     return f"{data.get('name', 'unknown data')}{f': {counts} images' if counts else ''}"
 
 
-def _changes(run: ReportedRun) -> str:
-    """Return after which epochs the run went on with other data, and the sizes of these; "" if it never did."""
-    lines = []
-    for record in run.records.of("data")[1:] if run.records else []:
-        sizes = (f"{n:,} {split}" for split in SPLITS if isinstance(n := record.get(f"{split}_images"), int))
-        lines.append(f"after epoch {record['epoch']}: {', '.join(sizes)} images since then")
-    return "; ".join(lines)
-
-
 def _leakage(each: MeasuredReport) -> tuple[str, bool]:
     if each.findings is None:
         return "", False
     if each.leaks:
         return escape(each.leaks[0].partition(": ")[2]), True
     if not remembers_training(each.run.config.provenance):
-        return (
-            "not known: the model does not remember its training images (an earlier version wrote it)",
-            False,
-        )
+        return "not known: the model does not remember its training images", False
     return "none found among those that could be checked", False
 
 

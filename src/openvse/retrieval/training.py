@@ -85,8 +85,8 @@ class RetrievalTask(Task[Batch]):
         self._chance = chance_metrics(validation.relevance)
         self._counted: CountedCorpus | None = None
         self.splits = {
-            "train": SplitData.of_pairs(training, features, ordered=True),
-            "validation": SplitData.of_pairs(validation, features, ordered=False),
+            "train": SplitData.of_pairs(training, ordered=True),
+            "validation": SplitData.of_pairs(validation, ordered=False),
         }
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:

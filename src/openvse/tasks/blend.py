@@ -16,7 +16,6 @@ from openvse.errors import ModelError
 from openvse.model import Model, Origin, take_weights
 from openvse.tasks import task_kind
 from openvse.training.kind import Request
-from openvse.training.other_data import entries_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,15 @@ def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
 def _size(model: Model) -> tuple[int, int]:
     """Return the number of gated poolings and of words and answers: the larger model can hold the smaller one."""
     gates = sum(isinstance(module, Gated) for module in model.modules())
-    return gates, len(entries_of(model))
+    return gates, len(_entries(model))
+
+
+def _entries(model: Any) -> list[str]:
+    """Return the words and answers that a model has a row for, in their order."""
+    vocabulary = getattr(getattr(model, "text", None), "encoder", None)
+    vocabulary, answers = getattr(vocabulary, "vocabulary", None), getattr(model, "answers", None)
+    words = [] if vocabulary is None else [f"word {word!r}" for word in vocabulary.words]
+    return words + ([] if answers is None else [f"answer {answer!r}" for answer in answers.answers])
 
 
 def _gated_by(model: Model, origin: Origin) -> Gated | None:
@@ -107,7 +114,7 @@ def _gated_by(model: Model, origin: Origin) -> Gated | None:
 
 def _refuse_lost(wider: Any, other: Any) -> None:
     """Raise ModelError where the model with more words and answers lacks some of the other's."""
-    lost = sorted({*entries_of(other)} - {*entries_of(wider)})
+    lost = sorted({*_entries(other)} - {*_entries(wider)})
     if lost:
         raise ModelError(
             f"each of the models has words or answers that the other lacks ({len(lost)}, such as the {lost[0]}): blend "

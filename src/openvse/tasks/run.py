@@ -55,7 +55,6 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    same_data: bool = False,
     watcher: Watcher | None = None,
     on_extraction: Callable[[WorkProgress], None] | None = None,
 ) -> RunResult:
@@ -66,10 +65,8 @@ def train(
             and with a start also ``start/`` and ``before_after.md`` and ``.json``.
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
             If there is no run yet, this one begins. ``training.phases`` may differ in epochs that are not done, so a
-            finished run can go on with more. The data may have moved; at another place their pairs must be the same.
+            finished run can go on with more. The data may have moved; their pairs must be the same.
         overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
-        same_data: whether to refuse to resume on other data than the run was trained on; otherwise they are told, and
-            the best epoch is chosen among those on the present validation split.
         watcher: the object that is notified about every step.
         on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
 
@@ -90,10 +87,10 @@ def train(
         if accelerator.is_main_process:
             held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
         accelerator.wait_for_everyone()
-        return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume, same_data)
+        return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
 
-def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) -> RunResult:
+def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
     if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
         require_peft()  # known before hours of extraction
@@ -115,9 +112,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool, same_data: bool) 
     if start is not None and (line := task.seen_by(start.model.provenance).describe(start.name)):
         inputs.watcher.warn(line)
     if goes_on:
-        before = _started_with(inputs.folder)
-        moved = _places(before) != _places(recipe)
-        trainer.resume(before.training.phases, same_data=same_data or moved)
+        trainer.resume(_started_with(inputs.folder).training.phases)
         if inputs.accelerator.is_main_process:
             _note_recipe(inputs.folder, recipe)
     elif inputs.accelerator.is_main_process:
@@ -216,15 +211,10 @@ def _started_with(folder: Path) -> RunRecipe:
     return load_recipe(folder / RECIPE, copy=folder / START)
 
 
-def _places(recipe: RunRecipe) -> tuple[str | None, ...]:
-    """Return where the data of a recipe are; data that moved are still the same if their pairs are."""
-    return tuple(getattr(recipe.data, key) for key in _PLACES)
-
-
 def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
     """Raise TrainingError unless the run that is resumed was started with this recipe, but for phases and places."""
     before, tree = _started_with(folder).to_dict(), recipe.to_dict()
-    # The trainer knows how far phases may differ, and compares the pairs of data at another place.
+    # The trainer knows how far phases may differ, and compares the pairs of the data.
     before["training"]["phases"] = tree["training"]["phases"]
     before["data"] |= {key: tree["data"][key] for key in _PLACES if key in tree["data"]}
     changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
@@ -265,7 +255,7 @@ def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
         start.model.save(folder / START)
     for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
         (folder / name).unlink(missing_ok=True)
-    for path in (folder / BEST, folder / "tensorboard", *folder.glob(f"{BEST}_epoch_*")):
+    for path in (folder / BEST, folder / "tensorboard"):
         shutil.rmtree(path, ignore_errors=True)
     _note_recipe(folder, recipe)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import pickle
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,6 @@ class Progress:
         epoch: the current epoch, from 0; it equals the number of epochs when training is over.
         step: the number of batches of this epoch that are done; ``global_step`` counts those of all epochs.
         best_score: the best value of ``metric`` on validation; -1 before the first validation.
-        apart: the epoch of a best model that was chosen on other validation data than the present ones, while it is
-            still in ``best/``; -1 if there is none.
     """
 
     epoch: int = 0
@@ -44,19 +41,6 @@ class Progress:
     seconds: float = 0.0
     plateau: Plateau = field(default_factory=Plateau)
     metric: str = "rsum"
-    apart: int = -1
-
-    @property
-    def others_best(self) -> str:
-        """The name of the folder to which that model moves."""
-        return f"{BEST}_epoch_{self.apart}"
-
-    def forget_best(self) -> None:
-        """Begin to choose the best epoch anew, because the validation data are others."""
-        if self.best_epoch > 0:
-            self.apart = self.best_epoch
-        self.best_score, self.best_epoch = -1.0, -1
-        self.plateau = replace(self.plateau, best=-math.inf, waited=0)
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:

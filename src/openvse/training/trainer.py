@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
-from openvse.corpus import also_trained_on
+from openvse.corpus import SplitData
 from openvse.errors import TrainingError, message_of
 from openvse.model import Start
 from openvse.specs import PhaseSpec, RunRecipe
@@ -25,7 +24,6 @@ from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpo
 from openvse.training.collapse import CollapseDetector
 from openvse.training.environment import environment, peak_memory, precision_of
 from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
-from openvse.training.other_data import OtherData, data_state, find_other_data
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule, announcement, phase_changes, same_past
 from openvse.training.task import AnyTask, Step
@@ -88,7 +86,6 @@ class Trainer:
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
-        self._other: OtherData | None = None
 
     def fit(self) -> Progress:
         """Train from the present state of the run to its last epoch; after an error the last checkpoint stays."""
@@ -104,7 +101,7 @@ class Trainer:
             if log is not None and done.epoch < self.schedule.num_epochs:
                 facts = environment(self.accelerator.device) | {"precision": precision_of(self.accelerator)}
                 log.note("environment", done.epoch, done.global_step, facts)
-            if done.global_step == 0 or self._other is not None:
+            if done.global_step == 0:
                 self._meet_data(log)
             while self.progress.epoch < self.schedule.num_epochs:
                 self._train_epoch(log)
@@ -115,8 +112,7 @@ class Trainer:
         return self.progress
 
     def _meet_data(self, log: MetricsLog | None) -> None:
-        """Record the data, measure the start on them, and write a checkpoint: first, and whenever data have changed."""
-        done, other = self.progress, self._other
+        """Record the data, measure the start on them, and write the first checkpoint."""
         if log is not None:
             if self.task.splits:
                 facts = {
@@ -124,26 +120,21 @@ class Trainer:
                     for name, split in self.task.splits.items()
                     for key, value in split.values().items()
                 }
-                log.note("data", done.epoch, done.global_step, facts)
-            if done.global_step == 0 and self.task.coverage is not None:
+                log.note("data", 0, 0, facts)
+            if self.task.coverage is not None:
                 log.note("vocabulary", 0, 0, asdict(self.task.coverage))
-            if done.global_step == 0 and self.task.baseline:
+            if self.task.baseline:
                 log.write("baseline", 0, 0, self.task.baseline)
-        if self.begun is not None and (other is None or other.validation):
+        if self.begun is not None:
             self._measure_start(self.begun, log)
         # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
         self._checkpoint()
 
-    def resume(self, planned: Sequence[PhaseSpec], *, same_data: bool) -> None:
-        """Load the state in ``last.pt``.
-
-        Args:
-            planned: the phases that the run had so far.
-            same_data: whether to refuse data that are not those that the run was trained on before.
-        """
+    def resume(self, planned: Sequence[PhaseSpec]) -> None:
+        """Load the state in ``last.pt``; ``planned`` are the phases that the run had so far."""
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
         self._go_on_under(planned)
-        other = find_other_data(state["data"], self.task, self.folder, same_data=same_data)
+        self._expect_data(state["data"])
         try:
             self.model.load_state_dict(state["model"])
             self.objectives.load_state_dict(state["objectives"])
@@ -160,10 +151,20 @@ class Trainer:
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({message_of(error)}): resume with the "
                 f"recipe with which the run was started"
             ) from error
-        now = self.model.provenance.get("data", self.task.data)
-        self.model.provenance["data"] = also_trained_on(now, {"data": state["data"]})
-        if other is not None:
-            self._go_on_with(other)
+
+    def _expect_data(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise TrainingError if the pairs of a split are not those of a checkpoint."""
+        before = {name: SplitData(**values) for name, values in saved.items()}
+        changes = [
+            f"{name}: {then.size} then, {now.size if now.size != then.size else 'others or in another order'} now"
+            for name, now in self.task.splits.items()
+            if (then := before.get(name)) is not None and then != now
+        ]
+        if changes:
+            raise TrainingError(
+                f"the data are not those with which {self.folder} was trained so far ({'; '.join(changes)}): give the "
+                f"same pairs in the same order, or begin a new run from it (--start {self.folder} --out ANOTHER)"
+            )
 
     def _go_on_under(self, planned: Sequence[PhaseSpec]) -> None:
         """Say how the schedule continues if phases were added or changed, which epochs that are done must not be."""
@@ -188,33 +189,6 @@ class Trainer:
                 f"{done.epoch + 1} is in phase {self.schedule.phase_index(done.epoch) + 1} of {len(phases)}, at the "
                 f"learning rate {rate:g}"
             )
-
-    def _go_on_with(self, other: OtherData) -> None:
-        """Say that the data are others, and begin anew what cannot go on with them."""
-        progress, warn = self.progress, self.watcher.warn
-        warn(other.describe())
-        if progress.epoch >= self.schedule.num_epochs:
-            warn(
-                f"all epochs are done, so {self.folder} stays as it is: train on these data in another --out"
-            )
-            return
-        self._other = other
-        if other.moved and progress.step:
-            warn(f"epoch {progress.epoch + 1}, of which {progress.step} steps were done, begins anew")
-            progress.step, progress.loss_sum = 0, 0.0
-        if not other.validation:
-            return
-        score, epoch = progress.best_score, progress.best_epoch
-        progress.forget_best()
-        earlier = f"; the best so far ({progress.metric} {score:.1f}, epoch {epoch}) moves to {progress.others_best}/"
-        warn(
-            f"validations before are on other data, so the best epoch is chosen from epoch {progress.epoch + 1} on"
-            f"{earlier if epoch > 0 else ''}"
-        )
-        if other.leakage:
-            warn(other.leakage)
-        if self.begun is not None:
-            self.begun.before = self.begun.after = None
 
     def _continue_random_numbers(self, states: list[dict[str, Any]]) -> None:
         """Go on with the random numbers of this process; a process that the run did not have before begins anew."""
@@ -314,7 +288,6 @@ class Trainer:
 
     def _keep(self, metrics: Mapping[str, float]) -> None:
         """Save the model as the best so far."""
-        self._set_apart()
         reached = {"epoch": self.progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
         if split := self.task.splits.get("validation"):
             reached["data"] = split.values()
@@ -324,18 +297,9 @@ class Trainer:
         self.task.calibrate(self.model)
         self.model.save(self.folder / BEST)
 
-    def _set_apart(self) -> None:
-        """Move a best model of other validation data out of ``best/`` before another takes its place."""
-        best, apart = self.folder / BEST, self.folder / self.progress.others_best
-        if self.progress.apart > 0 and best.exists() and not apart.exists():
-            best.rename(apart)
-        self.progress.apart = -1
-
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
         """Measure the start in one process before training, and send its score to the others."""
         random = _random_state()
-        if self.accelerator.is_main_process:
-            self._set_apart()
         score = [begun.measure(log) if self.accelerator.is_main_process else None]
         _set_random_state(random)
         broadcast_object_list(score)
@@ -385,10 +349,6 @@ class Trainer:
         votes = torch.tensor(int(due), device=self.accelerator.device)
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        return data_state(self.task)
-
     def _checkpoint(self) -> None:
         random: list[dict[str, Any]] = gather_object([_random_state()])
         if self.accelerator.is_main_process:
@@ -399,7 +359,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
-                "data": self._data,
+                "data": {name: asdict(split) for name, split in self.task.splits.items()},
                 **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.state()}),
             }

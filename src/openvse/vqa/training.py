@@ -186,9 +186,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         data_of(corpus),
         inputs.accelerator,
     )
-    task.coverage, sees = coverage, model.image is not None
+    task.coverage = coverage
     task.splits = {
-        "train": SplitData.of_questions(to_learn, features, ordered=True, sees=sees),
-        "validation": SplitData.of_questions(held_out, features, ordered=False, sees=sees),
+        "train": SplitData.of_questions(to_learn, ordered=True),
+        "validation": SplitData.of_questions(held_out, ordered=False),
     }
     return task
