@@ -1,4 +1,7 @@
-"""Checkpoints of the ``transformers`` library: on the hub, in a folder, or in an installed package."""
+"""Checkpoints of the ``transformers`` library: on the hub, in a folder, or in an installed package.
+
+No code beside them is run: left alone, the library asks on standard input, where a script may say yes.
+"""
 
 from __future__ import annotations
 
@@ -120,9 +123,10 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
 
     def load(place: str) -> nn.Module:
         with _bars_on_terminals_only():
-            whole: Any = (
-                AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
-            )
+            if weights:
+                whole: Any = AutoModel.from_pretrained(place, trust_remote_code=False)
+            else:
+                whole = _build(AutoConfig.from_pretrained(place, trust_remote_code=False))
         backbone = getattr(whole, tower, whole)
         if backbone is not whole:
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
@@ -155,7 +159,7 @@ def _build(config: Any) -> Any:
     import transformers
 
     if type(config) in transformers.MODEL_MAPPING:
-        return transformers.AutoModel.from_config(config)
+        return transformers.AutoModel.from_config(config, trust_remote_code=False)
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"transformers has no base model of type {config.model_type}")
@@ -187,7 +191,7 @@ def load_processor(source: str) -> Any:
     from transformers import AutoImageProcessor
 
     # The Pillow backend is used on every machine, since torchvision's resizing gives other numbers.
-    load = partial(AutoImageProcessor.from_pretrained, backend="pil")
+    load = partial(AutoImageProcessor.from_pretrained, backend="pil", trust_remote_code=False)
     return load_or_explain(load, source, what="the preprocessing")
 
 
@@ -195,7 +199,8 @@ def load_tokenizer(source: str) -> Any:
     """Return the tokenizer of a checkpoint; raise ModelError if the tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
-    return load_or_explain(AutoTokenizer.from_pretrained, source, what="the tokenizer")
+    load = partial(AutoTokenizer.from_pretrained, trust_remote_code=False)
+    return load_or_explain(load, source, what="the tokenizer")
 
 
 def pixels_of(

@@ -121,8 +121,11 @@ def _load_detector(source: str, *, weights: bool) -> Any:
 
     def load(place: str) -> Any:
         if weights:
-            return AutoModelForObjectDetection.from_pretrained(place).float().eval()
-        return AutoModelForObjectDetection.from_config(AutoConfig.from_pretrained(place)).float().eval()
+            detector = AutoModelForObjectDetection.from_pretrained(place, trust_remote_code=False)
+        else:
+            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+            detector = AutoModelForObjectDetection.from_config(config, trust_remote_code=False)
+        return detector.float().eval()
 
     return load_or_explain(load, source, what="the detector")
 

@@ -175,7 +175,8 @@ def convert_dual(
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary) / "transformers"
         files, weights = _as_transformers(place, made, tokenizer)
-        config: Any = load_or_explain(AutoConfig.from_pretrained, files, what="the configuration")
+        load = partial(AutoConfig.from_pretrained, trust_remote_code=False)
+        config: Any = load_or_explain(load, files, what="the configuration")
         kind = str(config.model_type)
         architecture = ARCHITECTURES[kind]
         used = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
