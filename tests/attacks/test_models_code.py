@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from encoders.conftest import (  # noqa: F401 - fixtures
     bert_checkpoint,
     detector_checkpoint,
     two_tower_checkpoint,
     vision_checkpoint,
 )
-
 from openvse.backbones import TransformersDetector, TransformersVision
 from openvse.conversion import convert
 from openvse.encoders import TransformersText
