@@ -1,4 +1,4 @@
-"""DAQUAR: its tables and its original files of alternating lines, split by picture."""
+"""DAQUAR: its files of alternating lines, split by picture."""
 
 from pathlib import Path
 
@@ -41,33 +41,9 @@ def write_pairs(path: Path, pairs=PAIRS) -> None:
     path.write_text("".join(f"{question}\n{answer}\n" for question, answer, _ in pairs))
 
 
-def write_table(path: Path, pairs=PAIRS) -> None:
-    rows = [
-        f'{text},"{answer}",{picture_of(question)}'
-        if "," in answer
-        else f"{text},{answer},{picture_of(question)}"
-        for question, answer, text in pairs
-    ]
-    path.write_text("\n".join(["question,answer,image_id", *rows, ""]))
-
-
 def all_pairs(root: Path) -> Path:
     write_lists(lay_out(root))
     write_pairs(root / "all_qa_pairs.txt")
-    return root
-
-
-def one_table(root: Path) -> Path:
-    write_lists(lay_out(root))
-    write_table(root / "data.csv")
-    return root
-
-
-def two_tables(root: Path) -> Path:
-    """Two tables that split by question: the questions about image1 are in both."""
-    write_lists(lay_out(root))
-    write_table(root / "data_train.csv", PAIRS[1:])
-    write_table(root / "data_eval.csv", PAIRS[:1])
     return root
 
 
@@ -79,7 +55,7 @@ def original(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("make", [all_pairs, one_table, two_tables, original])
+@pytest.mark.parametrize("make", [all_pairs, original])
 def test_every_form_gives_the_same_questions(tmp_path, make):
     root = make(tmp_path)
     assert detect_daquar(root)
@@ -105,7 +81,7 @@ def test_questions_are_numbered_by_their_picture(tmp_path):
 
 def test_without_lists_the_split_is_by_hash(tmp_path):
     lay_out(tmp_path)
-    write_table(tmp_path / "data.csv")
+    write_pairs(tmp_path / "all_qa_pairs.txt")
     found = open_daquar(tmp_path)
     assert {question.split for question in found.questions} == {""}
     assert "not comparable with published ones" in found.problems[0]
@@ -128,7 +104,7 @@ def test_missing_pictures(tmp_path):
 
 def test_missing_and_malformed_files(tmp_path):
     assert not detect_daquar(tmp_path)
-    with pytest.raises(DataError, match=r"all_qa_pairs\.txt.*data\.csv"):
+    with pytest.raises(DataError, match=r"qa\.894\.raw\.train\.txt.*all_qa_pairs\.txt"):
         open_daquar(tmp_path)
     path = tmp_path / "all_qa_pairs.txt"
     for text, line in (("what is it ?\ncup\n", 1), ("what in the image1 ?\ncup\nwho in the image1 ?\n", 3)):
@@ -136,14 +112,10 @@ def test_missing_and_malformed_files(tmp_path):
         with pytest.raises(DataError, match=f"{line}") as caught:
             open_daquar(tmp_path)
         assert "\n" not in str(caught.value)
-    path.unlink()
-    (tmp_path / "data.csv").write_text("question,answer\nwhat,cup\n")
-    with pytest.raises(DataError, match="image_id"):
-        open_daquar(tmp_path)
 
 
 def test_the_lists_alone_are_no_daquar(tmp_path):
     write_lists(tmp_path)
     assert not detect_daquar(tmp_path)
-    (tmp_path / "data.csv").touch()
+    (tmp_path / "all_qa_pairs.txt").touch()
     assert detect_daquar(tmp_path)

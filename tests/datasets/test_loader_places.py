@@ -75,12 +75,14 @@ def vatex(root: Path) -> Files:
     return {"clips": ["a.mp4", "b.mp4"]}
 
 
-def animations(name: str) -> Callable[[Path], Files]:
-    def write(root: Path) -> Files:
-        (root / f"{name}-v1.0.tsv").write_text(f"{TUMBLR.format('a')}\ta dog\n")
-        return {"clips": ["tumblr_a_500.gif"]}
+def tgif(root: Path) -> Files:
+    (root / "tgif-v1.0.tsv").write_text(f"{TUMBLR.format('a')}\ta dog\n")
+    return {"clips": ["tumblr_a_500.gif"]}
 
-    return write
+
+def mrw(root: Path) -> Files:
+    (root / "mrw-v1.0.json").write_text(json.dumps([{"id": "a", "sentence": "a dog"}]))
+    return {"clips": ["a.mp4"]}
 
 
 def msvd(root: Path) -> Files:
@@ -93,11 +95,11 @@ COPIES: dict[str, Callable[[Path], Files]] = {
     "daquar": daquar,
     "flickr30k": flickr("flickr30k"),
     "flickr8k": flickr("flickr8k"),
-    "mrw": animations("mrw"),
+    "mrw": mrw,
     "msr_vtt": msr_vtt,
     "msr_vtt_1k_a": msr_vtt_1k_a,
     "msvd": msvd,
-    "tgif": animations("tgif"),
+    "tgif": tgif,
     "vatex": vatex,
     "vqa2": vqa2,
 }

@@ -10,14 +10,14 @@ from pathlib import Path
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.corpus.splits import hashed_splits
-from openvse.datasets.rows import read_lines, read_rows
+from openvse.datasets.layout import read_splits
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 
-# Lines alternate between "question in the image1 ?" and its answers. The first two hold all questions.
-ALL_QUESTIONS = ("all_qa_pairs.txt", "data.csv")
+# Lines alternate between "question in the image1 ?" and its answers.
+ALL_QUESTIONS = "all_qa_pairs.txt"
 BY_IMAGE = {"train": "qa.894.raw.train.txt", "test": "qa.894.raw.test.txt"}
-BY_QUESTION = ("data_train.csv", "data_eval.csv")
-LISTS = {"train": "train_images_list.txt", "test": "test_images_list.txt"}
+LISTS = {"train": ("train_images_list.txt",), "test": ("test_images_list.txt",)}
 IMAGES = ("images/image[0-9]*.*", "nyu_depth_images/image[0-9]*.*", "image[0-9]*.*")
 _SUFFIXES = (".jpg", ".png")
 
@@ -33,18 +33,18 @@ DAQUAR = Facts(
         Piece("image files", IMAGES, f"nyu_depth_images.tar of {_MPI}", media=True),
         Piece(
             "questions about training images",
-            (BY_IMAGE["train"], *ALL_QUESTIONS, BY_QUESTION[0]),
-            f"{BY_IMAGE['train']} of {_MPI}; tables that are passed around are read too",
+            (BY_IMAGE["train"], ALL_QUESTIONS),
+            f"{BY_IMAGE['train']} of {_MPI}; {ALL_QUESTIONS}, which is passed around, is read too",
         ),
         Piece(
             "questions about test images",
-            (BY_IMAGE["test"], *ALL_QUESTIONS, BY_QUESTION[1]),
+            (BY_IMAGE["test"], ALL_QUESTIONS),
             f"{BY_IMAGE['test']} of the same page",
         ),
         Piece(
             "the split by image",
-            (BY_IMAGE["train"], LISTS["train"]),
-            f"the two files above; with tables, {LISTS['train']} and {LISTS['test']}",
+            (BY_IMAGE["train"], *LISTS["train"]),
+            f"the two files above; with {ALL_QUESTIONS}, {LISTS['train'][0]} and {LISTS['test'][0]}",
         ),
     ),
     forms=(Form("the split by image, validation by a hash", (715, 79, 653), 12_468),),
@@ -59,11 +59,10 @@ _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\
 def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     """Open DAQUAR with all its answers, in the split by image.
 
-    It reads ``all_qa_pairs.txt`` or ``data.csv``, or the original ``qa.894.raw.train.txt`` and
-    ``qa.894.raw.test.txt``, or ``data_train.csv`` and ``data_eval.csv``. The split of the two tables is by question and
-    is not used: the same images are in both. ``train_images_list.txt`` and ``test_images_list.txt``, or the two
-    original files, split by image. There is no published validation split: a hash of their names selects a tenth of the
-    training images, and ``problems`` says so. Without lists a hash splits all images.
+    It reads the original ``qa.894.raw.train.txt`` and ``qa.894.raw.test.txt``, which are split by image; or
+    ``all_qa_pairs.txt`` with ``train_images_list.txt`` and ``test_images_list.txt``, and without these lists a hash
+    splits the images. There is no published validation split: a hash of their names selects a tenth of the training
+    images, and ``problems`` says so.
 
     The name of the image at the end of a question ("... in the image1 ?") is left out. Several answers to a question
     are a set, whose members are separated by ", " in the files.
@@ -84,45 +83,22 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
 
 def detect_daquar(root: Path) -> bool:
     """Return whether a folder holds questions of DAQUAR."""
-    if (root / BY_IMAGE["train"]).is_file() or (root / ALL_QUESTIONS[0]).is_file():
-        return True
-    return (root / LISTS["train"]).is_file() and any(
-        (root / name).is_file() for name in (*ALL_QUESTIONS, *BY_QUESTION)
-    )
+    return any((root / name).is_file() for name in (BY_IMAGE["train"], ALL_QUESTIONS))
 
 
 def _read(root: Path) -> tuple[list[Question], dict[str, str]]:
     """Return all questions, without the files of their images, and the published split of each image that has one."""
-    lists = {split: root / name for split, name in LISTS.items() if (root / name).is_file()}
-    listed = {
-        name: split
-        for split, path in lists.items()
-        for name in filter(None, map(str.strip, read_lines(path)))
+    if (root / ALL_QUESTIONS).is_file():
+        listed = {image: max(where) for image, where in read_splits(root, LISTS).items()}
+        return list(_read_pairs(root / ALL_QUESTIONS)), listed
+    parts = {
+        split: list(_read_pairs(root / name)) for split, name in BY_IMAGE.items() if (root / name).is_file()
     }
-    for name in ALL_QUESTIONS:
-        if (root / name).is_file():
-            return list(_read_file(root / name)), listed
-    if (root / BY_IMAGE["train"]).is_file():
-        parts = {
-            split: list(_read_file(root / name))
-            for split, name in BY_IMAGE.items()
-            if (root / name).is_file()
-        }
-        own = {each.image_id: split for split, part in parts.items() for each in part}
-        return [each for part in parts.values() for each in part], own
-    tables = [root / name for name in BY_QUESTION if (root / name).is_file()]
-    if not tables:
-        names = ", ".join((*ALL_QUESTIONS, *BY_IMAGE.values(), *BY_QUESTION))
-        raise DataError(f"{root}: none of {names}; see openvse list data daquar")
-    return [each for table in tables for each in _read_file(table)], listed
-
-
-def _read_file(path: Path) -> Iterator[Question]:
-    if path.suffix == ".csv":
-        columns = (("image_id",), ("question",), ("answer",))
-        yield from (_question(*cells) for _, cells in read_rows(path, columns))
-    else:
-        yield from _read_pairs(path)
+    if "train" not in parts:
+        names = f"{BY_IMAGE['train']} nor {ALL_QUESTIONS}"
+        raise DataError(f"{root}: neither {names} is there; see openvse list data daquar")
+    own = {each.image_id: split for split, part in parts.items() for each in part}
+    return [each for part in parts.values() for each in part], own
 
 
 def _read_pairs(path: Path) -> Iterator[Question]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from openvse.datasets.layout import read_splits, reading_json, require_file
 from openvse.datasets.rows import read_tabbed
 
 TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv", "tgif-v1.0-gulp.tsv")
-MRW_CAPTIONS = ("mrw-v1.0.json", "mrw-v1.0.tsv", "data/mrw-v1.0.tsv")
+MRW_CAPTIONS = ("mrw-v1.0.json",)
 _PARTS = {"train": ("train",), "validation": ("val", "valid"), "test": ("test",)}
 LISTS = {
     split: tuple(f"{folder}/{name}.txt" for folder in ("splits", "data/splits", "split") for name in names)
@@ -22,10 +22,7 @@ LISTS = {
 }
 """The lists of TGIF's owners, and those of PVSE (``split/valid.txt``)."""
 
-MRW_LISTS = {
-    split: (*(f"split/{name}.tsv" for name in reversed(names)), *LISTS[split])
-    for split, names in _PARTS.items()
-}
+MRW_LISTS = {split: tuple(f"split/{name}.tsv" for name in names) for split, names in _PARTS.items()}
 FOLDERS = ("gifs/", "gif/", "mp4/", "videos/", "data/gifs/", "images/")
 
 _TERMS = "the animations belong to those who published them; for research only, do not redistribute them"
@@ -83,20 +80,26 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     ``split/``.
     """
     table = require_file("tgif", root, TGIF_CAPTIONS)
-    return _of_addresses("tgif", root, table, LISTS, require_images=require_images)
+    lines = list(read_tabbed(table, "the clip's address", counts="its number of frames"))
+    listed = read_splits(root, LISTS)
+    name_of = clip_names([*(address for address, _ in lines), *listed])
+    captions: defaultdict[str, list[str]] = defaultdict(list)
+    for address, sentence in lines:
+        captions[name_of[address]].append(sentence)
+    splits: defaultdict[str, set[str]] = defaultdict(set)
+    for address, where in listed.items():
+        splits[name_of[address]] |= where
+    return clip_corpus("tgif", root, captions, splits, FOLDERS, require_images=require_images)
 
 
 def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MRW as PVSE publishes it: ``mrw-v1.0.json``, a list of objects with ``id`` and ``sentence``.
 
     The lists of ids are ``split/train.tsv``, ``valid.tsv`` (or ``val.tsv``) and ``test.tsv``; a clip is
-    ``mp4/<id>.mp4``, or another kind of video or animation of this name. TGIF's layout is read too, under MRW's name.
+    ``mp4/<id>.mp4``, or another kind of video or animation of this name.
     """
-    table = require_file("mrw", root, MRW_CAPTIONS)
-    if table.suffix != ".json":
-        return _of_addresses("mrw", root, table, MRW_LISTS, require_images=require_images)
     captions: defaultdict[str, list[str]] = defaultdict(list)
-    with reading_json(table, "PVSE's format") as tree:
+    with reading_json(require_file("mrw", root, MRW_CAPTIONS), "PVSE's format") as tree:
         for each in tree:
             captions[str(each["id"])].append(each["sentence"].strip())
     splits = read_splits(root, MRW_LISTS)
@@ -119,18 +122,3 @@ def clip_names(addresses: Iterable[str]) -> dict[str, str]:
         else f"{path.parent.name}_{path.stem}"
         for address, path in places.items()
     }
-
-
-def _of_addresses(
-    name: str, root: Path, table: Path, lists: Mapping[str, Sequence[str]], *, require_images: bool
-) -> Corpus:
-    lines = list(read_tabbed(table, "the clip's address", counts="its number of frames"))
-    listed = read_splits(root, lists)
-    name_of = clip_names([*(address for address, _ in lines), *listed])
-    captions: defaultdict[str, list[str]] = defaultdict(list)
-    for address, sentence in lines:
-        captions[name_of[address]].append(sentence)
-    splits: defaultdict[str, set[str]] = defaultdict(set)
-    for address, where in listed.items():
-        splits[name_of[address]] |= where
-    return clip_corpus(name, root, captions, splits, FOLDERS, require_images=require_images)
