@@ -16,10 +16,6 @@ class AdaPool(Pooling):
     ``v = b sum_n softmax_n(DSC(m, x_n)) x_n + (1 - b) SoftPool(x)``, where m is the mean of the elements and
     ``DSC(m, x) = 2 |m . x| / (|m|^2 + |x|^2)``. Deviation: b is one number, a sigmoid, where the paper has one
     for each place of a fixed pooling region; a set has no such places.
-
-    Args:
-        input_dim: L.
-        embed_dim: D = L.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:

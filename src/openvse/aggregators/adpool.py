@@ -24,8 +24,6 @@ class AdPool(Pooling):
     sentence depends on its batch; eq. 4 masks it there too.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
             ``per_dimension`` is one theta for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
         token_start: the initial values of W_tok: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or

@@ -13,10 +13,6 @@ class AttentionPool(Pooling):
     """``v = sum_n a_n x_n``, ``a = softmax_n(w . x_n)``: the global vectors of HGR (Chen et al., CVPR 2020).
 
     There is no bias, as it would shift all logits alike.
-
-    Args:
-        input_dim: L.
-        embed_dim: D = L.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:

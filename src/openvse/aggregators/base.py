@@ -19,6 +19,8 @@ from openvse.types import EmbeddingSet, Features
 class Aggregator(Configured, nn.Module, ABC):
     """Turns the local features of each item into K embeddings of width D.
 
+    The build gives each one that asks for them ``input_dim``, L, and ``embed_dim``, D; see ``Pooling`` for L = D.
+
     Attributes:
         order_aware: True when the order of the elements matters; otherwise they are a set.
         indexable: True when K is fixed and the result depends only on the item, so that an index can hold it.
@@ -74,11 +76,7 @@ class SingleVector(Aggregator):
 
 
 class Pooling(SingleVector):
-    """An aggregator that pools the elements into one vector of the same width.
-
-    Args:
-        input_dim: L, the width of the local features.
-        embed_dim: D, the joint width; it must equal L, since pooling does not change the width.
+    """An aggregator that pools the elements into one vector of the same width: L must equal D.
 
     Raises:
         RecipeError: the widths differ, so the encoder needs a projection.

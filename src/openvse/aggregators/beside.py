@@ -26,7 +26,6 @@ class Beside(SingleVector):
     linear layer of its own before it.
 
     Args:
-        input_dim: L.
         embed_dim: D, the sum of both widths.
         base: the aggregator that makes b.
         base_dim: the width of b, by default half of D; p has the rest.

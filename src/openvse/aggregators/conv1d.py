@@ -19,7 +19,6 @@ class Conv1d(SingleVector):
     A shorter sequence uses the first N matrices; the elements of a longer one beyond ``length`` are not read.
 
     Args:
-        input_dim: L.
         length: the number of elements that the kernel spans; its weights are length x L x D.
 
     Raises:

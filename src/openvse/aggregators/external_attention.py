@@ -15,10 +15,6 @@ class ExternalAttention(Pooling):
     Each dimension has its own distribution over the elements. ``soft_pool`` is the case A = I; ``lip`` normalises and
     bounds the logits. Deviation: the released A x_n + b has a bias, which shifts all logits of a dimension alike and so
     changes no weight; there is none here.
-
-    Args:
-        input_dim: L.
-        embed_dim: D = L.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:

@@ -21,7 +21,6 @@ class FrameLevels(Aggregator):
 
     Args:
         input_dim: C, the width of the raw local features, which the encoder does not project.
-        embed_dim: D.
         aggregator: the pooling of the global level, over the projected elements: ``attention_pool`` is HGR, and ``gpo``
             HGR-infinity (VSE-infinity, Table 4).
         dropout: the probability that a feature of a projected element is dropped in training.

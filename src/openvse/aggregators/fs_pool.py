@@ -18,8 +18,6 @@ class FSPool(RankedPooling):
     Hare and Pruegel-Bennett 2020, eq. 2 to 4). The weights are free: they need not be positive or sum to 1.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         num_pieces: the number of linear pieces of a curve, one fewer than its knots.
 
     Raises:

@@ -31,8 +31,6 @@ class Gated(Aggregator):
     The residual form with a gate at 0 is that of ReZero (Bachlechner et al., 2021, section 3).
 
     Args:
-        input_dim: L.
-        embed_dim: D.
         base: the aggregator of the base; in a recipe with a start, ``start`` means the aggregator of the start.
         pool: the aggregator whose vectors are added.
         share_projection: whether the pooling reads the same local features as the base; otherwise it has its own

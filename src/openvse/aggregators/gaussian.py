@@ -28,7 +28,6 @@ class Gaussian(Aggregator):
     poolings read the same local features.
 
     Args:
-        input_dim: L.
         embed_dim: D, the width of an embedding; mean and log-variances are D - 2 wide.
         side: ``image`` or ``text``; in a recipe, the side on which the aggregator is.
         mean: the aggregator that makes m.

@@ -21,8 +21,6 @@ class GCN(Aggregator):
     Deviation: VSRN normalises ``W_r ..`` over the batch; here an item does not see its batch-mates.
 
     Args:
-        input_dim: L.
-        embed_dim: D.
         aggregator: the part that pools the convolved elements: ``mean``, or ``seq2seq`` as in VSRN.
         num_layers: the number of layers; 1 has the published 4.2 M parameters at a width of 1024; VSRN stacks 4.
         layer_norm: whether to normalise what each element receives, with a gain that starts at 0, as VSRN's

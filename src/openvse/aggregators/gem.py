@@ -21,8 +21,6 @@ class GeM(Pooling):
     is for features after a ReLU, and explodes on others (VSE-infinity, section 5.2).
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         exponent: the initial p; 1 is the mean, and large values approach the maximum.
         eps: the lower limit to which features are clamped.
 

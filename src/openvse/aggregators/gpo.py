@@ -53,9 +53,7 @@ class BiGRUGenerator(nn.GRU):
     """One layer of a GRU in both directions, which are averaged (VSE-infinity, eq. 5).
 
     Args:
-        position_dim: width of the codes.
         hidden_dim: width of a state, per direction.
-        num_positions: not read.
     """
 
     reads_codes: bool = True
@@ -79,7 +77,6 @@ class Transformer(nn.TransformerEncoderLayer):
     Args:
         position_dim: width of the codes and of a state, a multiple of 4.
         hidden_dim: width of the feed-forward network.
-        num_positions: not read.
 
     Raises:
         RecipeError: the width of the codes is not a multiple of the number of heads.
@@ -105,9 +102,7 @@ class MLP(nn.Sequential):
     """One hidden layer over each position by itself, which does not know the set's size (VSE-infinity, B.3).
 
     Args:
-        position_dim: width of the codes.
         hidden_dim: width of the hidden layer.
-        num_positions: not read.
     """
 
     reads_codes: bool = True
@@ -130,7 +125,6 @@ class Interpolation(nn.Module):
     Args:
         num_positions: the number of states that are learned.
         hidden_dim: the width of a state.
-        position_dim: not read, since the codes are not read.
     """
 
     reads_codes: bool = False
@@ -170,12 +164,7 @@ class Positions(Protocol):
 
 
 class SinusoidalPositions(nn.Module):
-    """Sines and cosines (VSE-infinity, eq. 4).
-
-    Args:
-        position_dim: P.
-        num_positions: not read, as there is no table.
-    """
+    """Sines and cosines (VSE-infinity, eq. 4)."""
 
     learns: bool = False
 
@@ -189,12 +178,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Embedding):
-    """A learned code for each position; positions beyond the table share its last code (VSE-infinity, B.3, Index).
-
-    Args:
-        num_positions: the number of rows of the table.
-        position_dim: P.
-    """
+    """A learned code for each position; positions beyond the table share its last code (VSE-infinity, B.3, Index)."""
 
     learns: bool = True
 
@@ -227,8 +211,6 @@ class GPO(RankedPooling):
     coefficients for each dimension.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         position_dim: P, the width of the position codes.
         hidden_dim: the width of the generator's states (BiGRU, per direction; MLP; interpolation) or of its
             feed-forward network (Transformer).
@@ -359,8 +341,6 @@ class GPODataDependent(Pooling):
     depends on the item, not only on its size, it is computed for each item.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         position_dim: P, the width of the positional encoding.
         hidden_dim: the width of the generator's BiGRU, per direction.
         temperature: the number that divides the generator's output before the softmax.

@@ -28,8 +28,6 @@ class GraphLevels(Aggregator):
     caption without a graph has only its event.
 
     Args:
-        input_dim: L, the width of the word states.
-        embed_dim: D = L.
         aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
             4).
         num_layers: the number of layers of reasoning; 0 turns it off, with its normalisation.

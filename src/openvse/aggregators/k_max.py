@@ -16,8 +16,6 @@ class KMax(Pooling):
     For an item with fewer than k elements, the mean is over all of them.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         k: the number of values to average, at least 1.
 
     Raises:

@@ -18,10 +18,6 @@ class LIP(Pooling):
 
     ``G(x) = 12 sigmoid(InstanceNorm(W x))`` is the paper's simplified form, with a linear map in place of its
     convolution. The norm is over the elements of an item, in each dimension, with a learned scale and shift.
-
-    Args:
-        input_dim: L.
-        embed_dim: D = L.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:

@@ -17,8 +17,6 @@ class LogSumExp(Pooling):
     the sum is over the elements.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         temperature: t; as it approaches 0, the result becomes the maximum.
 
     Raises:

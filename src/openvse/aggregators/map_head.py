@@ -22,8 +22,6 @@ class MapHead(Pooling):
     which SigLIP makes the embedding of an image from its patches.
 
     Args:
-        input_dim: L, the width of the elements.
-        embed_dim: D, the width of the embeddings, which must equal L.
         num_heads: the number of heads; None means one for each 64 dimensions, and at least one.
         hidden_dim: the hidden width of the MLP; None means 4 D.
         activation: the activation of the MLP: gelu, or gelu_tanh, its approximation by a hyperbolic tangent.

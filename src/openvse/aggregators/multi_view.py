@@ -23,8 +23,6 @@ class MultiView(Aggregator):
     Each view is a copy with its own weights.
 
     Args:
-        input_dim: L.
-        embed_dim: D.
         num_views: K.
         share_projection: whether all views read the same features (the paper); otherwise each has its own
             Linear(L, D) before it, and the encoder does not need a projection.

@@ -23,8 +23,6 @@ class PooledLinear(SingleVector):
     from deciding the direction of u (Perronnin et al., Improving the Fisher kernel, 2010, section 3.2).
 
     Args:
-        input_dim: L.
-        embed_dim: D.
         pool: the aggregator that makes p, which is as wide as the local features; one vector for each item.
         power: the exponent of the absolute values.
         residual: whether u is added, ``v = u + W u + b``, so that W and b begin at 0 and change what ``pool`` makes.

@@ -18,8 +18,6 @@ class ScoreAttention(Aggregator):
     within one modality the result depends only on the item. With k > 1 reductions, each one is an embedding.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         num_heads: the number of heads of both attentions.
         num_vectors: k, the number of reductions.
 

@@ -19,8 +19,6 @@ class SelfAttention(Pooling):
     as in a Transformer, there are 3.2 M, as the paper reports.
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         layer_norm: whether to normalise each element after the sum, and to give the keys a bias.
     """
 

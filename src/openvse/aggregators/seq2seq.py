@@ -16,7 +16,6 @@ class Seq2Seq(SingleVector):
     """The last state of a GRU that reads the elements in their order (VSE-infinity, Table 1, Seq2Seq).
 
     Args:
-        input_dim: L.
         embed_dim: D, the width of the state; at 1024 there are 6.3 M parameters, as published.
     """
 

@@ -34,7 +34,6 @@ class SlotAttention(Aggregator):
     Deviation: in the released code padding takes part, and positions are shares of the batch's longest caption.
 
     Args:
-        input_dim: L, the width of the local features.
         embed_dim: D, which is also the width of the slots and of the global vector.
         num_embeddings: K; 4 in the paper.
         depth: the number of blocks.

@@ -10,8 +10,6 @@ class Tokens(Aggregator):
     """Keeps every local feature (K = N), for similarities that let an image and a text attend to each other.
 
     Args:
-        input_dim: L.
-        embed_dim: D, which must equal L.
         unit_length: whether to scale each feature to unit length, as similarities that compare cosines need
             (``set_max`` then scores the best pair of a grid cell and a word).
 

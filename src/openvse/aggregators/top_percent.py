@@ -14,8 +14,6 @@ class TopPercent(Pooling):
     """Mean of the largest p % of the values of each dimension, ``k = ceil(N p / 100)`` (VSE-infinity, B.3, T-K%).
 
     Args:
-        input_dim: L.
-        embed_dim: D = L.
         percent: p, from 1 to 100; 100 is mean pooling.
 
     Raises:

@@ -40,7 +40,8 @@ class Backbone(Configured, nn.Module, ABC):
 
     Your own backbone defines how an image becomes pixels (``preprocess``) and how pixels become features (``see``), and
     passes its network to this constructor (see ``docs/backbones.md``). Weights keep the names that the network gives
-    them: the backbone replaces its network among the modules, with the same parameters, buffers and children.
+    them: the backbone replaces its network among the modules, with the same parameters, buffers and children. One that
+    takes ``assets`` gets the folder of a saved model, whose files replace what it would read or download.
 
     Args:
         network: the network, available as ``self.net``. It trains only with ``fine_tune``, and the running statistics

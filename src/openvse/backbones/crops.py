@@ -47,7 +47,6 @@ class Crops(NestedBackbone):
     the ten crops of VSE++ (the middle and the corners, 224 of 256 pixels), whose mean is its 10-crop feature.
 
     Args:
-        assets: the folder of a saved model, from which the files of the inner backbone are read.
         backbone: the inner backbone, which sees the windows.
         windows: for each grid, the number of windows per side and the share of the image's width and height that a
             window takes. The default is the whole image, 3 x 3 windows of half its sides and 4 x 4 of a third.

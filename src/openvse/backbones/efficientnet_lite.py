@@ -34,7 +34,6 @@ class EfficientNetLite(Backbone):
     become ``(p - 127) / 128`` as in the training of the network.
 
     Args:
-        assets: the folder of a saved model, which has the weights, so that the pretrained ones are not read.
         pretrained: whether to start from the ImageNet weights; otherwise at random.
         fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
         gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.

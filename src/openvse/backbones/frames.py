@@ -30,7 +30,6 @@ class Frames(NestedBackbone):
     ``stored_frames`` of each clip, of which ``num_frames`` are chosen anew each time, as they are from the file.
 
     Args:
-        assets: the folder of a saved model, from which the files of the inner backbone are read.
         backbone: the inner backbone, which sees the frames.
         sampling: how frames are chosen; see ``videos.FrameSampling``.
         num_frames: the largest number of frames of a clip that the model sees.

@@ -34,7 +34,6 @@ class ResNet(Backbone):
     """The last feature map of a ResNet or ResNeXt: one local feature per cell of 32 x 32 pixels.
 
     Args:
-        assets: the folder of a saved model, which has the weights, so that ``weights`` is not read.
         weights: the file of initial weights, with torchvision's names (``.safetensors``, or ``.pth``, from which only
             tensors are read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it,
             the weights are random.

@@ -33,7 +33,6 @@ class TransformersDetector(CheckpointBackbone):
 
     Args:
         model: a hub id, a local folder, or ``package:NAME`` of an installed package.
-        assets: the folder of a saved model, from which the architecture is built; ``model`` is not read.
         num_regions: N, the largest number of regions per image.
         min_score: the score, in [0, 1], below which regions are left out; the best region of an image is always kept.
         image_size: the side in pixels of the square to which the whole image is resized.

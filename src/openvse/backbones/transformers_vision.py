@@ -36,7 +36,6 @@ class TransformersVision(CheckpointBackbone):
 
     Args:
         model: hub id, local folder, or ``package:NAME`` of an installed package.
-        assets: the folder of a saved model, from which the architecture is built; ``model`` is not read.
         fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
         train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
             other blocks run without dropout and without a graph. None trains all blocks.

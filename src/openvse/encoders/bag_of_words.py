@@ -19,22 +19,7 @@ class BagOfWords(WordsEncoder):
     With fixed word vectors and the aggregator ``mean`` this is the text side of DeViSE (Frome et al., NIPS 2013):
     the joint space is that of the word vectors, so that ``embed_dim`` is their width.
 
-    Args:
-        embed_dim: D; not used here, as the local features are as wide as a word embedding.
-        captions: all training captions, from which the vocabulary is built; if there are assets, only ``grow`` reads
-            them.
-        assets: a folder that ``save_assets`` wrote: its vocabulary is used, and word vectors are not read.
-        grow: whether to add the words of the captions to the vocabulary of the assets, behind its own words.
-        min_count: the number of occurrences in the captions below which a word is unknown.
-        word_dim: L, the width of a word embedding.
-        word_vectors: a file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
-            an installed package that holds some; words without a vector start at random.
-        freeze_words: whether to keep the initial word embeddings.
-        tokenizer: a part of ``WORD_SPLITTERS``.
-        max_words: the number of words of a sentence that are read; None reads all.
-        unknown: how a word that is not in the vocabulary is read; see ``bigru``.
-        size_augmentation: the augmentation of words in training: none, drop or bert_style.
-        augmentation_rate: the probability that a word is chosen for augmentation.
+    Options are those of ``bigru``; there are no boundaries, and word embeddings are kept by default.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.

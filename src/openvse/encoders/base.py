@@ -33,7 +33,12 @@ class Encoder(Configured, nn.Module, ABC):
 
 
 class TextEncoder(Encoder):
-    """An encoder of sentences."""
+    """An encoder of sentences.
+
+    The build gives each one that asks for them ``embed_dim``, D; ``captions``, all training captions, of which a
+    vocabulary is made; ``assets``, a folder that ``save_assets`` wrote, whose vocabulary or tokenizer is read instead;
+    and ``grow``, whether words of the captions are added behind a vocabulary that is read.
+    """
 
     @abstractmethod
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:

@@ -23,11 +23,6 @@ class BiGRU(WordsEncoder):
     depends on the rest of its batch.
 
     Args:
-        embed_dim: D, the width of each direction and of the local features.
-        captions: all training captions, from which the vocabulary is built; if there are assets, only ``grow`` reads
-            them.
-        assets: a folder that ``save_assets`` wrote: its vocabulary is used, and word vectors are not read.
-        grow: whether to add the words of the captions to the vocabulary of the assets, behind its own words.
         min_count: the number of occurrences in the captions below which a word is unknown (4 in VSE++).
         boundaries: whether to put a start and an end token around every caption, as VSE++ does.
         word_dim: the width of a word embedding.

@@ -22,12 +22,7 @@ class GlobalVector(Configured, nn.Module, ABC):
 
 
 class MeanVector(nn.Linear, GlobalVector):
-    """One linear layer on the mean local feature, Xavier-uniform, bias 0: PVSE's global vector of images.
-
-    Args:
-        input_dim: C.
-        embed_dim: D.
-    """
+    """One linear layer on the mean local feature, Xavier-uniform, bias 0: PVSE's global vector of images."""
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__(input_dim, embed_dim)
@@ -44,8 +39,6 @@ class BiGRUVector(GlobalVector):
     """The last states of a bidirectional GRU, D/2 each, concatenated: PVSE's global vector of videos (ordered frames).
 
     Args:
-        input_dim: C.
-        embed_dim: D.
         at_last: whether to take both directions' states at the last element, where the backward direction has read
             only this element, as PVSE's published models do.
 

@@ -29,7 +29,6 @@ class ImageEncoder(Encoder):
 
     Args:
         backbone: the network that turns pixels into raw local features.
-        embed_dim: D.
         projection: a factory for a part of ``PROJECTIONS``; None takes the backbone's usual one.
         augmentation: a factory for a part of ``AUGMENTATIONS``, which hides features in training; None takes the
             backbone's usual one.

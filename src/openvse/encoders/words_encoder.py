@@ -42,13 +42,7 @@ in Flickr8k, 27 in DAQUAR, below 100 in Flickr30K and COCO)."""
 
 
 class WordsEncoder(TextEncoder):
-    """A text encoder over the words of the training captions, each with an embedding.
-
-    Args:
-        min_count: the number of occurrences in the captions below which a word is unknown.
-        boundaries: whether to put a start and an end token around every caption.
-        max_words: the number of words of a sentence that are read, without boundaries; None reads all.
-    """
+    """A text encoder over the words of the training captions, each with an embedding; ``bigru`` names its options."""
 
     vocabulary: Vocabulary
     words: nn.Embedding

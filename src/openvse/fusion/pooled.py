@@ -18,7 +18,6 @@ class Pooled(Fusion):
     The paper compares ``mean``, ``max``, ``log_sum_exp``, ``conv1d``, and ``first_token`` with ``class_token: true``.
 
     Args:
-        embed_dim: D.
         aggregator: the aggregator of each side; two copies are made.
         num_heads: h, the number of heads of every attention.
         dropout: the dropout probability in training.

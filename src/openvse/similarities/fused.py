@@ -20,7 +20,6 @@ class Fused(Similarity):
     items, and this one reranks them (``openvse search --rerank``).
 
     Args:
-        embed_dim: D, the width of the tokens.
         fusion: the fusion that computes the vectors of a pair.
     """
 
