@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -22,9 +20,9 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
-from openvse.indexing.conditions import Condition, forms_of
 from openvse.stores.base import CatalogueStore, ItemFacts, StoreAddress, Within
 from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, without_secrets
+from openvse.stores.filters import Clause, clauses_of
 
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
@@ -33,12 +31,7 @@ _ROOM_FOR_GRAPH = """
 SELECT set_config(name, '512MB', false) FROM pg_settings
 WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
 """  # in kilobytes; a server that gives more keeps it
-_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_PATHS = {operator: f"$[*] ? (@ {operator} $value)" for operator in ("<", "<=", ">", ">=")}
-
-_OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-
-SqlClause = tuple[sql.Composable, list[object]]
+_BOUNDS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 
 
 class PgvectorStore(CatalogueStore):
@@ -104,21 +97,17 @@ class PgvectorStore(CatalogueStore):
     ) -> None:
         """Add items; known keys are replaced, in one transaction."""
         wrapped = HalfVector if self._type == "halfvec" else Vector
-        columns = sql.SQL(
-            "COPY {} (item, path, kind, size, modified_ns, meta, embedding) FROM STDIN (FORMAT BINARY)"
-        )
+        columns = sql.SQL("COPY {} (item, payload, embedding) FROM STDIN (FORMAT BINARY)")
         with self._errors(), self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.execute(
                 sql.SQL("DELETE FROM {} WHERE item = ANY(%s)").format(self._table), [keys.tolist()]
             )
             with cursor.copy(columns.format(self._table)) as copy:
-                copy.set_types(["int8", "text", "text", "int8", "int8", "jsonb", self._type])
+                copy.set_types(["int8", "jsonb", self._type])
                 for key, sets, fact in zip(keys.tolist(), vectors.astype(np.float32), facts, strict=True):
-                    payload = fact.payload()
-                    meta = Jsonb(payload["meta"])
-                    row = key, payload["path"], fact.kind, fact.size, fact.modified_ns, meta
+                    payload = Jsonb(fact.payload())
                     for one in sets:
-                        copy.write_row((*row, wrapped(one)))
+                        copy.write_row((key, payload, wrapped(one)))
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
         with self._errors():
@@ -208,15 +197,15 @@ class PgvectorStore(CatalogueStore):
 
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item; the server reads the table, as paths have no index."""
-        text = sql.SQL("SELECT item FROM {} WHERE path = %s LIMIT 1").format(self._table)
+        text = sql.SQL("SELECT item FROM {} WHERE payload ->> 'path' = %s LIMIT 1").format(self._table)
         row = self._one(text, [item_id])
         return None if row is None else int(str(row))
 
     def _facts(self, rest: str, values: Sequence[object]) -> list[tuple[int, ItemFacts]]:
-        columns = sql.SQL("SELECT item, path, kind, modified_ns, size, meta FROM {} ").format(self._table)
+        columns = sql.SQL("SELECT item, payload FROM {} ").format(self._table)
         with self._errors():
             rows = self._connection.execute(columns + sql.SQL(rest), values).fetchall()
-        return [(int(key), ItemFacts(*facts)) for key, *facts in rows]
+        return [(int(key), ItemFacts.of_payload(payload)) for key, payload in rows]
 
     def close(self) -> None:
         self._connection.close()
@@ -225,8 +214,7 @@ class PgvectorStore(CatalogueStore):
         kind = sql.SQL(f"{self._type}({self._dim})")
         self._connection.execute(
             sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (item bigint NOT NULL, path text NOT NULL, kind text NOT NULL, size "
-                "bigint NOT NULL, modified_ns bigint NOT NULL, meta jsonb NOT NULL, embedding {} NOT NULL)"
+                "CREATE TABLE IF NOT EXISTS {} (item bigint NOT NULL, payload jsonb NOT NULL, embedding {} NOT NULL)"
             ).format(self._table, kind)
         )
         self._connection.execute(
@@ -264,69 +252,32 @@ def _connected(url: str, *, may_have_key: bool = True) -> psycopg.Connection[Any
     return psycopg.connect(make_conninfo(url, **files), autocommit=True, connect_timeout=_WAIT_S)
 
 
-def _where(within: Within) -> SqlClause:
+def _where(within: Within) -> tuple[sql.Composable, list[object]]:
     """Return the conditions that PostgreSQL can check, and their values."""
-    clauses = [each for each in map(_clause, within.where) if each is not None]
-    if not clauses:
+    tests = [_test(clause) for clause in clauses_of(within.where)]
+    if not tests:
         return sql.SQL(""), []
-    text = sql.SQL("WHERE ") + sql.SQL(" AND ").join(clause for clause, _ in clauses)
-    return text, [value for _, some in clauses for value in some]
+    text = sql.SQL("WHERE ") + sql.SQL(" AND ").join(test for test, _ in tests)
+    return text, [value for _, values in tests for value in values]
 
 
-def _clause(condition: Condition) -> SqlClause | None:
-    """Return a condition that every wanted item fulfils; None where PostgreSQL would answer in another way."""
-    match condition.field:
-        case "kind" | "size":
-            return sql.SQL(f"{condition.field} {_OPERATORS[condition.operator]} %s"), condition.sql()[1]
-        case "date" | "taken":
-            return _on_date(condition)
-        case "path" | "near":
-            return None
-    is_number = bool(_NUMBER.fullmatch(condition.value))
-    if is_number and not math.isfinite(float(condition.value)):
-        return None
-    either = [_on_metadata(condition, key, is_number) for key in forms_of(condition.key)]
-    each = [clause for clause in either if clause is not None]
-    if not each:
-        return None
-    return _either([text for text, _ in each]), [value for _, values in each for value in values]
+def _test(clause: Clause) -> tuple[sql.Composable, list[object]]:
+    """Return a clause in SQL, and its values; ``@>`` finds a value in a list, too."""
+    match clause:
+        case {"should": list(either)}:
+            tests = [_test(each) for each in either]
+            text = sql.SQL("(") + sql.SQL(" OR ").join(test for test, _ in tests) + sql.SQL(")")
+            return text, [value for _, values in tests for value in values]
+        case {"key": str(key), "match": {"value": value}}:
+            return sql.SQL("payload #> %s @> %s"), [_path(key), Jsonb(value)]
+        case {"key": str(key), "range": dict(bounds)}:
+            fits = " && ".join(f"@ {_BOUNDS[name]} ${name}" for name in bounds)
+            text = sql.SQL("jsonb_path_exists(payload #> %s, %s::jsonpath, %s, true)")
+            return text, [_path(key), f"$[*] ? ({fits})", Jsonb(bounds)]
+    raise AssertionError(clause)
 
 
-def _on_date(condition: Condition) -> SqlClause | None:
-    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
-    if condition.operator == "!=":
-        return None
-    bounds = [(sign, bound) for sign, bound in zip((">=", "<"), condition.span(), strict=True) if bound]
-    texts = [
-        sql.SQL(" AND ").join(sql.SQL(f"(meta ->> 'taken') COLLATE \"C\" {sign} %s") for sign, _ in bounds)
-    ]
-    # A date of the metadata may be no more than a year.
-    values: list[object] = [bound.isoformat()[: 4 if sign == ">=" else None] for sign, bound in bounds]
-    if condition.field == "date":
-        texts.append(sql.SQL(" AND ").join(sql.SQL(f"modified_ns {sign} %s") for sign, _ in bounds))
-        values += [int(bound.timestamp()) * 10**9 for _, bound in bounds]
-    return _either(texts), values
-
-
-def _either(texts: Sequence[sql.Composable]) -> sql.Composable:
-    return sql.SQL("(") + sql.SQL(" OR ").join(texts) + sql.SQL(")")
-
-
-# The index' database compares texts with numbers in its own way: whoever has a text passes.
-_HAS_TEXT = sql.SQL("jsonb_path_exists(meta -> %s, '$[*] ? (@.type() == \"string\")')")
-
-
-def _on_metadata(condition: Condition, key: str, is_number: bool) -> SqlClause | None:
-    value = condition.value
-    if condition.operator == "=" and value != "null":
-        texts = [json.dumps(form) for form in forms_of(value)]
-        if is_number or value in ("true", "false"):
-            texts.append(repr(float(value)) if is_number else value)
-        same: list[sql.Composable] = [sql.SQL("meta -> %s @> %s::jsonb")] * len(texts)
-        values: list[object] = [part for text in texts for part in (key, text)]
-        return (_either([*same, _HAS_TEXT]), [*values, key]) if is_number else (_either(same), values)
-    if condition.operator in _PATHS and is_number:
-        ranged = "jsonb_path_exists(meta -> %s, %s::jsonpath, jsonb_build_object('value', %s::float8), true)"
-        given: list[object] = [key, _PATHS[condition.operator], float(value), key]
-        return _either([sql.SQL(ranged), _HAS_TEXT]), given
-    return None
+def _path(key: str) -> list[str]:
+    """Return the names that lead to a value of a payload, such as of ``meta."year"``."""
+    name, _, inner = key.partition(".")
+    return [name, inner.strip('"')] if inner else [name]

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
@@ -24,17 +21,13 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.indexing.conditions import Condition, forms_of
 from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreAddress, StoreKind, Within
 from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, secrets_in, without_secrets
+from openvse.stores.filters import Clause, clauses_of
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
-PointClause = dict[str, object]
-
 _INDEXES = {"kind": "keyword", "size": "integer", "date": "float", "taken": "float"}
-_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _PORT = 6333
@@ -108,7 +101,7 @@ class QdrantStore(CatalogueStore):
     def nearest(
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
     ) -> list[Int[np.ndarray, "_"]]:
-        asked = _filter(filter_of(within))
+        asked = _filter(clauses_of(within.where))
         # The breadth of the search; a few more than the default find what a filter would hide.
         params = models.SearchParams(hnsw_ef=max(128, count))
         requests = [
@@ -123,7 +116,7 @@ class QdrantStore(CatalogueStore):
         ]
 
     def num_points(self) -> int:
-        return self._count(None, exact=True)
+        return self._count((), exact=True)
 
     def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
         records = self._retrieve((keys * self._num_embeddings).tolist(), vectors=False)
@@ -141,18 +134,18 @@ class QdrantStore(CatalogueStore):
         }
 
     def some(self, count: int) -> list[ItemFacts]:
-        records = self._scroll(count * self._num_embeddings, None)
+        records = self._scroll(count * self._num_embeddings, ())
         return [
             ItemFacts.of_payload(payload) for number, payload in records if number % self._num_embeddings == 0
         ]
 
     def count(self, within: Within) -> int:
         """Return how many points pass the filter, roughly."""
-        return self._count(filter_of(within), exact=False)
+        return self._count(clauses_of(within.where), exact=False)
 
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item; all payloads are read, as paths have no index."""
-        records = self._scroll(1, {"must": [{"key": "path", "match": {"value": item_id}}]})
+        records = self._scroll(1, [{"key": "path", "match": {"value": item_id}}])
         return records[0][0] // self._num_embeddings if records else None
 
     def finish(self) -> None:
@@ -198,14 +191,14 @@ class QdrantStore(CatalogueStore):
             )
         return [(int(each.id), each.vector if vectors else each.payload) for each in records]
 
-    def _scroll(self, count: int, clause: PointClause | None) -> list[tuple[int, Any]]:
+    def _scroll(self, count: int, clauses: Sequence[Clause]) -> list[tuple[int, Any]]:
         with self._errors():
-            records, _ = self._client.scroll(self._collection, _filter(clause), limit=count)
+            records, _ = self._client.scroll(self._collection, _filter(clauses), limit=count)
         return [(int(each.id), each.payload) for each in records]
 
-    def _count(self, clause: PointClause | None, *, exact: bool) -> int:
+    def _count(self, clauses: Sequence[Clause], *, exact: bool) -> int:
         with self._errors():
-            return self._client.count(self._collection, count_filter=_filter(clause), exact=exact).count
+            return self._client.count(self._collection, count_filter=_filter(clauses), exact=exact).count
 
     def _create(self, dim: int) -> None:
         vectors = models.VectorParams(size=dim, distance=models.Distance.DOT, on_disk=True)
@@ -215,8 +208,8 @@ class QdrantStore(CatalogueStore):
             self._client.create_payload_index(self._collection, field, kind, wait=True)
 
 
-def _filter(clause: PointClause | None) -> models.Filter | None:
-    return None if clause is None else models.Filter.model_validate(clause)
+def _filter(clauses: Sequence[Clause]) -> models.Filter | None:
+    return models.Filter.model_validate({"must": clauses}) if clauses else None
 
 
 @contextmanager
@@ -244,70 +237,3 @@ def _connected(url: str, *, may_have_key: bool = True) -> QdrantClient:
     with warnings.catch_warnings():  # of the key, which is said above
         warnings.simplefilter("ignore", UserWarning)
         return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S, check_compatibility=False)
-
-
-def filter_of(within: Within) -> PointClause | None:
-    """Return a filter that every wanted item passes; None where no condition has one.
-
-    Others may pass, too: patterns and parts of a text, and what is not to be, are left to whoever asked.
-    """
-    clauses = [clause for each in within.where for clause in _clauses(each)]
-    return {"must": clauses} if clauses else None
-
-
-def _clauses(condition: Condition) -> Sequence[PointClause]:
-    match condition.field:
-        case "kind" if condition.operator == "=":
-            return [{"key": "kind", "match": {"value": condition.value}}]
-        case "size":
-            return _on_size(condition)
-        case "date" | "taken":
-            return _on_date(condition)
-        case "kind" | "path" | "near":
-            return []
-    either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
-    return either if len(either) < 2 else [{"should": either}]
-
-
-def _on_size(condition: Condition) -> Sequence[PointClause]:
-    (value,) = condition.sql()[1]
-    if condition.operator == "!=":
-        return []
-    limits = (
-        {"gte": value, "lte": value} if condition.operator == "=" else {_RANGES[condition.operator]: value}
-    )
-    return [{"key": "size", "range": limits}]
-
-
-def _on_date(condition: Condition) -> Sequence[PointClause]:
-    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
-    if condition.operator == "!=":
-        return []
-    bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
-    spare = {"gte": -1, "lte": 1}  # seconds, as the payload's are rounded
-    taken = {name: bound.replace(tzinfo=UTC).timestamp() + spare[name] for name, bound in bounds}
-    clauses: list[PointClause] = [{"key": "taken", "range": taken}]
-    if condition.field == "date":
-        changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
-        clauses.append({"key": "date", "range": changed})
-    return [{"should": clauses}]
-
-
-def _on_metadata(condition: Condition, key: str) -> Sequence[PointClause]:
-    """Return clauses one of which every wanted item passes; none where Qdrant would answer in another way."""
-    path, value = f'meta."{key}"', condition.value
-    number = float(value) if _NUMBER.fullmatch(value) else math.nan
-    # The database compares texts with numbers, too, which no filter of Qdrant does: whoever has a text passes.
-    has_text: PointClause = {"key": "texts", "match": {"value": key}}
-    if math.isinf(number) or (condition.operator == "=" and value == "null"):
-        return []
-    if condition.operator == "=":
-        if value in ("true", "false"):
-            return [{"key": path, "match": {"value": value == "true"}}]
-        texts: list[PointClause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
-        same: PointClause = {"key": path, "range": {"gte": number, "lte": number}}
-        return texts if math.isnan(number) else [same, has_text]
-    if condition.operator in _RANGES and not math.isnan(number):
-        ranged: PointClause = {"key": path, "range": {_RANGES[condition.operator]: number}}
-        return [ranged, has_text]
-    return []

@@ -1,0 +1,83 @@
+"""Conditions as tests of payloads, for the stores whose server checks them (``ItemFacts.payload``)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC
+
+from openvse.indexing.conditions import Condition, forms_of
+
+Clause = dict[str, object]
+"""A test of a payload, as the REST interface of Qdrant writes it: a ``key`` with the ``match`` or ``range`` of its
+value, or of one of its values; or several tests one of which ``should`` be passed."""
+
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
+
+
+def clauses_of(where: Sequence[Condition]) -> list[Clause]:
+    """Return tests that every item passes which fulfils the conditions.
+
+    Others may pass, too: patterns and parts of a text, and what is not to be, are left to whoever asked.
+    """
+    return [clause for each in where for clause in _clauses(each)]
+
+
+def _clauses(condition: Condition) -> Sequence[Clause]:
+    match condition.field:
+        case "kind" if condition.operator == "=":
+            return [{"key": "kind", "match": {"value": condition.value}}]
+        case "size":
+            return _on_size(condition)
+        case "date" | "taken":
+            return _on_date(condition)
+        case "kind" | "path" | "near":
+            return []
+    either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
+    return either if len(either) < 2 else [{"should": either}]
+
+
+def _on_size(condition: Condition) -> Sequence[Clause]:
+    (value,) = condition.sql()[1]
+    if condition.operator == "!=":
+        return []
+    limits = (
+        {"gte": value, "lte": value} if condition.operator == "=" else {_RANGES[condition.operator]: value}
+    )
+    return [{"key": "size", "range": limits}]
+
+
+def _on_date(condition: Condition) -> Sequence[Clause]:
+    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
+    if condition.operator == "!=":
+        return []
+    bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
+    spare = {"gte": -1, "lte": 1}  # seconds, as the payload's are rounded
+    taken = {name: bound.replace(tzinfo=UTC).timestamp() + spare[name] for name, bound in bounds}
+    clauses: list[Clause] = [{"key": "taken", "range": taken}]
+    if condition.field == "date":
+        changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
+        clauses.append({"key": "date", "range": changed})
+    return [{"should": clauses}]
+
+
+def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
+    """Return clauses one of which every wanted item passes; none where a server would answer in another way."""
+    path, value = f'meta."{key}"', condition.value
+    number = float(value) if _NUMBER.fullmatch(value) else math.nan
+    # The database compares texts with numbers, too, which no server does: whoever has a text passes.
+    has_text: Clause = {"key": "texts", "match": {"value": key}}
+    if math.isinf(number) or (condition.operator == "=" and value == "null"):
+        return []
+    if condition.operator == "=":
+        if value in ("true", "false"):
+            return [{"key": path, "match": {"value": value == "true"}}]
+        texts: list[Clause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
+        same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
+        return texts if math.isnan(number) else [same, has_text]
+    if condition.operator in _RANGES and not math.isnan(number):
+        ranged: Clause = {"key": path, "range": {_RANGES[condition.operator]: number}}
+        return [ranged, has_text]
+    return []
