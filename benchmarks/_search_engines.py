@@ -25,7 +25,7 @@ from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import choose_engine, update_engine
+from openvse.stores import plan_engine, update_engine
 
 TOP_K = 10
 QUERIES = 200
@@ -107,7 +107,7 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
     with server_of(name) as url:
         before = bytes_below(folder)
         started = time.perf_counter()
-        choose_engine(folder, name, url)
+        plan_engine(folder, url or name).note(folder)
         update_engine(folder, url=url)
         built = time.perf_counter() - started
         started = time.perf_counter()
@@ -134,7 +134,7 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
             if url
             else (peak_memory(partial(open_and_search, url=url), partial(Path, folder)) / 1e6)
         )
-        choose_engine(folder, "exact")
+        plan_engine(folder, "exact").note(folder)
         return [name, fast, slow, recall, "" if name == "exact" else built, disk / 1e6, memory, reopened]
 
 

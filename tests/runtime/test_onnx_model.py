@@ -15,7 +15,7 @@ from openvse.indexing import Index, build_index
 from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
 from openvse.runtime.arrays import score_sets
 from openvse.search import ExactSearch, Page, Query, SearchEngine
-from openvse.stores import choose_engine, update_engine
+from openvse.stores import plan_engine, update_engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
@@ -67,7 +67,7 @@ def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
     where = Page(where=("path ~ *.png",))
     seen = engine.answer([Query(image=tmp_path / "green.png"), Query(text="red")], where)
     assert [answer.hits[0].id for answer in seen] == ["green.png", "red.png"]
-    choose_engine(tmp_path / "index", "int8", model=model)
+    plan_engine(tmp_path / "index", "int8", model=model).note(tmp_path / "index")
     update_engine(tmp_path / "index")
     by_store = SearchEngine(model, Index.open(tmp_path / "index"))
     assert by_store.search(["green", "red"]) == engine.search(["green", "red"])

@@ -19,7 +19,7 @@ from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import Searcher
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import choose_engine, update_engine
+from openvse.stores import plan_engine, update_engine
 
 DIM = 12
 ROOTS = [Root(0, "/photos", "")]
@@ -81,7 +81,7 @@ def exact_of(index: Index) -> ExactSearch:
 
 def engine_of(folder: Path, name: str | None = None, url: str | None = None) -> tuple[Searcher, ExactSearch]:
     """Choose an engine, bring it up to date and open it; return it beside the exact one."""
-    choose_engine(folder, name, url)
+    plan_engine(folder, url or name).note(folder)
     update_engine(folder, url=url)
     return opened(folder, url)
 

@@ -19,9 +19,8 @@ from openvse.search import ExactSearch, SearchEngine
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import STORES, StoreAddress, StoreKind, choose_engine, update_engine
+from openvse.stores import STORES, EngineAddress, StoreKind, plan_engine, update_engine
 from openvse.stores.choice import (
-    EngineChoice,
     public_url,
     read_address,
     secrets_in,
@@ -58,9 +57,9 @@ def test_a_url_loses_its_secrets_and_nothing_else(url: str) -> None:
     assert public_url(public) == public
 
 
-def note(folder: Path, choice: EngineChoice) -> None:
+def note(folder: Path, address: EngineAddress) -> None:
     """Note the engine of an index, as it is where a server has gone away since."""
-    replace(read_manifest(folder), engine=choice.noted()).write(folder)
+    replace(read_manifest(folder), engine=address.noted()).write(folder)
 
 
 def test_secrets_are_neither_in_the_index_nor_in_messages(
@@ -69,9 +68,9 @@ def test_secrets_are_neither_in_the_index_nor_in_messages(
     write(tmp_path / "index", range(5), unit(5))
     url = "postgresql://me:hunter2@127.0.0.1:9/photos?password=hunter3"
     with pytest.raises(EngineError, match="127.0.0.1.*9/photos") as caught:
-        choose_engine(tmp_path / "index", "pgvector", url)
+        plan_engine(tmp_path / "index", url).note(tmp_path / "index")
     assert read_manifest(tmp_path / "index").engine is None
-    note(tmp_path / "index", EngineChoice.new("pgvector", url))
+    note(tmp_path / "index", EngineAddress.new(tmp_path / "index", "pgvector", url))
     with pytest.raises(EngineError, match="127.0.0.1.*9/photos"):
         update_engine(tmp_path / "index", url=url)
     told = str(caught.value) + caplog.text
@@ -81,6 +80,7 @@ def test_secrets_are_neither_in_the_index_nor_in_messages(
 
 
 def test_keys_of_the_environment_go_only_to_a_server_that_the_user_named(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An index of somebody else may name any server."""
@@ -98,21 +98,24 @@ def test_keys_of_the_environment_go_only_to_a_server_that_the_user_named(
     monkeypatch.setattr(qdrant, "QdrantClient", Server)
     monkeypatch.setenv("OPENVSE_QDRANT_API_KEY", "mine")
     monkeypatch.setenv("PGPASSWORD", "mine")
-    choice = EngineChoice("qdrant", "https://one.example:6333", "openvse_00000000")
+    noted = {"name": "qdrant", "url": "https://one.example:6333", "place": "openvse_00000000"}
     for address in (
-        choice.address(),
-        choice.address(url="https://one.example:6333"),
-        EngineChoice("qdrant", "http://localhost:6333", "openvse_00000000").address(),
+        EngineAddress.of(tmp_path, noted),
+        EngineAddress.of(tmp_path, noted, "https://one.example:6333"),
+        EngineAddress.of(tmp_path, {**noted, "url": "http://localhost:6333"}),
     ):
         qdrant.QdrantStore(address, 1, 4)
+    write(tmp_path, range(3), unit(3))
+    replace(read_manifest(tmp_path), engine=noted).write(tmp_path)
+    assert plan_engine(tmp_path, "qdrant").wanted.given == ""
     monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://one.example:6333")
-    qdrant.QdrantStore(choice.address(), 1, 4)
+    qdrant.QdrantStore(EngineAddress.of(tmp_path, noted), 1, 4)
     assert keys == [None, "mine", "mine", "mine"]
     connected: list[str] = []
     monkeypatch.setattr(pgvector.psycopg, "connect", lambda url, **_: connected.append(url))
     for url in ("postgresql://me@one.example/photos", "postgresql:///photos?host=one.example"):
         with pytest.raises(EngineError, match="PGPASSWORD"):
-            pgvector.PgvectorStore(EngineChoice("pgvector", url, "openvse_00000000").address(), 1, 4)
+            pgvector.PgvectorStore(EngineAddress("pgvector", "openvse_00000000", url), 1, 4)
         assert not connected
 
 
@@ -136,30 +139,31 @@ def test_a_url_that_is_none_shows_no_secret(url: str) -> None:
 
 
 def test_the_environment_gives_the_secret_of_the_same_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = EngineChoice.new("qdrant", "https://:hunter2@one.example:6333")
-    assert choice.url == "https://one.example:6333"
-    assert choice.address().url == choice.address().shown == choice.url
-    monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://:hunter2@one.example:6333")
-    assert choice.address().url == "https://:hunter2@one.example:6333"
-    assert choice.address().shown == choice.url
+    secret = "https://:hunter2@one.example:6333"
+    address = EngineAddress.new(Path(), "qdrant", secret)
+    assert (address.url, address.given) == ("https://one.example:6333", secret)
+    noted = address.noted()
+    assert "hunter2" not in str(noted) + str(address) + repr(address)
+    assert EngineAddress.of(Path(), noted) == address and EngineAddress.of(Path(), noted).given == ""
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", secret)
+    assert EngineAddress.of(Path(), noted) == address and EngineAddress.of(Path(), noted).given == secret
     monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://:hunter2@two.example:6333")
-    assert choice.address().url == choice.url
+    assert EngineAddress.of(Path(), noted) == address and EngineAddress.of(Path(), noted).given == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "url", "message"),
+    ("engine", "message"),
     [
-        ("faiss", None, "there is no engine faiss: give one of exact, int8, pgvector, qdrant"),
-        ("int8", "http://localhost", "URL"),
-        ("qdrant", None, "URL.*http://localhost:6333"),
-        ("pgvector", "host=x password=hunter2", "URL"),
-        ("pgvector", "http://[hunter2", "URL"),
+        ("faiss", "there is no engine faiss: give one of exact, int8, pgvector, qdrant"),
+        ("qdrant", "URL.*http://localhost:6333"),
+        ("postgresql://[hunter2", "URL"),
+        ("https://me:hunter2/x@one.example", "URL"),
     ],
 )
-def test_choices_that_are_refused(tmp_path: Path, name: str, url: str | None, message: str) -> None:
+def test_choices_that_are_refused(tmp_path: Path, engine: str, message: str) -> None:
     write(tmp_path, range(3), unit(3))
     with pytest.raises(EngineError, match=message) as caught:
-        choose_engine(tmp_path, name, url)
+        plan_engine(tmp_path, engine).note(tmp_path)
     assert "hunter2" not in str(caught.value)
     assert read_manifest(tmp_path).engine is None
 
@@ -168,7 +172,7 @@ def test_a_model_whose_similarity_is_not_an_inner_product_is_refused(tmp_path: P
     model = ColourModel(fingerprint="random-1", indexable=False)
     write(tmp_path, range(3), unit(3))
     with pytest.raises(EngineError, match="ColourModel"):
-        choose_engine(tmp_path, "int8", model=model)
+        plan_engine(tmp_path, "int8", model=model).note(tmp_path)
     engine_of(tmp_path, "int8")
     with pytest.raises(EngineError):
         SearchEngine(model, Index.open(tmp_path))
@@ -191,7 +195,7 @@ def test_the_exact_engine_leaves_the_manifest_as_it_was(tmp_path: Path) -> None:
     before = (tmp_path / "index.json").read_text()
     engine_of(tmp_path, "int8")
     assert '"int8"' in (tmp_path / "index.json").read_text()
-    choose_engine(tmp_path, "exact")
+    plan_engine(tmp_path, "exact").note(tmp_path)
     assert (tmp_path / "index.json").read_text() == before
 
 
@@ -201,14 +205,14 @@ def test_a_note_of_a_later_openvse_is_refused_in_one_line(tmp_path: Path) -> Non
         {"name": "int8", "place": "../.."},
     ):
         with pytest.raises(EngineError):
-            EngineChoice.of(noted)
+            EngineAddress.of(tmp_path, noted)
 
 
 @pytest.mark.medium
 def test_eight_bits_are_compacted(tmp_path: Path) -> None:
     write(tmp_path, range(30), unit(30))
     engine_of(tmp_path, "int8")
-    place = tmp_path / EngineChoice.of(read_manifest(tmp_path).engine).place
+    place = EngineAddress.of(tmp_path, read_manifest(tmp_path).engine).path
     assert {path.name for path in place.iterdir()} == {"keys-0.i64", "scales-0.f32", "codes-0.i8"}
     write(tmp_path, [], unit(0), gone=range(20))
     update_engine(tmp_path)
@@ -224,7 +228,7 @@ def test_a_damaged_folder_costs_a_warning_and_never_the_search(
 ) -> None:
     write(tmp_path, range(30), unit(30))
     _, exact = engine_of(tmp_path, "int8")
-    place = tmp_path / EngineChoice.of(read_manifest(tmp_path).engine).place
+    place = EngineAddress.of(tmp_path, read_manifest(tmp_path).engine).path
     if damage in ("missing", "a file"):
         shutil.rmtree(place)
     if damage == "a file":
@@ -251,7 +255,7 @@ def test_half_a_record_of_eight_bits_is_cut(tmp_path: Path, name: str) -> None:
     """A process that is killed, or a full disk, leaves part of what it appended."""
     write(tmp_path, range(30), unit(30))
     engine_of(tmp_path, "int8")
-    place = tmp_path / EngineChoice.of(read_manifest(tmp_path).engine).place
+    place = EngineAddress.of(tmp_path, read_manifest(tmp_path).engine).path
     with (place / name).open("ab") as file:
         file.write(b"abc")
     found, exact = opened(tmp_path)
@@ -283,10 +287,10 @@ def test_a_change_of_engine_that_fails_leaves_a_searchable_index(
     with monkeypatch.context() as patched:
         patched.setattr("openvse.indexing.manifest.IndexManifest.write", refuse)
         with pytest.raises(OSError, match="the disk is full"):
-            choose_engine(tmp_path, after)
+            plan_engine(tmp_path, after).note(tmp_path)
     assert read_manifest(tmp_path).engine == noted
     assert opened(tmp_path)[0].name == before
-    choose_engine(tmp_path, after)
+    plan_engine(tmp_path, after).note(tmp_path)
     update_engine(tmp_path)
     assert opened(tmp_path)[0].name == after
     named = {(read_manifest(tmp_path).engine or {}).get("place")} - {None}
@@ -313,14 +317,14 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
     """The client's own warnings name files of the client, which say nothing to a user."""
     url = "http://me:secret@127.0.0.1:1"
     write(tmp_path, range(3), unit(3))
-    note(tmp_path, EngineChoice.new("qdrant", url))
+    note(tmp_path, EngineAddress.new(tmp_path, "qdrant", url))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(EngineError, match="127.0.0.1.*1 cannot"):
             update_engine(tmp_path, url=url)
         assert not caplog.records
-        place = EngineChoice.of(read_manifest(tmp_path).engine).place
-        choose_engine(tmp_path, "exact")
+        place = EngineAddress.of(tmp_path, read_manifest(tmp_path).engine).name
+        plan_engine(tmp_path, "exact").note(tmp_path)
     (said,) = (record.getMessage() for record in caplog.records)
     assert f"what the engine qdrant holds in {place} was not removed: the Qdrant server" in said
     assert "secret" not in said
@@ -332,7 +336,7 @@ def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -
 
     with pytest.raises(EngineError, match="qdrant.invalid.*1 cannot"):
         qdrant.QdrantStore(
-            StoreAddress("qdrant", "openvse_00000000", "http://me:secret@qdrant.invalid:1"), 1, 4
+            EngineAddress("qdrant", "openvse_00000000", given="http://me:secret@qdrant.invalid:1"), 1, 4
         )
     (said,) = (record.getMessage() for record in caplog.records)
     assert (

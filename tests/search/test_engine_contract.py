@@ -21,8 +21,8 @@ from openvse.search import measured_recall
 from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import Within, choose_engine, engine_names, update_engine
-from openvse.stores.choice import EngineChoice
+from openvse.stores import Within, engine_names, plan_engine, update_engine
+from openvse.stores.choice import EngineAddress
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for an index, whose engine is removed at the end."""
     yield tmp_path / "index"
     if (tmp_path / "index" / "index.json").is_file():
-        choose_engine(tmp_path / "index", "exact")
+        plan_engine(tmp_path / "index", "exact").note(tmp_path / "index")
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +220,7 @@ def test_an_interrupted_update_is_made_good(
         assert update_engine.__name__  # it has nothing to be interrupted
         return
     write(folder, range(30), unit(30))
-    choose_engine(folder, name, url)
+    plan_engine(folder, url or name).note(folder)
     monkeypatch.setattr("openvse.stores.following._ITEMS", 8)
 
     def stop(done: int, total: int) -> None:
@@ -262,11 +262,11 @@ def test_another_engine_takes_the_place_of_one_and_removes_its_data(
     name, url = engine
     write(folder, range(30), unit(30))
     found, _ = engine_of(folder, name, url)
-    before = EngineChoice.of(Index.open(folder).manifest.engine)
-    assert before.name == name
+    before = EngineAddress.of(folder, Index.open(folder).manifest.engine)
+    assert before.engine == name
     del found
-    assert choose_engine(folder, "int8" if name != "int8" else "exact").name != name
-    assert name == "exact" or list(folder.glob(f"{before.place}*")) == []
+    assert plan_engine(folder, "int8" if name != "int8" else "exact").note(folder).engine != name
+    assert name == "exact" or list(folder.glob(f"{before.name}*")) == []
     update_engine(folder)
     assert isinstance(opened(folder)[0], StoreSearch) == (name != "int8")
 

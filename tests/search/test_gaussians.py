@@ -18,7 +18,7 @@ from openvse.indexing.writer import Entry, IndexWriter
 from openvse.runtime.arrays import ArraySet, Kind, directions
 from openvse.search import Query, SearchEngine, find_duplicates
 from openvse.similarities import CSD, Similarity
-from openvse.stores import choose_engine, update_engine
+from openvse.stores import plan_engine, update_engine
 from openvse.types import EmbeddingSet
 from search.engine_helpers import ROOTS, name_of, unit
 
@@ -82,7 +82,7 @@ def test_every_query_ranks_by_the_distance(
     items, column = (model.images, -2) if holds == "images" else (model.texts, -1)
     index = index_of(tmp_path, items, holds)
     if store is not None:
-        choose_engine(tmp_path, store)
+        plan_engine(tmp_path, store).note(tmp_path)
         update_engine(tmp_path)
         index = Index.open(tmp_path)
     engine = SearchEngine(model, index)

@@ -15,7 +15,7 @@ from openvse.retrieval.build import build_model
 from openvse.search import SearchEngine
 from openvse.search.proposing import StoreSearch
 from openvse.similarities import SetMax, Similarity, SmoothChamfer
-from openvse.stores.following import choose_engine, update_engine
+from openvse.stores.following import plan_engine, update_engine
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet
 from tests.conftest import PhotoMaker
@@ -78,7 +78,7 @@ def test_the_maximum_proposes_to_a_store_and_the_similarity_orders(
 ) -> None:
     model, photos = with_similarity(SmoothChamfer()), make_photos(30)
     build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")
-    choose_engine(tmp_path / "index", "int8", model=model)
+    plan_engine(tmp_path / "index", "int8", model=model).note(tmp_path / "index")
     update_engine(tmp_path / "index")
     engine = SearchEngine(model, Index.open(tmp_path / "index", model.fingerprint))
     exact = SearchEngine(model, Index.open(tmp_path / "index", model.fingerprint), engine="exact")

@@ -12,7 +12,7 @@ from openvse.indexing import Index
 from openvse.indexing.manifest import find_model, read_manifest
 from openvse.pipeline import WorkProgress
 from openvse.search.updating import IndexSettings, index
-from openvse.stores.choice import EngineChoice
+from openvse.stores.choice import EngineAddress
 from tests.runtime.colour_export import write_export
 
 
@@ -25,13 +25,13 @@ def test_what_is_not_said_is_as_before(model: ColourModel, photos: Path, tmp_pat
 
     settings = IndexSettings(ignore=["blue.png"], dtype="float16", engine="int8")
     first = index(model, str(photos), str(out), settings, progress=told)
-    assert (first.items.count, first.engine.put, first.engine.choice.name, first.bank) == (3, 3, "int8", None)
+    assert (first.items.count, first.engine.put, first.engine.name, first.bank) == (3, 3, "int8", None)
     assert ("images", 3, 3) in steps and ("engine", 3, 3) in steps
     paint(photos / "new.png", "red")
     again = index(model, [photos], out, check=True)
     assert (again.items.count, again.items.reused, again.engine.put, again.engine.recall) == (4, 3, 1, 1.0)
     assert read_manifest(out).dtype == "float16"
-    assert EngineChoice.of(read_manifest(out).engine).name == "int8"
+    assert EngineAddress.of(out, read_manifest(out).engine).engine == "int8"
     assert [item.id for item in Index.open(out).items] == [
         "deeper/white.png",
         "green.png",
@@ -39,7 +39,7 @@ def test_what_is_not_said_is_as_before(model: ColourModel, photos: Path, tmp_pat
         "red.png",
     ]
     last = index(model, photos, out, IndexSettings(ignore=[], engine="exact"))
-    assert (last.items.count, last.engine.choice.name) == (5, "exact")
+    assert (last.items.count, last.engine.name) == (5, "exact")
 
 
 def test_folders_are_added_and_forgotten(model: ColourModel, photos: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from openvse.indexing import Index
 from openvse.indexing.manifest import read_manifest
 from openvse.search import Page, Query, SearchEngine
 from openvse.similarities import SetMax
-from openvse.stores import StoreAddress, choose_engine, update_engine
+from openvse.stores import EngineAddress, plan_engine, update_engine
 from openvse.stores.choice import read_address
 from openvse.stores.pgvector import PgvectorStore
 from openvse.types import EmbeddingSet
@@ -59,14 +59,14 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def filled(folder: Path, name: str, request: pytest.FixtureRequest, num_embeddings: int = 1) -> StoreAddress:
+def filled(folder: Path, name: str, request: pytest.FixtureRequest, num_embeddings: int = 1) -> EngineAddress:
     """Fill an engine from an index of random embeddings."""
     url = {"pgvector": "postgres"}.get(name)
     address = str(request.getfixturevalue(url)) if url else LOCAL
     write(folder, range(60), unit(60, num_embeddings))
-    choose_engine(folder, name, address)
+    plan_engine(folder, address or name).note(folder)
     update_engine(folder, url=address)
-    request.addfinalizer(lambda: choose_engine(folder, "exact"))
+    request.addfinalizer(lambda: plan_engine(folder, "exact").note(folder))
     place = (read_manifest(folder).engine or {})["place"]
     return read_address(f"{address}&table={place}" if name == "pgvector" else f"{LOCAL}/{place}")
 
@@ -154,7 +154,7 @@ def test_an_engine_alone_has_no_words(tmp_path: Path, request: pytest.FixtureReq
 @pytest.mark.parametrize(("given", "taken"), [("64MB", "512MB"), ("1GB", "1GB")])
 def test_a_graph_gets_room_and_keeps_what_it_has(postgres: str, given: str, taken: str) -> None:
     url = f"{postgres}&options=-c%20maintenance_work_mem%3D{given}"
-    store = PgvectorStore(StoreAddress("pgvector", "some_points", url), 1, 4, create=True)
+    store = PgvectorStore(EngineAddress("pgvector", "some_points", url, given=url), 1, 4, create=True)
     store.finish()
     assert store._connection.execute("SHOW maintenance_work_mem").fetchone() == (taken,)
     store.drop()
@@ -177,7 +177,7 @@ def test_a_graph_gets_room_and_keeps_what_it_has(postgres: str, given: str, take
 )
 def test_words_name_engines(word: str, url: str, place: str) -> None:
     read = read_address(word)
-    assert (read.url, read.name) == (url, place)
+    assert (read.given, read.name) == (url, place)
     assert "secret" not in str(read)
 
 

@@ -25,7 +25,7 @@ from openvse.search.proposing import StoreSearch
 from openvse.serving import Settings
 from openvse.serving.served import Source
 from openvse.serving.service import Service
-from openvse.stores import StoreAddress, choose_engine, update_engine
+from openvse.stores import EngineAddress, plan_engine, update_engine
 from tests.conftest import draw_photo
 from tests.runtime.colour_export import COLOURS, write_export
 from tests.serving.conftest import Place, client_of, png
@@ -33,12 +33,12 @@ from tests.serving.conftest import Place, client_of, png
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
 
 
-def filled(place: Place, name: str, url: str | None = None) -> StoreAddress:
+def filled(place: Place, name: str, url: str | None = None) -> EngineAddress:
     """Bring an engine up to date with an index, and return where it is."""
-    choose_engine(place.index, name, url)
+    plan_engine(place.index, url or name).note(place.index)
     update_engine(place.index, url=url)
     noted = (read_manifest(place.index).engine or {})["place"]
-    return StoreAddress(name, noted, url or "", url or "", place.index)
+    return EngineAddress(name, noted, url or "", place.index, url or "")
 
 
 @pytest.mark.medium
@@ -177,7 +177,7 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     address = filled(own_place, "qdrant", LOCAL)
     word = f"{LOCAL}/{address.name}"
     source = source_of(word, folder, own_place.photos, None)
-    assert isinstance(source.place, StoreAddress) and source.images == own_place.photos
+    assert isinstance(source.place, EngineAddress) and source.images == own_place.photos
     with pytest.raises(OpenVSEError, match="--model"):
         source_of(word, None, None, None)
     with pytest.raises(OpenVSEError, match="--engine"):

@@ -17,12 +17,12 @@ from openvse.indexing import Index
 from openvse.search import SearchEngine
 from openvse.stores import (
     STORES,
+    EngineAddress,
     ItemFacts,
     Store,
-    StoreAddress,
     StoreKind,
     Within,
-    choose_engine,
+    plan_engine,
     update_engine,
 )
 from openvse.testing import BrokenContractError, check_store
@@ -36,7 +36,9 @@ class PlainStore(Store):
 
     places: ClassVar[dict[str, dict[int, np.ndarray]]] = {}
 
-    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+    def __init__(
+        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
+    ) -> None:
         if not create and str(address) not in self.places:
             raise EngineError(f"{address} is missing")
         self._name, self._num_embeddings = str(address), num_embeddings
@@ -80,17 +82,17 @@ def test_our_stores_keep_the_contract(name: str, tmp_path: Path, request: pytest
     url = ""
     if name in ("pgvector", "qdrant"):
         url = request.getfixturevalue("postgres") if name == "pgvector" else LOCAL
-    check_store(STORES.get(name), StoreAddress(name, "openvse_0123456789ab", url, url, tmp_path))
+    check_store(STORES.get(name), EngineAddress(name, "openvse_0123456789ab", url, tmp_path, url))
 
 
 def test_a_store_of_ones_own_is_one_class_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_store(PlainStore, StoreAddress("plain", "mine", folder=tmp_path))
+    check_store(PlainStore, EngineAddress("plain", "mine", folder=tmp_path))
     monkeypatch.setattr(STORES, "_parts", dict(STORES._parts))
     STORES.add("plain", StoreKind(PlainStore))
     write(tmp_path / "index", range(30), unit(30))
-    choose_engine(tmp_path / "index", "plain")
+    plan_engine(tmp_path / "index", "plain").note(tmp_path / "index")
     assert update_engine(tmp_path / "index").put == 30
     model, index = ColourModel(fingerprint="random-1"), Index.open(tmp_path / "index")
     engine = SearchEngine(model, index)
@@ -116,4 +118,4 @@ def test_broken_stores_are_named(
     monkeypatch.setattr(PlainStore, method, broken)
     monkeypatch.setattr(PlainStore, "places", {})
     with pytest.raises(BrokenContractError, match=promise):
-        check_store(PlainStore, StoreAddress("plain", "mine", folder=tmp_path))
+        check_store(PlainStore, EngineAddress("plain", "mine", folder=tmp_path))

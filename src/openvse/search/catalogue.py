@@ -36,15 +36,15 @@ from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import WordHits
 from openvse.stores import (
     CatalogueStore,
+    EngineAddress,
     ItemFacts,
     Note,
-    StoreAddress,
     Within,
     open_vector_store,
     store_kind,
 )
 from openvse.stores.base import read_metadata
-from openvse.stores.choice import EngineChoice, split_engine
+from openvse.stores.choice import split_engine
 from openvse.stores.following import EngineState, check_served, state_file
 
 MOST_OF_STORE = 2000
@@ -317,28 +317,29 @@ def open_searcher(
             with its secrets. None takes that of the index, and its URL from the index and the environment.
     """
     name, url = split_engine(engine)
-    choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
-    if name is not None and name != choice.name:
+    noted = None if name == "exact" else index.manifest.engine
+    address = EngineAddress.of(index.path, noted, url if noted and noted.get("name") == name else None)
+    if name is not None and name != address.engine:
         store_kind(name)  # there is such an engine
         raise EngineError(
-            f"index {index.path} has the engine {choice.name}, not {name}: leave --engine out, give exact, or run "
+            f"index {index.path} has the engine {address.engine}, not {name}: leave --engine out, give exact, or run "
             f"'openvse index ... --engine {name if url is None else 'URL'}'"
         )
-    if choice.name == "exact":
+    if address.engine == "exact":
         return exact
-    check_served(choice.name, model)
+    check_served(address.engine, model)
     shape = index.manifest.num_embeddings, index.manifest.dim
-    state = EngineState.read(state_file(index.path, choice))
+    state = EngineState.read(state_file(address))
     try:
-        store = open_vector_store(choice.address(index.path, url), shape)
-        if not choice.url and store.num_points() < state.num_items * shape[0]:
-            raise EngineError(f"the engine's folder {index.path / choice.place} is damaged")
+        store = open_vector_store(address, shape)
+        if not address.url and store.num_points() < state.num_items * shape[0]:
+            raise EngineError(f"the engine's folder {address.path} is damaged")
     except (EngineError, OSError) as error:
-        if choice.url:
+        if address.url:
             raise
         _logger.warning("%s; the search is exact: run 'openvse index' again, which mends it", error)
         return exact
-    return StoreSearch(choice.name, index, store, state, exact, is_linear=exact.is_inner)
+    return StoreSearch(address.engine, index, store, state, exact, is_linear=exact.is_inner)
 
 
 class StoreCatalogue(Catalogue):
@@ -352,7 +353,7 @@ class StoreCatalogue(Catalogue):
     """
 
     def __init__(
-        self, address: StoreAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = None
+        self, address: EngineAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = None
     ) -> None:
         self.place, self._compare = str(address), compare
         self._lock = threading.Lock()
@@ -559,7 +560,7 @@ def _database(items: Mapping[int, ItemFacts]) -> Iterator[sqlite3.Connection]:
         yield database
 
 
-def _opened(address: StoreAddress, shape: tuple[int, int]) -> CatalogueStore:
+def _opened(address: EngineAddress, shape: tuple[int, int]) -> CatalogueStore:
     store = open_vector_store(address, shape)
     if not isinstance(store, CatalogueStore):
         raise EngineError(f"the engine {address.engine} is part of the folder of an index: give that folder")

@@ -29,7 +29,7 @@ from openvse.search.exact import ExactSearch, comparison_of
 from openvse.search.hits import Answer, Hit, Probabilities, title_of
 from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
-from openvse.stores import Note, StoreAddress
+from openvse.stores import EngineAddress, Note
 from openvse.tokenization.vocabulary import UnknownWord
 
 _logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class SearchEngine:
     def __init__(
         self,
         model: Any,
-        source: Index | StoreAddress,
+        source: Index | EngineAddress,
         *,
         engine: str | None = None,
         images: Path | None = None,

@@ -141,8 +141,8 @@ def _update_beside(
         Index.open(out, model.fingerprint, check=True)
     held = update_bank(out, model, wanted.bank, wanted.beta, progress=_timed(tell, "query bank", "sentences"))
     sent = change.apply(out, _timed(tell, "engine"))
-    if check and sent.choice.name != "exact":
-        sent = replace(sent, recall=_recall(out, change.url, model))
+    if check and sent.name != "exact":
+        sent = replace(sent, recall=_recall(out, change.wanted.given, model))
     if not model.has_whole:
         remove_other_towers(out, model.fingerprint)
         return IndexUpdate(items, held, sent, None)
@@ -192,10 +192,10 @@ def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Prog
         return None
 
 
-def _recall(out: Path, url: str | None, model: Any) -> float:
+def _recall(out: Path, url: str, model: Any) -> float:
     """Return the recall of the engine of an index."""
     opened = Index.open(out)
-    searcher = open_searcher(opened, ExactSearch(opened.segments), engine=url, model=model)
+    searcher = open_searcher(opened, ExactSearch(opened.segments), engine=url or None, model=model)
     try:
         return measured_recall(searcher, opened)
     finally:

@@ -22,8 +22,7 @@ from openvse.search import Answer, Hit, Probabilities, SearchEngine
 from openvse.search.bank import BANK
 from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.serving.batching import RememberingModel
-from openvse.stores import StoreAddress
-from openvse.stores.choice import EngineChoice
+from openvse.stores import EngineAddress
 from openvse.stores.following import state_file
 
 _VALUES_SHOWN = 12
@@ -41,33 +40,32 @@ class Source:
         images: for a store, where the first of the indexed folders is on this machine; None leaves it where it was.
     """
 
-    place: Path | StoreAddress
+    place: Path | EngineAddress
     engine: str | None = field(default=None, repr=False)
     images: Path | None = None
 
     @property
     def pause_s(self) -> float:
         """The least number of seconds between two checks for changes; 0 for an index."""
-        return _COUNT_AGAIN_S if isinstance(self.place, StoreAddress) else 0.0
+        return _COUNT_AGAIN_S if isinstance(self.place, EngineAddress) else 0.0
 
     def open(self, model: RememberingModel) -> Served:
         """Return its present state."""
-        opened = self.place if isinstance(self.place, StoreAddress) else Index.open(self.place)
-        folders = () if isinstance(self.place, StoreAddress) else (self.place,)
+        opened = self.place if isinstance(self.place, EngineAddress) else Index.open(self.place)
+        folders = () if isinstance(self.place, EngineAddress) else (self.place,)
         return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
 
     def state(self, served: Served | None) -> object:
         """Return a value that every change changes; the items of a store, which ``served`` holds, are counted again."""
-        if isinstance(self.place, StoreAddress):
+        if isinstance(self.place, EngineAddress):
             if served is not None:
                 served.recount()
             return None
-        manifest, choice = read_manifest(self.place), EngineChoice()
-        if self.engine != "exact":
-            choice = EngineChoice.of(manifest.engine)
+        manifest = read_manifest(self.place)
+        address = EngineAddress.of(self.place, None if self.engine == "exact" else manifest.engine)
         files = [self.place / MANIFEST, self.place / manifest.items, self.place / BANK]
-        if choice.name != "exact":  # it is written when the engine has followed the index
-            files.append(state_file(self.place, choice))
+        if address.engine != "exact":  # it is written when the engine has followed the index
+            files.append(state_file(address))
         stats = [file.stat() if file.exists() else None for file in files]
         return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 

@@ -32,7 +32,7 @@ from openvse.serving.schemas import LARGEST_PAGE
 from openvse.serving.served import Served, Source
 from openvse.serving.settings import Settings
 from openvse.serving.watching import FolderWatch
-from openvse.stores import StoreAddress
+from openvse.stores import EngineAddress
 
 _logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Service:
         for pool in (self._slow, self._decoders):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _watching(self, place: Path | StoreAddress) -> FolderWatch:
+    def _watching(self, place: Path | EngineAddress) -> FolderWatch:
         if not isinstance(place, Path):
             raise ModelError(
                 "the folders of an engine are not watched: serve the index that fills it with --watch"

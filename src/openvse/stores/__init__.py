@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING
 from openvse.errors import EngineError, install
 from openvse.lazy import lazy_names
 from openvse.registry import Registry
-from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, StoreAddress, Within
+from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, Within
 
 if TYPE_CHECKING:
-    from openvse.stores.choice import EngineChoice, engine_names, read_address
-    from openvse.stores.following import EngineReport, choose_engine, update_engine
+    from openvse.stores.choice import EngineAddress, engine_names, read_address
+    from openvse.stores.following import EngineReport, plan_engine, update_engine
 
 __all__ = [
     "STORES",
     "CatalogueStore",
-    "EngineChoice",
+    "EngineAddress",
     "EngineReport",
     "ItemFacts",
     "Note",
     "Store",
-    "StoreAddress",
     "StoreKind",
     "Within",
-    "choose_engine",
     "engine_names",
     "open_vector_store",
+    "plan_engine",
     "read_address",
     "update_engine",
 ]
@@ -71,7 +70,7 @@ class StoreKind:
         return store
 
     def __call__(
-        self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False
+        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
     ) -> Store:
         """Open the store; see ``Store``."""
         return self.store(address, num_embeddings, dim, create=create)
@@ -111,6 +110,6 @@ def store_kind(name: str) -> StoreKind:
     return kind
 
 
-def open_vector_store(address: StoreAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
+def open_vector_store(address: EngineAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
     """Open the store at an address, for the shape K and D; ``create`` makes its place where there is none."""
     return store_kind(address.engine)(address, *shape, create=create)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +19,9 @@ from openvse.indexing.database import Root, taken_at
 from openvse.indexing.index import Index
 from openvse.indexing.scanning import FOLLOW_LINKS
 from openvse.media.segments import file_of
+
+if TYPE_CHECKING:
+    from openvse.stores.choice import EngineAddress
 
 Payload = dict[str, object]
 
@@ -80,36 +83,6 @@ class Within:
     keys: Int[np.ndarray, "n"] | None = None
 
 
-@dataclass(frozen=True)
-class StoreAddress:
-    """Where the data of a store are.
-
-    Attributes:
-        engine: the registered name of the store.
-        name: of the collection, table or folder.
-        url: of the server, with its secrets; "" where the data are in a folder.
-        shown: the URL without its secrets.
-        folder: what holds the folder of the data: that of the index.
-        is_named: whether the user named the server, and not an index alone: it may get keys of the environment.
-    """
-
-    engine: str
-    name: str
-    url: str = ""
-    shown: str = ""
-    folder: Path = Path()
-    is_named: bool = False
-
-    @property
-    def path(self) -> Path:
-        """The folder of the data, for a store that has one."""
-        return self.folder / self.name
-
-    def __str__(self) -> str:
-        """Return what messages call it."""
-        return f"{self.shown.rstrip('/')}/{self.name}" if self.url else str(self.path)
-
-
 class Store(ABC):
     """Holds the embeddings of items by their keys, and finds those with the largest inner products.
 
@@ -128,7 +101,7 @@ class Store(ABC):
 
     @abstractmethod
     def __init__(
-        self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False
+        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
     ) -> None: ...
 
     @abstractmethod

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from openvse.errors import EngineError
 from openvse.stores import STORES, StoreKind, store_kind
-from openvse.stores.base import CatalogueStore, StoreAddress
+from openvse.stores.base import CatalogueStore
 
 URL_VARIABLE = "OPENVSE_ENGINE_URL"
 PREFIX = "openvse_"
@@ -29,59 +30,70 @@ def engine_names() -> list[str]:
 
 
 @dataclass(frozen=True)
-class EngineChoice:
-    """The engine of an index: the exact one, or a store and the place of its data, without secrets.
+class EngineAddress:
+    """The engine of an index: the exact one, or a store and where its data are.
 
     Attributes:
-        name: ``exact``, or the name of a store.
-        url: of the server, without password or key; "" for the engines in the index' folder.
-        place: the name of the collection, table or folder that holds this index.
+        engine: ``exact``, or the registered name of the store.
+        name: of the collection, table or folder that holds the index.
+        url: of the server, without its secrets; "" where the data are in a folder.
+        folder: what holds the folder of the data: that of the index.
+        given: the URL as the user named it, with its secrets; "" where an index alone names the server, which gets no
+            keys of the environment.
     """
 
-    name: str = "exact"
+    engine: str = "exact"
+    name: str = ""
     url: str = ""
-    place: str = ""
+    folder: Path = field(default=Path(), compare=False)
+    given: str = field(default="", compare=False, repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The folder of the data, for a store that has one."""
+        return self.folder / self.name
+
+    def __str__(self) -> str:
+        """Return what messages call it."""
+        return f"{self.url.rstrip('/')}/{self.name}" if self.url else str(self.path)
 
     @classmethod
-    def new(cls, name: str, url: str | None = None) -> EngineChoice:
-        """Choose an engine for an index, with a place of its own; without a URL, that of ``OPENVSE_ENGINE_URL``."""
-        if name == "exact":
+    def new(cls, folder: Path, engine: str, url: str | None = None) -> EngineAddress:
+        """Return a place of its own for an index; without a URL, on the server of ``OPENVSE_ENGINE_URL``."""
+        if engine == "exact":
             return cls()
-        if store_kind(name).schemes:
-            url = url or os.environ.get(URL_VARIABLE, "")
-            check_url(name, url)
-        elif url:
-            raise EngineError(
-                f"the engine {name} is in the folder of the index and has no URL: leave the URL out"
-            )
-        return cls(name, public_url(url or ""), f"{PREFIX}{secrets.token_hex(6)}")
+        given = ""
+        if store_kind(engine).schemes:
+            given = url or os.environ.get(URL_VARIABLE, "")
+            check_url(engine, given)
+        return cls(engine, f"{PREFIX}{secrets.token_hex(6)}", public_url(given), folder, given)
 
     @classmethod
-    def of(cls, noted: dict[str, str] | None) -> EngineChoice:
-        """Return the choice of a manifest; raise EngineError if it is damaged, or the engine is unknown."""
+    def of(cls, folder: Path, noted: Mapping[str, str] | None, url: str | None = None) -> EngineAddress:
+        """Return what a manifest notes; without a URL, with that of ``OPENVSE_ENGINE_URL`` if that is the same server.
+
+        EngineError is raised if the note is damaged, or the engine is unknown.
+        """
         if noted is None:
             return cls()
-        name, place = noted.get("name", ""), noted.get("place", "")
-        if name not in STORES or not PLACE.fullmatch(place):
+        engine, name, public = (noted.get(key, "") for key in ("name", "place", "url"))
+        if engine not in STORES or not PLACE.fullmatch(name):
             raise EngineError(
-                f"the index names an engine that this openvse does not have ({name}): update openvse, load the plug-in "
-                f"that registers it, or search with --engine exact"
+                f"the index names an engine that this openvse does not have ({engine}): update openvse, load the "
+                f"plug-in that registers it, or search with --engine exact"
             )
-        return cls(name, noted.get("url", ""), place)
+        variable = os.environ.get(URL_VARIABLE, "")
+        if url:
+            check_url(engine, url)
+        elif variable and shown_url(variable) == public:
+            url = variable
+        return cls(engine, name, public_url(url) if url else public, folder, url or "")
 
     def noted(self) -> dict[str, str] | None:
         """Return what a manifest says of it; None for the exact engine."""
-        return None if self.name == "exact" else {key: str(value) for key, value in asdict(self).items()}
-
-    def address(self, folder: Path = Path(), url: str | None = None) -> StoreAddress:
-        """Return where its data are; without a URL, that of ``OPENVSE_ENGINE_URL`` if that is the same server."""
-        variable = os.environ.get(URL_VARIABLE, "")
-        if url:
-            check_url(self.name, url)
-        elif variable and shown_url(variable) == self.url:
-            url = variable
-        is_named, url = bool(url), url or self.url
-        return StoreAddress(self.name, self.place, url, public_url(url), folder, is_named)
+        if self.engine == "exact":
+            return None
+        return {"name": self.engine, "url": self.url, "place": self.name}
 
 
 def split_engine(engine: str | None) -> tuple[str | None, str | None]:
@@ -113,7 +125,7 @@ def check_url(name: str, url: str) -> None:
         )
 
 
-def read_address(word: str) -> StoreAddress:
+def read_address(word: str) -> EngineAddress:
     """Return the address of the store that a word names.
 
     Args:
@@ -138,9 +150,9 @@ def read_address(word: str) -> StoreAddress:
     url, place = store.split(word)
     if place and not PLACE.fullmatch(place):
         raise EngineError(f"{place} is none of openvse's {kind.container}s, which are called openvse_...")
-    url = EngineChoice(name, public_url(url)).address().url if public_url(url) == url else url
-    place = place or _only(kind, store, url)
-    return StoreAddress(name, place, url, public_url(url), is_named=True)
+    variable = os.environ.get(URL_VARIABLE, "")
+    url = variable if variable and shown_url(variable) == url else url
+    return EngineAddress(name, place or _only(kind, store, url), public_url(url), given=url)
 
 
 def _only(kind: StoreKind, store: type[CatalogueStore], url: str) -> str:

@@ -20,7 +20,7 @@ from openvse.indexing.index import Index, places_among
 from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_vector_store, store_kind
 from openvse.stores.base import read_metadata
-from openvse.stores.choice import PLACE, PREFIX, EngineChoice, split_engine
+from openvse.stores.choice import PLACE, PREFIX, EngineAddress, split_engine
 
 _logger = logging.getLogger(__name__)
 
@@ -114,12 +114,13 @@ class EngineReport:
     """The result of an update of an engine.
 
     Attributes:
+        name: of the engine.
         put: items that were new to it, or had changed.
         removed: items that were gone.
         recall: the share of the 10 best items that it finds; None where nobody asked, and for the exact engine.
     """
 
-    choice: EngineChoice
+    name: str
     put: int = 0
     removed: int = 0
     recall: float | None = None
@@ -127,97 +128,74 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class EngineChange:
-    """The engine that an index has (the exact one if it is not there yet), and the one that it is to have.
+    """The engine that an index has (the exact one if it is not there yet), and the one that it is to have."""
 
-    Attributes:
-        url: of the server of the wanted one, with its secrets, as it was given; None where none was.
-    """
-
-    before: EngineChoice
-    wanted: EngineChoice
-    url: str | None = None
+    before: EngineAddress
+    wanted: EngineAddress
 
     def apply(self, path: str | Path, progress: Callable[[int, int], None] | None = None) -> EngineReport:
         """Give an index the wanted engine, and bring it up to date; see ``note`` and ``update_engine``."""
-        engine = self.note(path)
-        if engine.name == "exact":
-            return EngineReport(engine)
-        return update_engine(path, url=self.url, progress=progress)
+        return update_engine(path, url=self.note(path).given, progress=progress)
 
-    def note(self, path: str | Path) -> EngineChoice:
+    def note(self, path: str | Path) -> EngineAddress:
         """Note the wanted engine in an index, then remove the data of the others; ``update_engine`` fills it.
 
         At every moment, the index names an engine whose place is there; it is a new one where the index was made anew.
         """
         folder, wanted = Path(path), self.wanted
-        if wanted.name == self.before.name == "exact" and not any(folder.glob(f"{PREFIX}*")):
+        if wanted.engine == self.before.engine == "exact" and not any(folder.glob(f"{PREFIX}*")):
             return wanted
         with locked(folder, "index", IndexFormatError):
             manifest = read_manifest(folder)
-            now = EngineChoice.of(manifest.engine)
+            now = EngineAddress.of(folder, manifest.engine)
             # The data of an index that was made anew go to a new place.
-            if now.place != self.before.place and wanted == self.before:
-                wanted = EngineChoice.new(wanted.name, self.url or wanted.url)
+            if now.name != self.before.name and wanted == self.before:
+                anew = EngineAddress.new(folder, wanted.engine, wanted.given or wanted.url)
+                wanted = replace(anew, given=wanted.given)
             shape = manifest.num_embeddings, manifest.dim
-            if now.place != wanted.place:
-                if wanted.name != "exact":
-                    open_vector_store(wanted.address(folder, self.url), shape, create=True).close()
+            if now.name != wanted.name:
+                if wanted.engine != "exact":
+                    open_vector_store(wanted, shape, create=True).close()
                 replace(manifest, engine=wanted.noted()).write(folder)
-            for choice in {self.before, now} - {wanted}:
-                _drop(folder, choice, *shape)
+            for address in {self.before, now} - {wanted}:
+                _drop(address, shape)
             for left in folder.glob(f"{PREFIX}*"):  # by a process that was killed
-                if PLACE.fullmatch(left.stem) and left.stem != wanted.place:
+                if PLACE.fullmatch(left.stem) and left.stem != wanted.name:
                     shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
         return wanted
 
 
-def plan_engine(
-    path: str | Path, engine: str | None = None, url: str | None = None, *, model: object = None
-) -> EngineChange:
+def plan_engine(path: str | Path, engine: str | None = None, *, model: object = None) -> EngineChange:
     """Decide which engine an index, which need not be there yet, is to have, before anything is embedded.
 
     Args:
-        engine: its name, or the URL of its server; None keeps the one that is noted.
-        url: of its server, beside the name. Its secrets are used and never written.
+        engine: its name, or the URL of its server, whose secrets are used and never written; None keeps the one that is
+            noted.
         model: the model that is to be served.
 
     Raises:
         EngineError: there is no such engine, it needs another URL, its server does not answer, or it cannot serve the
             model.
     """
-    before = EngineChoice()
-    if (Path(path) / MANIFEST).is_file():
+    folder, before = Path(path), EngineAddress()
+    name, url = split_engine(engine)
+    if (folder / MANIFEST).is_file():
         with suppress(IndexFormatError):  # indexing says what is wrong with it, or makes it anew
-            before = EngineChoice.of(read_manifest(Path(path)).engine)
-    name, server = split_engine(engine)
-    url = server or url
+            before = EngineAddress.of(folder, read_manifest(folder).engine)
     wanted = before
-    if name is not None:
-        wanted = EngineChoice.new(name, url or (before.url if before.name == name else None))
-        if (wanted.name, wanted.url) == (before.name, before.url):
-            wanted = before
-    if wanted.name != "exact":
-        check_served(wanted.name, model)
-    if wanted.url and wanted != before and issubclass(store := store_kind(wanted.name).store, CatalogueStore):
-        store.places(wanted.address(Path(path), url).url)  # the server answers
-    return EngineChange(before, wanted, url)
-
-
-def choose_engine(
-    path: str | Path, engine: str | None = None, url: str | None = None, *, model: object = None
-) -> EngineChoice:
-    """Note in an index which engine searches it, and remove the data of the one before.
-
-    See ``plan_engine`` for the arguments and errors.
-
-    Returns:
-        The engine; ``update_engine`` fills it.
-
-    Raises:
-        IndexFormatError: there is no index, or another process writes it.
-    """
-    read_manifest(Path(path))
-    return plan_engine(path, engine, url, model=model).note(path)
+    if name is not None and (url or name != before.engine):
+        wanted = EngineAddress.new(folder, name, url)
+        if (wanted.engine, wanted.url) == (before.engine, before.url):
+            wanted = replace(before, given=wanted.given)
+    if wanted.engine != "exact":
+        check_served(wanted.engine, model)
+    if (
+        wanted.url
+        and wanted != before
+        and issubclass(store := store_kind(wanted.engine).store, CatalogueStore)
+    ):
+        store.places(wanted.given)  # the server answers
+    return EngineChange(before, wanted)
 
 
 def check_served(name: str, model: object) -> None:
@@ -245,15 +223,15 @@ def update_engine(
         IndexFormatError: there is no index, or another process writes it.
     """
     folder = Path(path)
-    choice = EngineChoice.of(read_manifest(folder).engine)
-    if choice.name == "exact":
-        return EngineReport(choice)
+    address = EngineAddress.of(folder, read_manifest(folder).engine, url)
+    if address.engine == "exact":
+        return EngineReport("exact")
     with locked(folder, "index", IndexFormatError):
         index = Index.open(folder)
         shape = index.manifest.num_embeddings, index.manifest.dim
-        store = open_vector_store(choice.address(folder, url), shape, create=True)
+        store = open_vector_store(address, shape, create=True)
         try:
-            report = _Update(index, choice, store).run(progress)
+            report = _Update(index, address, store).run(progress)
             if isinstance(store, CatalogueStore) and store.note() != (note := Note.of(index).to_json()):
                 store.write_note(note)
             return report
@@ -264,9 +242,9 @@ def update_engine(
 class _Update:
     """One update of an engine."""
 
-    def __init__(self, index: Index, choice: EngineChoice, store: Store) -> None:
-        self._index, self._choice, self._store = index, choice, store
-        self._file = state_file(index.path, choice)
+    def __init__(self, index: Index, address: EngineAddress, store: Store) -> None:
+        self._index, self._engine, self._store = index, address.engine, store
+        self._file = state_file(address)
         self._state = EngineState.read(self._file)
         # Somebody has emptied the server, or it is another one: everything is put again.
         if store.num_points() < self._state.num_items * index.manifest.num_embeddings:
@@ -278,7 +256,7 @@ class _Update:
         gone = self._state.keys[~np.isin(self._state.keys, table.keys)]
         changed = np.flatnonzero(self._state.stamps_of(table.keys) != stamps)
         if not len(gone) and not len(changed):
-            return EngineReport(self._choice)
+            return EngineReport(self._engine)
         self._state = self._state.unknown(np.concatenate([gone, table.keys[changed]]))
         self._state.write(self._file)
         if len(gone):
@@ -296,7 +274,7 @@ class _Update:
                 progress(start + len(some), len(changed))
         self._store.finish()
         self._state.write(self._file)
-        return EngineReport(self._choice, len(changed), len(gone))
+        return EngineReport(self._engine, len(changed), len(gone))
 
     def _facts(self) -> tuple[Int[np.ndarray, "count"], Callable[[int], ItemFacts]]:
         """Return the stamps of all items, and what makes the facts of one."""
@@ -316,21 +294,21 @@ class _Update:
         return stamps, facts
 
 
-def state_file(folder: Path, choice: EngineChoice) -> Path:
+def state_file(address: EngineAddress) -> Path:
     """Return where an index notes what its engine holds."""
-    return folder / f"{choice.place}.npy"
+    return address.folder / f"{address.name}.npy"
 
 
-def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> None:
+def _drop(address: EngineAddress, shape: tuple[int, int]) -> None:
     """Remove the data of an engine, but for its folder; a server may be out of reach."""
-    if choice.name == "exact":
+    if address.engine == "exact":
         return
     try:
-        store = open_vector_store(choice.address(folder), (num_embeddings, dim))
+        store = open_vector_store(address, shape)
         store.drop()
         store.close()
     except EngineError as error:
-        if choice.url:
+        if address.url:
             _logger.warning(
-                "what the engine %s holds in %s was not removed: %s", choice.name, choice.place, error
+                "what the engine %s holds in %s was not removed: %s", address.engine, address.name, error
             )

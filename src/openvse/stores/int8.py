@@ -24,7 +24,8 @@ from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
 from openvse.runtime.arrays import loaded_torch
-from openvse.stores.base import ItemFacts, Store, StoreAddress, Within
+from openvse.stores.base import ItemFacts, Store, Within
+from openvse.stores.choice import EngineAddress
 from openvse.stores.ranking import promising
 
 _BLOCK = 1 << 16  # points scored at once
@@ -34,7 +35,9 @@ _NAME = re.compile(r"keys-(\d+)\.i64")
 class Int8Store(Store):
     """A store of points in 8 bits, in a folder; see ``Store`` for the arguments."""
 
-    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+    def __init__(
+        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
+    ) -> None:
         self._folder = folder = address.path
         self._num_embeddings, self._dim = num_embeddings, dim
         self._number = 0

@@ -20,8 +20,8 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
-from openvse.stores.base import CatalogueStore, ItemFacts, StoreAddress, Within
-from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, without_secrets
+from openvse.stores.base import CatalogueStore, ItemFacts, Within
+from openvse.stores.choice import PLACE, URL_VARIABLE, EngineAddress, is_here, public_url, without_secrets
 from openvse.stores.filters import Clause, clauses_of
 
 _WAIT_S = 10
@@ -44,8 +44,10 @@ class PgvectorStore(CatalogueStore):
     arguments.
     """
 
-    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
-        url, table = address.url, address.name
+    def __init__(
+        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
+    ) -> None:
+        url, table = address.given or address.url, address.name
         if dim > _MOST_DIMS:
             raise EngineError(
                 f"the engine pgvector takes embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: take another"
@@ -56,7 +58,7 @@ class PgvectorStore(CatalogueStore):
         self._dim, self._name, self._table = dim, table, sql.Identifier(table)
         self._graph = sql.Identifier(f"{table}_graph")
         with self._errors():
-            self._connection = _connected(url, may_have_key=address.is_named or is_here(url))
+            self._connection = _connected(url, may_have_key=bool(address.given) or is_here(url))
             exists = self._one("SELECT to_regclass(%s) IS NOT NULL", [table])
             if create:
                 self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -266,14 +268,14 @@ def _test(clause: Clause) -> tuple[sql.Composable, list[object]]:
     match clause:
         case {"should": list(either)}:
             tests = [_test(each) for each in either]
-            text = sql.SQL("(") + sql.SQL(" OR ").join(test for test, _ in tests) + sql.SQL(")")
-            return text, [value for _, values in tests for value in values]
+            joined = sql.SQL(" OR ").join(test for test, _ in tests)
+            return sql.SQL("({})").format(joined), [value for _, values in tests for value in values]
         case {"key": str(key), "match": {"value": value}}:
             return sql.SQL("payload #> %s @> %s"), [_path(key), Jsonb(value)]
         case {"key": str(key), "range": dict(bounds)}:
             fits = " && ".join(f"@ {_BOUNDS[name]} ${name}" for name in bounds)
-            text = sql.SQL("jsonb_path_exists(payload #> %s, %s::jsonpath, %s, true)")
-            return text, [_path(key), f"$[*] ? ({fits})", Jsonb(bounds)]
+            test = sql.SQL("jsonb_path_exists(payload #> %s, %s::jsonpath, %s, true)")
+            return test, [_path(key), f"$[*] ? ({fits})", Jsonb(bounds)]
     raise AssertionError(clause)
 
 

@@ -21,8 +21,16 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreAddress, StoreKind, Within
-from openvse.stores.choice import PLACE, URL_VARIABLE, is_here, public_url, secrets_in, without_secrets
+from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreKind, Within
+from openvse.stores.choice import (
+    PLACE,
+    URL_VARIABLE,
+    EngineAddress,
+    is_here,
+    public_url,
+    secrets_in,
+    without_secrets,
+)
 from openvse.stores.filters import Clause, clauses_of
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
@@ -43,18 +51,20 @@ class QdrantStore(CatalogueStore):
     A password or an ``api_key`` in the URL is the key. See ``Store`` for the arguments.
     """
 
-    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
-        self._num_embeddings = num_embeddings
-        self._errors, self._collection = partial(_errors_of, address.url), address.name
+    def __init__(
+        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
+    ) -> None:
+        self._num_embeddings, url = num_embeddings, address.given or address.url
+        self._errors, self._collection = partial(_errors_of, url), address.name
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
         with self._errors():
-            self._client = _connected(address.url, may_have_key=address.is_named or is_here(address.url))
+            self._client = _connected(url, may_have_key=bool(address.given) or is_here(url))
             exists = self._client.collection_exists(address.name)
             if not exists and create:
                 self._create(dim)
         if not exists and not create:
             raise EngineError(
-                f"the Qdrant server {address.shown} has no collection {address.name}: run 'openvse index' again, which "
+                f"the Qdrant server {address.url} has no collection {address.name}: run 'openvse index' again, which "
                 f"makes it"
             )
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from openvse.errors import EngineError
 from openvse.indexing.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
-from openvse.stores import CatalogueStore, ItemFacts, Store, StoreAddress, Within
+from openvse.stores import CatalogueStore, EngineAddress, ItemFacts, Store, Within
 from openvse.testing.contract import hold, part_name, require
 
 OpenStore: TypeAlias = Callable[..., Store]
@@ -37,7 +37,7 @@ CONDITIONS = (
 )
 
 
-def check_store(opens: OpenStore, address: StoreAddress) -> None:
+def check_store(opens: OpenStore, address: EngineAddress) -> None:
     """Check that a store keeps what it is given, finds the nearest of it, and follows every change.
 
     It opens a place that was made, and refuses one that was not; what is put is found, replaced and removed, also after
@@ -53,7 +53,7 @@ def check_store(opens: OpenStore, address: StoreAddress) -> None:
         BrokenContractError: a promise is broken; the message names each.
 
     Examples:
-        >>> check_store(MyStore, StoreAddress("mine", "points", folder=tmp_path))  # doctest: +SKIP
+        >>> check_store(MyStore, EngineAddress("mine", "points", folder=tmp_path))  # doctest: +SKIP
     """
     hold(_Place(opens, address), STORE_PROMISES, part_name(opens))
 
@@ -63,7 +63,7 @@ class _Place:
     """A store that is checked, and where it may put its data."""
 
     opens: OpenStore
-    address: StoreAddress
+    address: EngineAddress
 
     @contextmanager
     def filled(self, num_embeddings: int = 1) -> Iterator[Store]:

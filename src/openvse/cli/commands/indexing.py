@@ -231,7 +231,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
     from openvse.cli.json_output import print_json
 
     report, engine, bank = update.items, update.engine, update.bank
-    name = engine.choice.name
+    name = engine.name
     if as_json:
         counts = {
             "images": report.count,
