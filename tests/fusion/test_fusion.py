@@ -119,7 +119,7 @@ def test_tiles_do_not_show(training: bool, allowed: int, monkeypatch: pytest.Mon
     rows = torch.arange(len(IMAGES)).repeat_interleave(len(TEXTS))
     columns = torch.arange(len(TEXTS)).repeat(len(IMAGES))
     # All pairs at once, with an ordinary graph.
-    x, z = fusion(sides[0][rows], sides[1][columns])
+    x, z, _ = fusion(sides[0][rows], sides[1][columns])
     whole = torch.nn.functional.cosine_similarity(x, z, dim=-1).mean(dim=-1).view(len(IMAGES), len(TEXTS))
     direction = torch.randn_like(whole)
     learned = [*leaves, *(p for n, p in fusion.named_parameters() if "reads." not in n or "output" in n)]
@@ -175,7 +175,7 @@ def test_weights_are_those_that_sum_the_tokens() -> None:
     fusion = make("score_attention", num_vectors=3).eval()
     images, texts = fusion.prepare(IMAGES, TEXTS)
     rows = torch.arange(len(IMAGES))
-    reduced = fusion.fuse(images, texts[rows])
+    reduced = fusion(images, texts[rows])
     assert reduced.weights is not None
     of_images, of_texts = reduced.weights
     for weights in reduced.weights:
@@ -183,8 +183,7 @@ def test_weights_are_those_that_sum_the_tokens() -> None:
     x, z = fusion.read(images, texts[rows])
     torch.testing.assert_close(of_images @ x, reduced.image)
     torch.testing.assert_close(of_texts @ z, reduced.text)
-    assert all(map(torch.equal, fusion(images, texts[rows]), reduced[:2]))
-    assert make("pooled").fuse(images, texts[rows]).weights is None
+    assert make("pooled")(images, texts[rows]).weights is None
 
 
 def test_k_reductions_are_the_mean_of_their_cosines() -> None:

@@ -101,7 +101,7 @@ def test_it_equals_its_definition() -> None:
     tokens = model.read_questions(QUESTIONS[:1])
     assert model.fusion is not None and model.image is not None and model.image_layer is not None
     with torch.no_grad():
-        x, z = model.fusion(*model.fusion.prepare(model.image(images), model.text(tokens)))
+        x, z, _ = model.fusion(*model.fusion.prepare(model.image(images), model.text(tokens)))
         sides = []
         for vectors, layer in ((x, model.image_layer), (z, model.text_layer)):
             mean = sum(vectors[0]) / len(vectors[0])

@@ -13,6 +13,7 @@ from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.aggregators.frame_levels import global_pooling
 from openvse.errors import RecipeError
 from openvse.functional import MASKED
+from openvse.layers.attention import checked_dropout
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features, Graph
 
@@ -58,15 +59,11 @@ class GraphLevels(Aggregator):
         require_same_width("graph_levels", input_dim, embed_dim)
         if num_layers < 0:
             raise RecipeError(f"graph_levels got num_layers = {num_layers}: give 0 or more (usual: 1)")
-        for value in (dropout, reasoning_dropout):
-            if not 0 <= value < 1:
-                raise RecipeError(
-                    f"dropout is {value}: give a probability from 0 up to, but not including, 1"
-                )
+        checked_dropout(reasoning_dropout)
         self.aggregator = global_pooling(aggregator, embed_dim)
         self.roles = nn.Embedding(NUM_ROLES, embed_dim)
         self.layers = nn.ModuleList(GraphReasoning(embed_dim, reasoning_dropout) for _ in range(num_layers))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(checked_dropout(dropout))
 
     def forward(self, features: Features) -> EmbeddingSet:
         local = self.dropout(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0))

@@ -171,7 +171,7 @@ def _pair_maps(
     best = int(model.score(embedded, texts)[0].argmax())
     fusion = model.similarity.fusion
     one = torch.tensor([best], device=texts.vectors.device)
-    reduced = fusion.fuse(*fusion.prepare(embedded, texts[one]))
+    reduced = fusion(*fusion.prepare(embedded, texts[one]))
     if reduced.weights is None:
         raise OpenVSEError(
             f"{first.model}: its fusion {type(fusion).__name__} has no weights to show: name a model with "

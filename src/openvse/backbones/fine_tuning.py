@@ -95,14 +95,9 @@ class _ReachedError(Exception):
 
 
 class TrainedBlocks:
-    """The last blocks of a network, which train, and what lies below them, which does not.
+    """The last blocks of a network, which train with what follows them, and the ``depth`` blocks below.
 
-    Args:
-        network: a network whose blocks are the members of its only outermost ``nn.ModuleList``.
-        count: the number of the last blocks that train; what follows them trains, too.
-
-    Attributes:
-        depth: the number of blocks that do not train.
+    The blocks are the members of the network's only outermost ``nn.ModuleList``.
     """
 
     def __init__(self, network: nn.Module, count: int) -> None:

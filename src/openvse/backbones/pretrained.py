@@ -171,8 +171,7 @@ def _build(config: Any) -> Any:
 def identify(source: str, config: Any) -> str:
     """Return a name for a checkpoint, which differs for other weights or another preprocessing.
 
-    Returns:
-        ``id@commit`` for the hub; ``model_type@digest of the files`` for a folder or package, independent of its place.
+    It is ``id@commit`` for the hub, and ``model_type@digest of the files`` for a folder or package, wherever that is.
     """
     folder = Path(model_source(source))
     if not folder.is_dir():

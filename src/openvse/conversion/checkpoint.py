@@ -178,13 +178,10 @@ def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
 
 @dataclass(frozen=True)
 class ReleasedCheckpoint:
-    """A checkpoint that the released code of a repository wrote.
+    """A checkpoint that the released code of a repository wrote, with the names of weights there.
 
-    Attributes:
-        options: the command line of the training; empty if the file only holds weights.
-        image: the weights of the image encoder, by their names in the repository.
-        text: the weights of the text encoder, by their names in the repository.
-        progress: the epoch and the validation score, if the file states them.
+    ``options`` are the command line of the training, empty if the file only holds weights; ``progress`` is the epoch
+    and the validation score, if the file states them.
     """
 
     options: Mapping[str, Any]
@@ -195,14 +192,10 @@ class ReleasedCheckpoint:
 
 @dataclass(frozen=True)
 class ReleasedPlan:
-    """The recipe and weights of openvse for a checkpoint.
+    """The recipe of the model to build for a checkpoint, and the weights by the names of that model.
 
-    Attributes:
-        recipe: the recipe of the model to build.
-        weights: the weights of the file by the names of that model; word embeddings are still in the order of the
-            checkpoint's own vocabulary.
-        vocabulary: the place of the vocabulary in the repository, or the tokenizer to use if the user gives none.
-        notes: remarks for the user.
+    Word embeddings are still in the order of the checkpoint's own vocabulary. ``vocabulary`` is its place in the
+    repository, or the tokenizer to use if the user gives none; ``notes`` are remarks for the user.
     """
 
     recipe: dict[str, Any]

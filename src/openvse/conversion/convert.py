@@ -48,13 +48,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion.
-
-    Attributes:
-        repository: a name of ``REPOSITORIES``, or the architecture of a dual encoder.
-        model: the model, ready to encode.
-        notes: remarks for the user.
-    """
+    """The result of a conversion; ``repository`` is a name of ``REPOSITORIES``, or a dual encoder's architecture."""
 
     repository: str
     model: TwoTower

@@ -62,13 +62,10 @@ _PLAIN = {"name": "transformers_vision", "augmentation": "none", "projection": "
 
 @dataclass(frozen=True)
 class Architecture:
-    """The conversion of one ``model_type``.
+    """The conversion of one ``model_type``: its name, and the beginning of its classes in ``transformers``.
 
-    Attributes:
-        what: the name for messages and lists.
-        prefix: the beginning of the classes of ``transformers`` for the image tower and the text tower.
-        towers: makes the specs of image tower, text tower and similarity of the configuration of the whole model, as
-            ``transformers`` reads it, and of the weights by the names of ``transformers``.
+    ``towers`` makes the specs of image tower, text tower and similarity from the configuration and the weights, as
+    ``transformers`` reads and names them.
     """
 
     what: str

@@ -37,13 +37,10 @@ def is_hub_id(source: str) -> bool:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a published model: in a folder of this machine, or on the hub, where a file is fetched when needed.
+    """The files of a published model: in a folder of this machine, or on the hub, where each is fetched when needed.
 
-    Attributes:
-        folder: the folder; of a model of the hub it is the snapshot in the hub's cache, which has the configurations
-            and the tokenizer.
-        name: the name of the folder or the hub id, which a converted model states as its source.
-        revision: the commit on the hub; None for a folder of this machine.
+    Of a model of the hub, the folder is the snapshot in the hub's cache with configurations and tokenizer, and
+    ``revision`` the commit. A converted model states ``name``, the hub id or the folder's name, as its source.
     """
 
     folder: Path

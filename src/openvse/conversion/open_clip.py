@@ -62,9 +62,7 @@ def open_clip_files(
 ) -> tuple[Path, Weights]:
     """Write the files that ``transformers`` reads, and return their folder and the weights by its names.
 
-    Args:
-        config: the content of ``open_clip_config.json``.
-        tokenizer: the folder or hub id of the tokenizer; None uses the one in ``source``, or CLIP's.
+    Without a tokenizer (a folder or hub id), the one in ``source`` is used, or CLIP's.
     """
     model = _section(config, "model_cfg")
     vision, text = _section(model, "vision_cfg"), _section(model, "text_cfg")

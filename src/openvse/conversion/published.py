@@ -8,15 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A dual encoder on the Hugging Face hub.
-
-    Attributes:
-        source: the hub id.
-        side: the side of its images, in pixels.
-        millions: the number of parameters, in millions.
-        width: D, the width of its embeddings.
-        licence: the licence of the weights, if their authors state it.
-    """
+    """A dual encoder on the hub: the side of its images in pixels, its millions of parameters, and its width D."""
 
     source: str
     what: str

@@ -319,12 +319,9 @@ def _joined(image: Weights, text: Weights) -> Weights:
 class Repository:
     """How the checkpoints of a repository are recognised and read.
 
-    Attributes:
-        image: parts of names, one of which a weight of the image encoder has.
-        text: a weight of the text encoder.
-        aggregator: the aggregator of both sides.
-        pooling: the names of its weights.
-        plan: makes the plan for a checkpoint, or raises CheckpointError if openvse cannot represent the model.
+    A weight of the image encoder has one of the names of ``image`` in its own, and the text encoder has the weight
+    ``text``. Both sides have the same aggregator, ``pooling`` names its weights, and ``plan`` raises CheckpointError if
+    openvse cannot represent the model.
     """
 
     image: tuple[str, ...]

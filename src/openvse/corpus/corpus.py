@@ -254,12 +254,7 @@ def _tidy(captions: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SharedTexts:
-    """Texts that are relevant to several images.
-
-    Attributes:
-        num_texts: the number of such texts.
-        num_images: the number of images that have them as captions.
-    """
+    """The number of texts that are relevant to several images, and of the images that have them as captions."""
 
     num_texts: int
     num_images: int

@@ -72,15 +72,11 @@ def hashed_splits(
     *,
     files: Sequence[ImageFile] = (),
 ) -> tuple[str, ...]:
-    """Split items by a hash of their identifiers.
+    """Split items by a hash of their identifiers, at shares of train, validation and test which sum to 1.
 
     The items are ordered by hash and cut at the shares: the counts are exact to one item, the order of the list and the
     machine do not matter, and if items are added, only those next to a cut can change their split. Items whose files
-    are equal stay together, in the split of the first of them in this order.
-
-    Args:
-        proportions: shares of train, validation and test, which sum to 1.
-        files: the file of each item; those that are missing are not compared.
+    are equal stay together, in the split of the first of them in this order; missing files are not compared.
     """
     order = np.argsort([stable_hash(name) for name in ids], kind="stable")
     cuts = np.rint(np.cumsum(proportions) * len(ids))

@@ -95,13 +95,7 @@ _IMAGE = re.compile(r"^COCO_\w+_(\d+)\.jpg$")
 
 @dataclass(frozen=True)
 class RatedPairs:
-    """Pairs with the mean rating of their annotators.
-
-    Attributes:
-        first: COCO's number of the first item of each pair (a caption, for image-text pairs).
-        second: that of the second item.
-        ratings: from 0 (unrelated) to 5.
-    """
+    """Pairs of items, by COCO's numbers, with the mean rating of their annotators, from 0 (unrelated) to 5."""
 
     first: Int[np.ndarray, "P"]
     second: Int[np.ndarray, "P"]
@@ -171,13 +165,10 @@ Positives = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class EccvCaption:
-    """The positives of ECCV Caption.
+    """The positives of ECCV Caption; ``t2i`` is not the reverse of ``i2t``, as queries were chosen.
 
-    Attributes:
-        i2t: the captions that fit each image that is a query.
-        t2i: the images that fit each caption that is a query; not the reverse of ``i2t``, as queries were chosen.
-        captions: the captions of the gallery (25,000, five for each of COCO's 5,000 test images), or None if the file
-            that lists them is not there.
+    ``captions`` are the gallery, five for each of COCO's 5,000 test images; None if the file that lists them is not
+    there.
     """
 
     i2t: Positives

@@ -28,12 +28,8 @@ COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), (
 class FlickrLayout:
     """The possible places of the parts of a data set under its root; the first that exists is used.
 
-    Attributes:
-        name: the data set.
-        karpathy: Karpathy's JSON, with captions and splits in one.
-        captions: files of ``name.jpg#0<TAB>sentence``, or tables with a header ``image,caption``.
-        images: folders of the images.
-        splits: for train, validation and test, lists of the file names.
+    Captions are files of ``name.jpg#0<TAB>sentence``, or tables with a header ``image,caption``. For train, validation
+    and test, ``splits`` are lists of file names; Karpathy's JSON has captions and splits in one.
     """
 
     name: str

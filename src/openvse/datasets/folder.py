@@ -31,10 +31,7 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
     which are then the splits, also below ``data/``; or one file for all, with the images in such folders. Without a
     metadata file, the only table or ``.jsonl`` file in the folder with images and captions is read, or train.csv,
     validation.csv and test.csv. An image that is not listed counts as one without a caption. Items may be clips; if one
-    is a video, unlisted videos count too.
-
-    Args:
-        root: the folder; image identifiers are paths relative to it.
+    is a video, unlisted videos count too. Image identifiers are paths relative to the folder.
     """
     files = metadata_files(root)
     entries = [record for file in files for record in _read(file, root, columns)]

@@ -63,13 +63,7 @@ def _open_local(folder: Path, config: str, columns: Columns, require_images: boo
 
 @dataclass(frozen=True)
 class HubConfig:
-    """A configuration in the head of README.md.
-
-    Attributes:
-        name: the name of the configuration.
-        default: whether it is marked as the default.
-        files: pairs of a split and a pattern of paths.
-    """
+    """A configuration in the head of README.md; ``files`` are pairs of a split and a pattern of paths."""
 
     name: str
     default: bool

@@ -129,11 +129,7 @@ def identified(
 
     Rows with the same name and the same bytes are one image, and so are rows without a name that have the same bytes.
     An image is called by its name if each name stands for one image, and otherwise by the file and the number of its
-    first row.
-
-    Args:
-        root: the folder of the data set; the identifier of a file is its path below it.
-        by_id: whether the identifiers of the records come from a column, so that files keep them.
+    first row. A file is called by its path below the root, unless the identifiers come from a column (``by_id``).
     """
     packed = [number for number, record in enumerate(records) if isinstance(record.path, PackedFile)]
     same = _same_images(records, packed)
@@ -176,15 +172,10 @@ def _same_images(records: Sequence[Record], packed: Sequence[int]) -> dict[int, 
 
 @dataclass(frozen=True, slots=True)
 class TableCell(PackedFile):
-    """An image in a cell of a Parquet or Arrow file.
+    """An image in a cell of a Parquet or Arrow file: a row group or record batch, a row in it, and a column.
 
-    Reading it reads the row group of the cell, which is kept for the next cells: reading images is cheap in their
-    order, and expensive in another order if row groups are large.
-
-    Attributes:
-        part: the number of the row group or record batch.
-        row: the position in it.
-        column: the column of the cell: ``image.bytes`` in the Hugging Face hub's format.
+    The column is ``image.bytes`` in the Hugging Face hub's format. Reading a cell reads its row group, which is kept
+    for the next cells: reading images is cheap in their order, and expensive in another order if row groups are large.
     """
 
     part: int
@@ -291,9 +282,7 @@ def _check_lengths(path: Path, column: str, values: Any) -> None:
 class _Table:
     """A Parquet file, whose parts are its row groups; or an Arrow file, mapped into memory, with its record batches.
 
-    Attributes:
-        sizes: the number of rows of each part.
-        largest_part: the bytes of the largest row group in memory.
+    ``sizes`` are the rows of each part, and ``largest_part`` the bytes of the largest row group in memory.
     """
 
     largest_part = 0

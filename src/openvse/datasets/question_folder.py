@@ -32,9 +32,7 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
     metadata file in each of the subfolders train, validation and test.
 
     Four or more answers to every question are treated as votes of annotators (see ``openvse.vqa.answers.are_votes``).
-
-    Args:
-        root: the folder, or the file. The identifiers of images are their paths relative to the folder.
+    Image identifiers are paths relative to the folder.
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else metadata_files(root)

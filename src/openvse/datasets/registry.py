@@ -121,9 +121,7 @@ FACTS: Mapping[str, Facts] = DATASETS.facts
 def parse_source(source: str | Path) -> tuple[str, Path]:
     """Split ``NAME:ROOT``; the name is "" if the source is a path.
 
-    Args:
-        source: what the user typed. A path may hold a colon; a word before it that is no registered name counts as a
-            name if no such path exists.
+    A path may hold a colon: a word before it that is no registered name counts as a name only if no such path exists.
     """
     name, colon, root = str(source).partition(":")
     if colon and (name in DATASETS or (name.isidentifier() and len(name) > 1 and not Path(source).exists())):

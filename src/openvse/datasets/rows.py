@@ -50,12 +50,10 @@ _MAX_CELL = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns or keys of images, captions and identifiers; what is not named has one of the usual names.
+    """The columns or keys of images, captions and identifiers that a user named.
 
-    Attributes:
-        image: the column of the image or clip; "" if it has a usual name (``IMAGE_FIELDS``).
-        captions: the columns of the captions; none if they have usual names (``caption_fields``).
-        id: the column of the identifiers of images; "" if their paths are their identifiers.
+    An image of "" and no captions have the usual names (``IMAGE_FIELDS``, ``caption_fields``). If the identifier is "",
+    the paths of images are their identifiers.
     """
 
     image: str = ""
@@ -221,9 +219,8 @@ def check_size(where: str | Path, size: int) -> None:
 def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str, str]]:
     """Yield the two columns of each line, a key and a sentence, which a tab separates; blank lines are skipped.
 
-    Args:
-        key: what is in the first column, for messages.
-        counts: what the whole number in a third column counts, which is not read; "" if there is no such column.
+    ``key`` names the first column in messages. ``counts`` says what a whole number in a third column counts, which is
+    not read; "" if there is no such column.
     """
     for number, line in enumerate(read_lines(path), start=1):
         cells = [cell.strip() for cell in line.split("\t")]
@@ -266,13 +263,9 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a table that is not blank: its line number, and the cells of the requested columns.
 
-    A warning names the columns that are not read.
-
-    Args:
-        path: a UTF-8 file with comma, semicolon, tab or "|" between the columns; its first line names them.
-        columns: the possible names of each required column.
-        optional: columns that may be missing; their cells are then "".
-        unread: columns that are known not to be needed, without a warning.
+    The first line names the columns, between which is a comma, semicolon, tab or "|". A column may have several names;
+    the cells of an optional one are "" if it is missing. A warning names other columns, unless they are known not to be
+    needed (``unread``).
     """
     lines = read_lines(path)
     if not lines:

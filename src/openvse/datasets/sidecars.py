@@ -26,10 +26,8 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     The captions of ``a.jpg`` are in ``a.txt`` or ``a.caption``, one per line, at any depth. If all images are in
     folders named train, validation and test (or a synonym), these are the splits. An image without a text file counts
     as one without a caption; a text file without an image is reported (``find_files`` compares the names). Items may be
-    clips; if one with a text file is a video, videos without one count too.
-
-    Args:
-        root: the folder; image identifiers are paths relative to it.
+    clips; if one with a text file is a video, videos without one count too. Image identifiers are paths relative to the
+    folder.
     """
     listing = list_media(root, videos=True)
     sidecars = find_files(path.with_suffix(end) for path in listing.paths for end in SIDECAR_SUFFIXES)

@@ -23,13 +23,10 @@ FOLDERS = ("", "annotations/", "questions/")
 
 @dataclass(frozen=True)
 class QuestionPart:
-    """A part of the data set in its published form.
+    """A part of the data set in its published form; the first of its files of questions that exists counts.
 
-    Attributes:
-        questions: the possible files of questions; the first that exists counts.
-        annotations: the file of annotations, or "" if they are not published.
-        images: the folder of the images, and the beginning of their names.
-        split: the split of this part; the paper trains on train2014 and reports on val2014.
+    ``annotations`` is "" if they are not published; ``images`` is the folder of the images, and the beginning of their
+    names. The paper trains on train2014 and reports on val2014.
     """
 
     questions: tuple[str, ...]

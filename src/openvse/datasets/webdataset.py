@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,10 +31,7 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     optionally ``split``. What follows the first dot is the field, so ``0001.left.jpg`` is not the image of ``0001``. Of
     members that occur twice, the last image and caption that belong to one copy count; the others are reported. If the
     names of shards contain splits (``train-0000.tar``, ``val-0000.tar``), these are the splits. Nothing is unpacked:
-    images are read from their places in the archives.
-
-    Args:
-        root: a folder of shards, at any depth, or one shard. The identifier of an image is ``SHARD/MEMBER``.
+    images are read from their places in the archives. The identifier of an image is ``SHARD/MEMBER``.
     """
     folder = root.parent if root.is_file() else root
     shards = [root] if root.is_file() else find_shards(root)
@@ -56,8 +54,6 @@ def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: boo
                 records.append(Record(name, item.image, item.captions or (), item.split or split))
     corpus = build_corpus(root.resolve().name, records, require_images=require_images)
     problems += passed.problems()
-    if passed.left_out:
-        problems.append(LeftOut(passed.left_out).describe())
     return replace(corpus, problems=(*corpus.problems, *problems))
 
 
@@ -71,34 +67,30 @@ def find_shards(root: Path) -> list[Path]:
     return shards
 
 
+_DOTTED = "member(s) with a dot in the field, which begins at the first dot of the name: rename them"
+_SECOND = "further image(s) of an item"
+_REPEATED = "key(s) that occur twice: image and captions are taken from one copy; write each key once"
+
+
 @dataclass
 class _PassedOver:
-    """Members of shards that are not read: by kind, with a dot in the field, beside another image, of another copy."""
+    """Members of shards that are not read: files by kind, and the others by the reason."""
 
-    left_out: dict[str, list[Path]] = field(default_factory=dict)
-    dotted: list[str] = field(default_factory=list)
-    second: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
+    left_out: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    members: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def problems(self) -> Iterator[Problem]:
-        """Yield a line for each kind that there is."""
-        if self.dotted:
-            text = "with a dot in the field, which begins at the first dot of the name: rename them"
-            yield Problem(f"left out {len(self.dotted)} member(s) {text}", self.dotted)
-        if self.second:
-            yield Problem(f"left out {len(self.second)} further image(s) of an item", self.second)
-        if self.repeated:
-            text = "key(s) that occur twice: image and captions are taken from one copy; write each key once"
-            yield Problem(f"repeated: {len(self.repeated)} {text}", self.repeated, fault=True)
+        """Yield a line for each reason and kind that there is."""
+        for reason, cases in self.members.items():
+            done = "repeated:" if reason is _REPEATED else "left out"
+            yield Problem(f"{done} {len(cases)} {reason}", cases, fault=reason is _REPEATED)
+        if self.left_out:
+            yield LeftOut(self.left_out).describe()
 
 
 @dataclass
 class _Item:
-    """A copy of an item.
-
-    Attributes:
-        fields: the fields that were read, and which occurrence of the field in the shard each of them is.
-    """
+    """A copy of an item, with the fields that were read, and which occurrence in the shard each of them is."""
 
     image: FileSlice | None = None
     captions: list[str] | None = None
@@ -142,14 +134,16 @@ def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver
         return copies[0]
     sure = [item for item in copies if item.captions and item.image and len(set(item.fields.values())) == 1]
     if not sure:
-        passed.repeated.append(f"{path}: {key} (left out: its image and captions may be of different copies)")
+        passed.members[_REPEATED].append(
+            f"{path}: {key} (left out: its image and captions may be of different copies)"
+        )
         return None
     chosen = sure[-1]
     images = [item.image for item in sure if item.image]
     if len(sure) == len(copies) and any(len(same) == len(images) for same in equal_content(images)):
         captions = [caption for item in sure for caption in item.captions or ()]
         return replace(chosen, captions=list(dict.fromkeys(captions)))
-    passed.repeated.append(f"{path}: {key}")
+    passed.members[_REPEATED].append(f"{path}: {key}")
     return chosen
 
 
@@ -165,9 +159,9 @@ def _read_members(
         ending = ending.lower()
         media = is_image(f"x.{ending}") or is_video_name(f"x.{ending}")
         if kind := kind_left_out(name, videos=True):
-            passed.left_out.setdefault(kind, []).append(path / member.name)
+            passed.left_out[kind].append(path / member.name)
         elif "." in ending and (media or ending.rpartition(".")[2] in _TEXTS):
-            passed.dotted.append(f"{path}: {member.name}")
+            passed.members[_DOTTED].append(f"{path}: {member.name}")
         elif media or ending in _TEXTS:
             group = copies.setdefault(f"{folder}{slash}{stem}", [_Item()])
             if ending in group[-1].fields:
@@ -179,7 +173,7 @@ def _read_members(
             elif item.image is None:
                 item.image = FileSlice(path, member.name, member.offset_data, member.size)
             else:
-                passed.second.append(f"{path}: {member.name}")
+                passed.members[_SECOND].append(f"{path}: {member.name}")
 
 
 def _read_text(

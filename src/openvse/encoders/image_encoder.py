@@ -120,11 +120,10 @@ class ImageEncoder(Encoder):
 
 
 class Located(NamedTuple):
-    """The raw local features of one image, which an encoder takes in place of pixels, with their places.
+    """The raw local features of one image, which an encoder takes in place of pixels, with their places if known.
 
-    Attributes:
-        boxes: left, top, right and bottom of each as fractions of the image's width and height; None if not known.
-        tiled: whether they are cells that cover the image; otherwise they are regions, which overlap.
+    A box is left, top, right and bottom as fractions of the image's width and height. If ``tiled``, they are cells that
+    cover the image; otherwise they are regions, which overlap.
     """
 
     raw: Inputs

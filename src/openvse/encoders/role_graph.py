@@ -59,9 +59,7 @@ class Node:
 class RoleGraph:
     """The graph of a caption, without the event, which is the whole caption and precedes each action.
 
-    Attributes:
-        words: the words that spans count.
-        edges: pairs of an action and an entity, by their positions in ``nodes``.
+    Edges are pairs of an action and an entity, by their positions in ``nodes``.
     """
 
     words: tuple[str, ...]

@@ -25,12 +25,9 @@ RecordKind = Literal["images", "texts"]
 
 @dataclass(frozen=True)
 class RecordList:
-    """The records of an encoding.
+    """The records of an encoding, in the order of the output: that of the ids for a folder, of the lines for a file.
 
-    Attributes:
-        records: all records, in the order of the output: that of the ids for a folder, of the lines for a file.
-        failed: id and reason of the images that are not there, and of empty sentences.
-        left_out: files of the folder that look like images and are not read, by kind.
+    ``failed`` has id and reason of the images that are not there, and of empty sentences.
     """
 
     kind: RecordKind

@@ -124,11 +124,7 @@ def _source(model: TwoTower | str | Path) -> str:
 
 @dataclass
 class _Run:
-    """One run of an encoding.
-
-    Attributes:
-        settings: what the numbers depend on besides the records.
-    """
+    """One run of an encoding; ``settings`` is what the numbers depend on besides the records."""
 
     target: Target
     records: RecordList

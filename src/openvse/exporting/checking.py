@@ -38,15 +38,10 @@ _METRICS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum"
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far embeddings of an export are from those of the model.
+    """How far ``count`` embeddings of an export are from those of the model.
 
-    Attributes:
-        what: what was compared.
-        largest: the largest difference of one number.
-        cosine: the lowest cosine of an embedding with that of the model.
-        distance: the largest Euclidean distance of an embedding from that of the model. The cosine with any other
-            embedding changes by no more.
-        count: the number of items.
+    There is the largest difference of one number, the lowest cosine, and the largest Euclidean distance; the cosine
+    with any other embedding changes by no more than this distance.
     """
 
     what: str
@@ -167,9 +162,7 @@ def _worst(parts: Sequence[Deviation]) -> Deviation:
 def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: float | None = None) -> None:
     """Raise ModelError if embeddings of an export are too far from those of the model.
 
-    Args:
-        is_int8: whether the weights are integers, so that only the cosine counts.
-        tolerance: the largest difference of a number of a float32 embedding; None is ``TOLERANCE``.
+    In int8 only the cosine counts; otherwise a number may differ by the tolerance, or by ``TOLERANCE``.
     """
     allowed = TOLERANCE if tolerance is None else tolerance
     if is_int8 and not measured.cosine >= _LOWEST_COSINE:
@@ -195,15 +188,7 @@ def _runner(folder: Path, description: Description, name: str) -> Any:
 
 @dataclass(frozen=True)
 class Effect:
-    """How the rounding changes retrieval.
-
-    Attributes:
-        name: the data set and its split.
-        num_images: the number of images.
-        num_texts: the number of sentences.
-        before: recalls in per cent and RSUM in float32.
-        after: the same in int8.
-    """
+    """How the rounding to int8 changes retrieval in a split: recalls in per cent and RSUM, before and after."""
 
     name: str
     num_images: int

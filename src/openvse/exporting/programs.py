@@ -115,11 +115,7 @@ def longest_text(encoder: object, longest: int) -> int:
 
 
 def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, side: str) -> Any:
-    """Return the program of ``torch.export`` for batches and sets of any size.
-
-    Args:
-        longest: the largest set; None if the sets have a fixed size.
-    """
+    """Return the program of ``torch.export`` for batches of any size, and sets up to the longest; None fixes them."""
     batch = torch.export.Dim("batch", min=1, max=_MOST_ITEMS)
     if longest is None:
         sizes: tuple[dict[int, Any], ...] = ({0: batch},)

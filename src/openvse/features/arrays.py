@@ -108,13 +108,7 @@ def uneven_groups(rows: np.ndarray, size: int) -> Int[np.ndarray, "odd"]:
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """The images of one split.
-
-    Attributes:
-        split: "train", "validation" or "test".
-        rows: the file.
-        repeats: the number of equal rows per image, of which the first is read.
-    """
+    """The images of one split, and how many equal rows each has in the file, of which the first is read."""
 
     split: str
     rows: ArrayRows

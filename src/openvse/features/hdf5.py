@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,15 @@ from openvse.features.entries import (
 
 IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
 
-BLOCK_BYTES = 1 << 26
-"""The number of bytes that are read at once from a data set of all items."""
-
+_CACHE_BYTES = (
+    1 << 26
+)  # what h5py keeps of a data set that is stored in chunks, of which each holds many items
 DEEPEST = 8
 """The largest depth of nested groups, since a link can lead back to its own group."""
 
 
 def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
-    """Read an HDF5 file, one item or block of items at a time.
+    """Read an HDF5 file, one item at a time.
 
     Either each item is a group with ``features`` (and ``boxes``, ``image_w``, ``image_h``, as data sets or attributes)
     or a data set ``[N, C]``; its path in the file is then its id. Or there is one data set ``features``
@@ -48,7 +48,7 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     except ImportError as error:
         raise DataError(f"HDF5 needs the package h5py: {install('hdf5')}") from error
     try:
-        file = h5py.File(source, "r")
+        file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
         raise DataError(f"{source} is not a complete HDF5 file ({error}): give it again") from error
     try:
@@ -110,23 +110,14 @@ def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[
     beside = [
         key for key in (*BOXES, *COUNT, *WIDTH, *HEIGHT) if key in file and file[key].shape[:1] == (len(ids),)
     ]
-    item_bytes = max(1, file[name].nbytes // max(1, len(ids)))
-    step = max(1, min(BLOCK_BYTES // item_bytes, len(ids)))
-    for start in range(0, len(ids), step):
-
-        @cache
-        def block(key: str, start: int = start) -> Any:
-            return file[key][start : start + step]
-
-        for row, item in enumerate(ids[start : start + step]):
-            yield FeatureEntry(
-                item, f"{source.name}, item {start + row}", partial(_read_row, block, name, beside, row)
-            )
+    columns = {key: file[key] for key in (name, *beside)}
+    for row, item in enumerate(ids):
+        yield FeatureEntry(item, f"{source.name}, item {row}", partial(_read_row, columns, name, row))
 
 
-def _read_row(block: Callable[[str], Any], name: str, beside: list[str], row: int) -> Local:
+def _read_row(columns: Mapping[str, Any], name: str, row: int) -> Local:
     with reading_item():
-        fields = {key: block(key)[row] for key in (name, *beside)}
+        fields = {key: column[row] for key, column in columns.items()}
     if not any(key in fields for key in COUNT):
         rows = as_rows(fields[name])
         rows = rows[: num_real(rows)]  # without padding

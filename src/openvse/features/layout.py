@@ -52,16 +52,8 @@ SMALL_BYTES = 1 << 24
 class StoreManifest:
     """The content of ``store.json``: how the features were made, and how much of them is committed.
 
-    Attributes:
-        encoder: the fingerprint of the image encoder that made the features.
-        dim: C, the width of a local feature.
-        dtype: the number format.
-        created_by: the version of openvse that created the store.
-        items: the number of committed items.
-        rows: the number of committed local features, the sum of all N.
-        id_bytes: the number of committed bytes of ``ids.txt``.
-        boxes: whether each local feature has a box.
-        sums: the CRC-32 of what is committed of each growing file, without its header.
+    ``encoder`` is the fingerprint of what made them, ``dim`` C, ``rows`` the sum of all N, ``id_bytes`` the committed
+    bytes of ``ids.txt``, and ``sums`` the CRC-32 of what is committed of each growing file, without its header.
     """
 
     encoder: str

@@ -23,13 +23,7 @@ SOURCES = "sources.jsonl"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """The source file of an item, at the time of its extraction.
-
-    Attributes:
-        id: the id of the item in its store.
-        modified_ns: the time of the last change of the file, in nanoseconds.
-        size: the size of the file, in bytes.
-    """
+    """The source file of an item at the time of its extraction: its last change in ns, its size in bytes."""
 
     id: str
     modified_ns: int
@@ -37,11 +31,7 @@ class SourceFile:
 
 
 class SourceLog:
-    """Notes the source files of items while they are added to a store.
-
-    Args:
-        anew: whether the store is empty, so that existing lines belong to an earlier store.
-    """
+    """Notes the source files of items as they are added; ``anew``, existing lines belong to an earlier store."""
 
     def __init__(self, store: Path, *, anew: bool) -> None:
         self._folder = Path(os.path.realpath(store))

@@ -87,15 +87,8 @@ class Fusion(Configured, nn.Module, ABC):
             self._project(text, reads=self.text_reads, is_read=self.image_reads),
         )
 
-    def forward(
-        self, images: Prepared, texts: Prepared
-    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+    def forward(self, images: Prepared, texts: Prepared) -> Reduced:
         """Reduce P pairs: item p of the images with item p of the texts."""
-        reduced = self.fuse(images, texts)
-        return reduced.image, reduced.text
-
-    def fuse(self, images: Prepared, texts: Prepared) -> Reduced:
-        """Reduce P pairs as ``forward`` does, and also return the weights if the reduction has any."""
         x, z = self.read(images, texts)
         return self.reduce(x, images.mask, z, texts.mask)
 

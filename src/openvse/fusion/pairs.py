@@ -89,7 +89,7 @@ def _sides(tensors: tuple[Tensor | None, ...]) -> tuple[Prepared, Prepared]:
 
 def _cosines(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor, "P"]:
     """Score P pairs."""
-    x, z = fusion(images, texts)
+    x, z, _ = fusion(images, texts)
     return (normalize(x) * normalize(z)).sum(dim=-1).mean(dim=-1)
 
 

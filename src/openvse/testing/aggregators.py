@@ -45,13 +45,7 @@ def check_aggregator(
 
 @dataclass(frozen=True)
 class AggregatorMaker:
-    """Makes the aggregator that is checked, in evaluation mode and double precision.
-
-    Attributes:
-        part: the class or name of the aggregator.
-        options: the options, as in a recipe.
-        width: L and D.
-    """
+    """Makes the aggregator that is checked, in evaluation mode and double precision; ``width`` is L and D."""
 
     part: str | Maker[Aggregator]
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -151,7 +151,7 @@ class Answerer(Model):
         if self.image is None or self.fusion is None or self.image_layer is None:
             return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
         regions, words = self.fusion.prepare(self._look(images), self.text(questions))
-        x, z, weights = self.fusion.fuse(regions[image_of], words)
+        x, z, weights = self.fusion(regions[image_of], words)
         sides = [self.image_layer(x.mean(dim=1)), self.text_layer(z.mean(dim=1))]
         return self._classify(torch.cat(sides, dim=-1)), None if weights is None else Attended(*weights)
 
