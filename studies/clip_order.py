@@ -57,7 +57,7 @@ def order_known(member: Member, corpus: Corpus) -> Float[np.ndarray, "pairs"]:
     swapped = np.array([place[_other(Path(item).stem)] for item in corpus.image_ids])
     images, texts = corpus.relevance.images, corpus.relevance.texts
     own, other = (
-        member.score_pairs(torch.from_numpy(chosen), torch.from_numpy(texts), "cpu").numpy()
+        member.score_pairs(torch.from_numpy(chosen), torch.from_numpy(texts)).numpy()
         for chosen in (images, swapped[images])
     )
     right = (own > other) + 0.5 * (own == other)

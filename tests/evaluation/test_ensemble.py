@@ -75,13 +75,13 @@ def test_ranks_equal_those_of_the_mean_matrix(num_members: int, block_size: int)
 
 def test_a_block_is_that_of_the_mean_matrix() -> None:
     rows, columns = slice(3, 9), slice(10, 25)
-    found = mean_scores(MIXED, rows, columns, "cpu")
+    found = mean_scores(MIXED, rows, columns)
     torch.testing.assert_close(found, full_mean(MIXED)[rows, columns], rtol=0, atol=1e-12)
 
 
 def test_one_model_is_itself_to_the_bit() -> None:
     everything = slice(None)
-    assert torch.equal(mean_scores(MIXED[:1], everything, everything, "cpu"), full_mean(MIXED[:1]))
+    assert torch.equal(mean_scores(MIXED[:1], everything, everything), full_mean(MIXED[:1]))
 
 
 def test_a_model_twice_changes_nothing() -> None:
@@ -126,7 +126,7 @@ def test_the_block_follows_the_largest_member() -> None:
 
 def test_half_precision_members_are_averaged_in_single() -> None:
     members = [member(seed, dtype=torch.float16) for seed in (0, 1)]
-    assert mean_scores(members, slice(None), slice(None), "cpu").dtype == torch.float32
+    assert mean_scores(members, slice(None), slice(None)).dtype == torch.float32
 
 
 def test_a_member_of_other_items_is_refused() -> None:

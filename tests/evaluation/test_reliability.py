@@ -26,7 +26,7 @@ LINE = Calibration(
 
 def reliability(curve: Calibration, scores: np.ndarray, relevant: np.ndarray) -> Reliability:
     pairs = relevance_of(relevant)
-    shown = shown_images(pairs, torch.empty(0))
+    shown = shown_images(pairs, "cpu")
     for start in range(0, len(scores), 3):  # in blocks
         rows = slice(start, start + 3)
         shown.see(rows, slice(0, scores.shape[1]), torch.from_numpy(scores[rows].astype(np.float32)))

@@ -75,7 +75,7 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
         for query, rank, items in zip(outcomes.queries, outcomes.ranks, outcomes.hits, strict=True):
             asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in items]
             images, texts = torch.tensor(asked).T
-            scores = embedded.member.score_pairs(images, texts, "cpu").tolist()
+            scores = embedded.member.score_pairs(images, texts).tolist()
             hits = tuple(
                 Retrieved(int(position), score, pair in pairs)
                 for position, score, pair in zip(items, scores, asked, strict=True)

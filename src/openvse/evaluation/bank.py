@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from openvse.evaluation.ensemble import Member, mean_scores
@@ -62,20 +61,17 @@ def attractions(
     members: Sequence[Member],
     bank: Sequence[Member],
     betas: Sequence[tuple[float, float]],
-    device: torch.device | str = "cpu",
 ) -> list[Attractions]:
     """Return what images and texts attract of a bank, for each two betas (of images and of texts as queries)."""
     of_texts, of_images = zip(*betas, strict=True)
     pairs = list(zip(members, bank, strict=True))
-    images = _attracted([replace(own, texts=other.texts) for own, other in pairs], of_images, device)
-    texts = _attracted(
-        [replace(own, images=other.images) for own, other in pairs], of_texts, device, swapped=True
-    )
+    images = _attracted([replace(own, texts=other.texts) for own, other in pairs], of_images)
+    texts = _attracted([replace(own, images=other.images) for own, other in pairs], of_texts, swapped=True)
     return list(zip(images, texts, strict=True))
 
 
 def _attracted(
-    members: Sequence[Member], betas: Sequence[float], device: torch.device | str, *, swapped: bool = False
+    members: Sequence[Member], betas: Sequence[float], *, swapped: bool = False
 ) -> list[Attraction]:
     """Return what the images attract of the texts, or, if ``swapped``, the texts of the images, for each beta."""
     num_items, num_queries = len(members[0].images), len(members[0].texts)
@@ -84,7 +80,7 @@ def _attracted(
 
     def score(items: slice, queries: slice) -> Float[np.ndarray, "i q"]:
         rows, columns = (queries, items) if swapped else (items, queries)
-        scores = mean_scores(members, rows, columns, device).float().cpu().numpy()
+        scores = mean_scores(members, rows, columns).float().cpu().numpy()
         return scores.T if swapped else scores
 
     amounts, _, best = measure_attraction(score, num_items, num_queries, betas)

@@ -33,12 +33,12 @@ class ScoreCounts:
         irrelevant: the same of the other pairs.
     """
 
-    def __init__(self, member: Member, relevance: Relevance, device: torch.device | str = "cpu") -> None:
+    def __init__(self, member: Member, relevance: Relevance) -> None:
         self.relevance = relevance
         # Each pair once, in the order of the images.
         self._images, self._texts = np.unique(np.stack([relevance.images, relevance.texts]), axis=1)
         pairs = torch.from_numpy(self._images), torch.from_numpy(self._texts)
-        scores = member.score_pairs(*pairs, device).float().cpu().numpy()
+        scores = member.score_pairs(*pairs).float().cpu().numpy()
         self._low, high = float(scores.min()), float(scores.max())
         self._per_score = BINS / max(high - self._low, 1e-6)
         self._outer = {0: 0.0, BINS + 1: 0.0}
@@ -49,7 +49,7 @@ class ScoreCounts:
         """Take a block of scores; each pair belongs to exactly one block."""
         place = ((scores - self._low) * self._per_score).floor_().clamp_(-1, BINS).long() + 1
         for outer in self._outer:
-            self._outer[outer] += float(scores[place == outer].double().sum())
+            self._outer[outer] += float(scores[place == outer].cpu().double().sum())
         first, last = np.searchsorted(self._images, (rows.start, rows.stop))
         texts = self._texts[first:last]
         inside = (texts >= columns.start) & (texts < columns.stop)

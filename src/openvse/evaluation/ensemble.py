@@ -36,6 +36,13 @@ class Member:
     similarity: Scorer
 
     @property
+    def device(self) -> torch.device:
+        """The device on which pairs are scored: of the similarity, or for a function of the images' embeddings."""
+        return (
+            self.similarity.device if isinstance(self.similarity, Similarity) else self.images.vectors.device
+        )
+
+    @property
     def products(self) -> int:
         """The number of pairs of embeddings behind one score."""
         return self.images.vectors.shape[1] * self.texts.vectors.shape[1]
@@ -44,19 +51,16 @@ class Member:
         """Return some of the images and some of the texts."""
         return replace(self, images=self.images[images], texts=self.texts[texts.to(self.texts.mask.device)])
 
-    def score(self, rows: slice, columns: slice, device: torch.device | str) -> Float[Tensor, "i t"]:
-        """Move a block to a device and score it in at least single precision."""
-        scores = self.similarity(
-            _precise(self.images[rows].to(device)), _precise(self.texts[columns].to(device))
-        )
-        return at_least_single(scores)
+    def score(self, rows: slice, columns: slice) -> Float[Tensor, "i t"]:
+        """Move a block to the device and score it in at least single precision."""
+        sides = (some.to(self.device) for some in (self.images[rows], self.texts[columns]))
+        return at_least_single(self.similarity(*map(_precise, sides)))
 
     @torch.inference_mode()
     def score_pairs(
         self,
         images: Int[Tensor, "P"],
         texts: Int[Tensor, "P"],
-        device: torch.device | str,
         count: Callable[[int], None] | None = None,
     ) -> Float[Tensor, "P"]:
         """Score listed pairs, some at a time; of these, each item is moved to the device once.
@@ -76,22 +80,21 @@ class Member:
             )
         parts = []
         for some in zip(torch.split(images, _PAIRS_AT_ONCE), torch.split(texts, _PAIRS_AT_ONCE), strict=True):
-            some_images, rows = _distinct(self.images, some[0], device)
-            some_texts, columns = _distinct(self.texts, some[1], device)
+            some_images, rows = _distinct(self.images, some[0], self.device)
+            some_texts, columns = _distinct(self.texts, some[1], self.device)
             parts.append(at_least_single(self.similarity.pairs(some_images, some_texts, rows, columns)))
             if count is not None:
                 count(len(rows))
         return torch.cat(parts)
 
 
-def mean_scores(
-    members: Sequence[Member], rows: slice, columns: slice, device: torch.device | str
-) -> Float[Tensor, "i t"]:
+def mean_scores(members: Sequence[Member], rows: slice, columns: slice) -> Float[Tensor, "i t"]:
     """Average the members' scores of a block: ``s = 1/M sum_m s_m`` (the ensembles of VSE-infinity, Table 2).
 
-    Two blocks are held at a time, whatever the number of members.
+    The average is on the device of the first member. Two blocks are held at a time, whatever the number of members.
     """
-    total = reduce(torch.add, (member.score(rows, columns, device) for member in members))
+    device = members[0].device
+    total = reduce(torch.add, (member.score(rows, columns).to(device) for member in members))
     return total / len(members) if len(members) > 1 else total
 
 

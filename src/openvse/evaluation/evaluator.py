@@ -98,7 +98,6 @@ def cut_into_folds(
 def rank_fold(
     part: Fold,
     block_size: int,
-    device: torch.device | str,
     *,
     processes: Processes = ALONE,
     every: bool = False,
@@ -111,7 +110,7 @@ def rank_fold(
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
         raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
-    shape, top = relevance.shape, again.top if again else keep
+    shape, top, device = relevance.shape, again.top if again else keep, part.members[0].device
     proposals = Proposals(*shape, top, device) if top else None
     scored = 0
 
@@ -126,7 +125,7 @@ def rank_fold(
             progress("scoring pairs", scored, math.prod(shape))
 
     ranks = rank_by_counting(
-        partial(_scores, part.members, less, device),
+        partial(_scores, part.members, less),
         relevance,
         block_size=block_size,
         device=device,
@@ -138,18 +137,17 @@ def rank_fold(
         return RankedFold(ranks)
     if again is None:
         return RankedFold(ranks, outcomes=_outcomes(part, ranks, proposals, keep))
-    ranks, seconds = rerank(ranks, proposals, again, relevance, device, progress)
+    ranks, seconds = rerank(ranks, proposals, again, relevance, progress)
     return RankedFold(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
 
 
 def _scores(
     members: Sequence[Member],
     less: Attractions | None,
-    device: torch.device | str,
     rows: slice,
     columns: slice,
 ) -> Float[Tensor, "I T"]:
-    scores = mean_scores(members, rows, columns, device)
+    scores = mean_scores(members, rows, columns)
     if less is None:
         return scores
     # Among the candidates of one query its own share is the same number, so one block serves both directions.
@@ -192,9 +190,7 @@ def _rows(use: Bool[np.ndarray, "Q"], one: RowsT, other: RowsT) -> RowsT:
     return replace(other, **chosen)
 
 
-def choose_betas(
-    members: Sequence[Member], relevance: Relevance, bank: QueryBank, device: torch.device | str = "cpu"
-) -> QueryBank:
+def choose_betas(members: Sequence[Member], relevance: Relevance, bank: QueryBank) -> QueryBank:
     """Return a bank with those of ``BETAS`` whose R@1 + R@5 + R@10 is highest, for each direction by itself.
 
     Args:
@@ -203,9 +199,9 @@ def choose_betas(
         bank: images and texts of other data.
     """
     (part,) = cut_into_folds(members, relevance, None, 1)
-    rank = partial(rank_fold, part, _block_size(members), device, keep=1)
+    rank = partial(rank_fold, part, _block_size(members), keep=1)
     plain, reached = rank(), []
-    for hubs in attractions(members, bank.members, [(beta, beta) for beta in BETAS], device):
+    for hubs in attractions(members, bank.members, [(beta, beta) for beta in BETAS]):
         metrics = retrieval_metrics(_normalized(part, plain, rank(less=hubs), hubs).ranks)
         reached.append([sum(metrics[f"{side}_r{k}"] for k in RECALL_AT) for side in ("i2t", "t2i")])
     i2t, t2i = (BETAS[place] for place in np.argmax(reached, axis=0).tolist())
@@ -242,7 +238,6 @@ def evaluate(
     resamples: int = 1000,
     seed: int = 0,
     block_size: int | None = None,
-    device: torch.device | str | None = None,
     see: SeeBlock | None = None,
     every: bool = False,
     keep: int = 0,
@@ -250,6 +245,8 @@ def evaluate(
     progress: OnProgress | None = None,
 ) -> Report:
     """Rank the texts of every image and the images of every text, and return a report.
+
+    Scores are made and counted on the device of the similarity.
 
     Args:
         images: embeddings of the images, in the order of ``relevance``.
@@ -264,7 +261,6 @@ def evaluate(
         folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
         resamples: the number of bootstrap resamples; 0 leaves the intervals out.
         block_size: the side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
-        device: the device of the scores; None is that of the images' embeddings.
         see: a function that is called once with every block of scores, of each fold for itself.
         every: whether to place all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR (see ``Places``).
         keep: how many first candidates of each query to keep in ``Report.outcomes``.
@@ -280,8 +276,7 @@ def evaluate(
     size = block_size or _block_size(members)
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_folds(members, relevance, reranker, folds))
-    place = device or images.vectors.device
-    rank = partial(rank_fold, block_size=size, device=place, processes=processes, progress=progress)
+    rank = partial(rank_fold, block_size=size, processes=processes, progress=progress)
     ranked, normalized = _rank_parts(parts, bank, partial(rank, every=every, keep=keep), see)
     report = _report(parts, ranked, protocol, _remarks(ranked, relevance))
     return replace(report, model=model, normalized=normalized)
@@ -299,7 +294,7 @@ def _rank_parts(
     plain = [rank(part, also=see) for part in parts]
     again = []
     for part, ranked in zip(parts, plain, strict=True):
-        (hubs,) = attractions(part.members, bank.members, [bank.betas], rank.keywords["device"])
+        (hubs,) = attractions(part.members, bank.members, [bank.betas])
         again.append(_normalized(part, ranked, rank(part, less=hubs), hubs))
     before = mean_metrics([retrieval_metrics(each.ranks) for each in plain])
     sizes = len(bank.members[0].images), len(bank.members[0].texts)

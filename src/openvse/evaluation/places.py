@@ -149,7 +149,7 @@ class PlaceCounter:
         return Places(
             queries=self._queries.cpu().numpy(),
             places=(ahead + order + 1).cpu().numpy(),
-            gains=self._gains.double().cpu().numpy(),
+            gains=self._gains.cpu().double().numpy(),
             num_candidates=num_candidates,
         )
 

@@ -99,20 +99,22 @@ def rank_by_counting(
     blocks = _Blocks(relevance, block_size, device, gains)
 
     def score(block: _Block) -> Float[Tensor, "I T"]:
-        return _finite(score_block(block[0], block[1]), block[0], block[1])
+        scores = _finite(score_block(block[0], block[1]), block[0], block[1])
+        return scores if processes.count == 1 else scores.cpu()  # another process may have another device
 
     images, texts, best = [], [], []
     for (rows, columns, pair), scores in processes.take_turns(blocks.with_pairs(), score):
-        best.append(scores[pair])
+        best.append(scores.to(device)[pair])
         images.append(pair[0] + rows.start)
         texts.append(pair[1] + columns.start)
     relevant, worth = torch.cat(best), blocks.gains if every else None
     i2t = _Counter(torch.cat(images), relevant, relevance.num_images, worth)
     t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts, worth)
-    for (rows, columns, pair), scores in processes.take_turns(blocks, score):
+    for (rows, columns, pair), sent in processes.take_turns(blocks, score):
+        scores = sent.to(device)
         if see is not None:
             see(rows, columns, scores)
-        others = scores.index_put(pair, scores.new_tensor(-torch.inf)) if len(pair[0]) else scores
+        others = scores.index_put(pair, scores.new_full((), -torch.inf)) if len(pair[0]) else scores
         i2t.add(rows, others)
         t2i.add(columns, others, by_column=True)
     return Ranks(i2t.ranks(relevance.num_texts), t2i.ranks(relevance.num_images))
@@ -220,7 +222,7 @@ def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "
 def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[Tensor, "I T"]:
     """Return the scores; raise ModelError if one is NaN or infinite, since counting would misplace it."""
     low, high = torch.aminmax(scores)
-    if not (torch.isfinite(low) and torch.isfinite(high)):
+    if not (low.isfinite() & high.isfinite()):
         image, text = (~scores.isfinite()).nonzero().tolist()[0]
         raise ModelError(
             f"the score of image {rows.start + image} and text {columns.start + text} (counted from 0) is NaN or "

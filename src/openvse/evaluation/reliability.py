@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
 
 from openvse.evaluation.rerank import Proposals, RelevantPairs
 from openvse.output.documents import percent
@@ -171,9 +171,9 @@ def measure_reliability(calibration: Calibration, proposals: Proposals, relevanc
     )
 
 
-def shown_images(relevance: Relevance, like: Tensor) -> Proposals:
-    """Return what gathers the best images of every sentence from blocks of scores."""
-    return Proposals(*relevance.shape, TOP, like.device)
+def shown_images(relevance: Relevance, device: torch.device | str) -> Proposals:
+    """Return what gathers the best images of every sentence from blocks of scores on a device."""
+    return Proposals(*relevance.shape, TOP, device)
 
 
 def _bins(

@@ -89,7 +89,6 @@ def rerank(
     proposals: Proposals,
     reranker: Reranker,
     relevance: Relevance,
-    device: torch.device | str = "cpu",
     progress: OnProgress | None = None,
 ) -> tuple[Ranks, float]:
     """Rerank the proposals of every query; memory is bounded by a block of pairs.
@@ -104,8 +103,8 @@ def rerank(
     member, weight = reranker.member, reranker.weight
     of_images, of_texts = proposals.of_images(), proposals.of_texts()
     count = _counter("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
-    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, count)
-    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, count)
+    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, count)
+    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, count)
     seconds = time.perf_counter() - started
     relevant = RelevantPairs(relevance)
     again = Ranks(
@@ -127,11 +126,10 @@ def _mix(
     texts: Int[Tensor, "Q top"],
     proposed: Float[Tensor, "Q top"],
     weight: float,
-    device: torch.device | str,
     count: Callable[[int], None],
 ) -> Float[Tensor, "Q top"]:
     """Score the proposals and add the scores of the proposing model, each with its weight."""
-    scores = member.score_pairs(images.flatten(), texts.flatten(), device, count).to(proposed.device)
+    scores = member.score_pairs(images.flatten(), texts.flatten(), count).to(proposed.device)
     return weight * scores.view_as(proposed) + (1 - weight) * proposed
 
 

@@ -317,8 +317,10 @@ def embed(
     with evaluating(tower):
         for chosen, inputs in batches:
             positions.append(chosen)
-            parts.append(tower(inputs.to(device)).to("cpu"))
+            parts.append(tower(inputs.to(device)))
+            parts[-2:-1] = [each.to("cpu") for each in parts[-2:-1]]  # while the device computes the next
     if not parts:
         raise DataError("there is nothing to embed: give at least one item that can be read")
+    parts[-1] = parts[-1].to("cpu")
     joined = EmbeddingSet.concatenate(parts)
     return joined[torch.from_numpy(np.argsort(np.concatenate(positions), kind="stable"))]

@@ -29,4 +29,4 @@ def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
     """Return what counts the scores of a corpus; None if it is too small for a curve."""
     if too_small_to_calibrate(corpus.relevance) is not None:
         return None
-    return CountedCorpus(ScoreCounts(member, corpus.relevance, member.images.vectors.device), corpus)
+    return CountedCorpus(ScoreCounts(member, corpus.relevance), corpus)

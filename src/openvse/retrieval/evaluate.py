@@ -241,7 +241,7 @@ def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> Q
     if beta is not None:
         return bank
     validation = next(embedded)
-    return choose_betas(validation.members, validation.corpus.relevance, bank, models[0].device)
+    return choose_betas(validation.members, validation.corpus.relevance, bank)
 
 
 def report_on(
@@ -259,7 +259,7 @@ def report_on(
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
     curve = models[0].calibration if len(models) == request.folds == 1 and counted is None else None
-    shown = None if curve is None else shown_images(relevance, first.images.vectors)
+    shown = None if curve is None else shown_images(relevance, first.device)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
     report = evaluate(
         first.images,

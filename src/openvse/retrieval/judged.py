@@ -132,12 +132,10 @@ def _rank_among(
     asked = queries[torch.from_numpy(asking)]
     pairs = Relevance(rows_of_pairs, positives[1], len(asking), len(candidates))
 
-    member = Member(
-        asked, candidates, (lambda one, other: similarity(other, one).T) if swapped else similarity
-    )
+    member = Member(*((candidates, asked) if swapped else (asked, candidates)), similarity)
 
     def score(rows: slice, columns: slice) -> Float[Tensor, "Q C"]:
-        scores = member.score(rows, columns, candidates.vectors.device)
+        scores = member.score(columns, rows).T if swapped else member.score(rows, columns)
         if itself:
             place = asking[rows] - columns.start
             inside = np.flatnonzero((place >= 0) & (place < columns.stop - columns.start))
@@ -146,7 +144,7 @@ def _rank_among(
         return scores
 
     with torch.inference_mode():
-        return rank_by_counting(score, pairs, every=every).i2t
+        return rank_by_counting(score, pairs, device=member.device, every=every).i2t
 
 
 def _measured(
@@ -426,7 +424,7 @@ def _correlations(
         ("image-image", image_image, (images, images), (image_image.first, image_image.second)),
     ):
         rows, columns = map(torch.from_numpy, listed)
-        scores = Member(*sides, similarity).score_pairs(rows, columns, images.vectors.device).cpu().numpy()
+        scores = Member(*sides, similarity).score_pairs(rows, columns).cpu().numpy()
         yield name, bootstrap_correlation(pairs.first, pairs.ratings, scores.astype(np.float64))
 
 

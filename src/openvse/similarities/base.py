@@ -24,6 +24,8 @@ class Similarity(Configured, nn.Module, ABC):
     The promise holds for one ``forward``. A subclass that overrides ``forward`` does not inherit the promise: it must
     declare ``indexable`` itself, and is not indexable otherwise.
 
+    Embeddings are scored on the device of the similarity, which moves with its model, whether or not it has weights.
+
     Attributes:
         indexable: True when the order of the scores is that of the largest inner product between single embeddings of
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
@@ -39,6 +41,17 @@ class Similarity(Configured, nn.Module, ABC):
     is_cosine: ClassVar[bool] = True
     reads_unit_vectors: ClassVar[bool] = True
     reads_gaussians: ClassVar[bool] = False
+
+    _place: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """The device to which the similarity was moved."""
+        return self._place.device
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
