@@ -19,9 +19,7 @@ from openvse.indexing import (
     Item,
     build,
     build_index,
-    compact_index,
     forget_root,
-    remove_items,
     segments,
 )
 from openvse.media.listing import AGAIN
@@ -255,11 +253,11 @@ def test_compaction_leaves_what_is_needed(model: ColourModel, photos: Path, out:
     os.utime(photos / "green.png", ns=(7, 7))
     build_index(model, photos, out)
     changed = Index.open(out)
-    assert compact_index(out) == 2
+    assert build_index(model, photos, out, compact=True).compacted == 2
     index = Index.open(out, check=True)
     (file,) = out.glob("vectors-*.npy")
     assert np.array_equal(np.load(file), index.vectors) and np.array_equal(index.vectors, changed.vectors)
-    assert compact_index(out) == 0
+    assert build_index(model, photos, out, compact=True).compacted == 0
     assert np.array_equal(reader.vectors, before)  # a reader goes on with what it opened
 
 
@@ -286,12 +284,6 @@ def test_several_segments_are_one_index(
     assert np.array_equal(parts.vectors, whole.vectors)
     for word in ("red", "blue"):
         assert SearchEngine(model, parts).search(word) == SearchEngine(model, whole).search(word)
-
-
-def test_items_are_removed_by_id(model: ColourModel, photos: Path, out: Path) -> None:
-    assert remove_items(out, ["red.png", "no such"]) == 1
-    assert ids(out) == ["blue.png", "deeper/white.png", "green.png"]
-    assert build_index(model, photos, out).reused == 3
 
 
 def test_an_index_that_may_not_be_written_is_searched(model: ColourModel, out: Path) -> None:

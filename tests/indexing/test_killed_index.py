@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openvse.indexing import Index, Item, compact_index
+from openvse.indexing import Index, Item
 from openvse.indexing.database import Entry, Root
-from openvse.indexing.writer import IndexWriter
+from openvse.indexing.maintenance import rewrite
+from openvse.indexing.writer import IndexFolder, IndexWriter
 
 ROOTS = [Root(0, "/photos", "")]
 
@@ -46,7 +47,10 @@ def write_for_ever(folder: Path, seed: int, sender: Connection) -> None:
         stored = now
         sender.send((stored, stored))
         if draw.random() < 0.2:
-            compact_index(folder)
+            with IndexFolder(folder) as opened:
+                index = opened.find()
+                assert index is not None
+                rewrite(index)
 
 
 def kill_once(folder: Path, seed: int, seconds: float) -> None:

@@ -55,6 +55,6 @@ def test_a_model_may_be_named(tmp_path: Path) -> None:
         paint(tmp_path / "photos" / f"{name}.png", name)
     export = write_export(tmp_path / "export")
     assert index(export, tmp_path / "photos", tmp_path / "index").items.count == len(COLOURS)
-    assert find_model(tmp_path / "index").source == str(export)
+    assert find_model(tmp_path / "index")[0] == str(export)
     with pytest.raises(ModelError):
         index("runs/mine/best", tmp_path / "photos", tmp_path / "index")

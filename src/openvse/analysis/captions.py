@@ -16,6 +16,7 @@ from openvse.encoders import TransformersText
 from openvse.encoders.projections import NoProjection
 from openvse.errors import OpenVSEError
 from openvse.functional import pad
+from openvse.indexing.embedding import embeds_gaussians
 from openvse.model import Tower, TwoTower, embed
 from openvse.output.figures import COLUMN, colour, legend_below, new_figure
 from openvse.output.table import Table
@@ -47,7 +48,12 @@ def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
 
 def embed_by_towers(towers: Mapping[str, TwoTower], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
     """Embed captions by the text side of each model."""
-    return {name: model.encode_text(list(captions)) for name, model in towers.items()}
+    texts = {}
+    for name, model in towers.items():
+        found = model.encode_text(list(captions))
+        vectors = directions(found.vectors, are_gaussians=embeds_gaussians(model))
+        texts[name] = EmbeddingSet(vectors, found.mask)
+    return texts
 
 
 def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
@@ -70,7 +76,7 @@ def cosines(
     texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]
 ) -> Float[np.ndarray, "P"]:
     """Return the cosine of listed captions; of several embeddings, the largest."""
-    vectors = torch.nn.functional.normalize(directions(texts.vectors.float()), dim=2)
+    vectors = torch.nn.functional.normalize(texts.vectors.float(), dim=2)
     parts = []
     for start in range(0, len(first), 8192):
         one, other = first[start : start + 8192], second[start : start + 8192]

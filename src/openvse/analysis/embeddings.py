@@ -18,6 +18,8 @@ from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, install
+from openvse.indexing.embedding import embeds_gaussians
+from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.runtime.arrays import directions
@@ -57,7 +59,7 @@ def measure_space(embedded: Embedded, occurrence: Occurrence) -> dict[str, Cell]
     the mean image and the mean text. Several embeddings of an item count as their mean, at unit length; of many items,
     4,000 are drawn for uniformity.
     """
-    images, texts = _single(embedded.images), _single(embedded.texts)
+    images, texts = (_single(side, embedded.model) for side in (embedded.images, embedded.texts))
     relevance = embedded.corpus.relevance
     apart = images[torch.from_numpy(relevance.images)] - texts[torch.from_numpy(relevance.texts)]
     of_images, of_texts = occurrence["t2i"], occurrence["i2t"]
@@ -90,10 +92,12 @@ def skewness(counts: Int[np.ndarray, "C"]) -> float:
     return float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
 
 
-def _single(embedded: EmbeddingSet) -> Float[Tensor, "B D"]:
+def _single(embedded: EmbeddingSet, model: TwoTower) -> Float[Tensor, "B D"]:
     real = embedded.mask.unsqueeze(2).to(embedded.vectors.dtype)
     mean = (embedded.vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-    return torch.nn.functional.normalize(directions(mean.float()), dim=1)
+    return torch.nn.functional.normalize(
+        directions(mean.float(), are_gaussians=embeds_gaussians(model)), dim=1
+    )
 
 
 def caption_words(caption: str) -> list[str]:
@@ -273,7 +277,8 @@ def _places(embedded: Embedded) -> tuple[np.ndarray, np.ndarray]:
     drawn = np.random.default_rng(0).permutation(first)[:IMAGES]
     rows, columns = torch.from_numpy(relevance.images[drawn]), torch.from_numpy(relevance.texts[drawn])
     sides = embedded.images.vectors[rows], embedded.texts.vectors[columns]
-    both = torch.cat([directions(side.mean(dim=1)) for side in sides])
+    are_gaussians = embeds_gaussians(embedded.model)
+    both = torch.cat([directions(side.mean(dim=1), are_gaussians=are_gaussians) for side in sides])
     perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
     points = TSNE(perplexity=perplexity, random_state=0, init="pca").fit_transform(both.numpy())
     return points[: len(drawn)], points[len(drawn) :]

@@ -29,10 +29,9 @@ def load_for_index(
     def whole() -> LoadedModel:
         source = named
         if source is None:
-            model = find_model(folder, manifest)
-            source = model.source
-            if model.warning:
-                warn(model.warning)
+            source, warning = find_model(folder, manifest)
+            if warning:
+                warn(warning)
         detail(f"the model of {source} is loaded")
         return load_embedder(source, device=device, threads=threads)
 

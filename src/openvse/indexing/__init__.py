@@ -10,22 +10,19 @@ if TYPE_CHECKING:
     from openvse.indexing.build import IndexReport, build_index
     from openvse.indexing.conditions import Condition, parse_condition
     from openvse.indexing.index import Index
-    from openvse.indexing.maintenance import compact_index, forget_root, remove_items
-    from openvse.indexing.manifest import FoundModel, Item, find_model, place_of
+    from openvse.indexing.maintenance import forget_root
+    from openvse.indexing.manifest import Item, find_model, place_of
 
 __all__ = [
     "Condition",
-    "FoundModel",
     "Index",
     "IndexReport",
     "Item",
     "build_index",
-    "compact_index",
     "find_model",
     "forget_root",
     "parse_condition",
     "place_of",
-    "remove_items",
 ]
 
 # A search reads an index, and does not load what makes one.

@@ -163,15 +163,7 @@ def _check_allowed(model: ImageEmbedder, seconds: float | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class RootPlan:
-    """The roots of an index once some folders are indexed, and whether the existing index must be replaced."""
-
-    roots: tuple[Root, ...]
-    replace: bool
-
-
-def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> RootPlan:
+def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root, ...], bool]:
     """Decide which roots the index will have, and whether the existing one must be replaced.
 
     A damaged index may be replaced, and so may a folder that has moved: the old one is gone, and an image that the
@@ -199,12 +191,12 @@ def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> RootPlan:
                 f"index {index.path} {reason}: {more}choose another --out, or replace it with --overwrite"
             )
         if merged is None:
-            return RootPlan(fresh, replace=is_there)
+            return fresh, is_there
     if current is None:
-        return RootPlan(fresh, replace=isinstance(index.problem(), IndexVersionError))
+        return fresh, isinstance(index.problem(), IndexVersionError)
     if asked.dtype not in (None, current.manifest.dtype):
-        return RootPlan(fresh, replace=True)
-    return RootPlan(_merged(current, folders, asked.add) or fresh, replace=False)
+        return fresh, True
+    return _merged(current, folders, asked.add) or fresh, False
 
 
 def _difference(manifest: IndexManifest, model: str, holds: Held) -> str:
@@ -302,9 +294,9 @@ class _Run:
         folders = [Path(each).resolve() for each in self.given]
         are_files = bool(folders) and all(each.is_file() for each in folders)
         self._holds: Held = "sentences" if are_files else "images"
-        self._planned = _plan(self, folders, self._holds)
+        self._all_roots, self._replace = _plan(self, folders, self._holds)
         named = set(map(str, folders))
-        self._roots = [root for root in self._planned.roots if root.path in named]
+        self._roots = [root for root in self._all_roots if root.path in named]
 
     def __call__(self, current: FoundIndex | None, *, anew: bool = False) -> IndexReport:
         """Index the roots; ``current`` is the existing index, in whose place a new one may be begun ``anew``."""
@@ -350,8 +342,8 @@ class _Run:
             return [list_sentences(root) for root in self._roots]
         rules, follows = settings[_IGNORE].split("\n"), bool(settings[FOLLOW_LINKS])
         videos = self.model.reads_videos or bool(seconds)
-        roots = self._planned.roots if follows else self._roots  # a link may lead into another root
-        labels = [root.label for root in self._planned.roots]
+        roots = self._all_roots if follows else self._roots  # a link may lead into another root
+        labels = [root.label for root in self._all_roots]
         listings = list_roots(roots, videos=videos, ignore=rules, follow_links=follows, labels=labels)
         return [listing for listing in listings if listing.root in self._roots]
 
@@ -359,12 +351,12 @@ class _Run:
         return IndexWriter(
             self.index,
             model=self.model.fingerprint,
-            roots=self._planned.roots,
+            roots=self._all_roots,
             dtype=self.dtype,
             model_place=self.place,
             holds=self._holds,
             gaussians=embeds_gaussians(self.model),
-            replace=self._planned.replace,
+            replace=self._replace,
             anew=anew,
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from difflib import SequenceMatcher
+from typing import TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -38,6 +39,7 @@ _NEAR = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*,\s*([+-]?\d+(?:\.\d+)?)\s*,\s*(\d+(
 _TAKEN = "taken_at(json_extract(items.metadata, '$.taken'))"
 _PLACE = "json_extract(items.metadata, '$.latitude'), json_extract(items.metadata, '$.longitude')"
 _USERS = "meta."
+_KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 _KEYS_TOLD = 10
 _TYPES = {  # of the database's JSON, by what messages call them
     "numbers": ("integer", "real"),
@@ -45,6 +47,10 @@ _TYPES = {  # of the database's JSON, by what messages call them
     "true or false": ("true", "false"),
     "null": ("null",),
 }
+
+
+Read: TypeAlias = Callable[[str, Sequence[object]], list[tuple[object, ...]]]
+"""Returns the rows of a query with the values that are bound to it, from a database with the items."""
 
 
 @dataclass(frozen=True)
@@ -190,19 +196,13 @@ class Condition:
             self.value, ("texts",)
         )
 
-    def warning(
-        self, holds: Callable[[str, Sequence[object]], bool], keys: Callable[[], Sequence[str]]
-    ) -> str:
-        """Return a warning, or "", for an unknown key or another type of values, which fit no item or all.
-
-        Args:
-            holds: whether some item fulfils a condition in SQL, with the values that are bound to it.
-            keys: returns the keys of the metadata of the items.
-        """
+    def warning(self, read: Read) -> str:
+        """Return a warning, or "", for an unknown key or another type of values, which fit no item or all."""
 
         def has(what: Sequence[str]) -> bool:
             types = [name for each in what for name in _TYPES[each]]
-            return holds(*self._any_value(f"said.type IN ({', '.join('?' * len(types))})", types))
+            test, values = self._any_value(f"said.type IN ({', '.join('?' * len(types))})", types)
+            return bool(read(f"SELECT 1 FROM items WHERE {test} LIMIT 1", values))
 
         if not self.key or has(self._comparable()):
             return ""
@@ -215,8 +215,13 @@ class Condition:
             )
         return (
             f"no item has the key {escaped(_shortened(self.key))}, so {fits} this condition: "
-            f"{_nearest_keys(self.key, keys())}"
+            f"{_nearest_keys(self.key, [str(key) for (key,) in read(_KEYS, ())])}"
         )
+
+
+def condition_warnings(conditions: Sequence[Condition], read: Read) -> tuple[str, ...]:
+    """Return the warnings of conditions; see ``Condition.warning``."""
+    return tuple(filter(None, (condition.warning(read) for condition in conditions)))
 
 
 def _nearest_keys(key: str, keys: Sequence[str]) -> str:

@@ -1,9 +1,9 @@
-"""Changes of an index that need no model: removing items or folders, compaction, and finding what is damaged."""
+"""Changes of an index that need no model: removing folders, compaction, and finding what is damaged."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,48 +14,16 @@ from openvse.files import refusal_of_disk
 from openvse.indexing.database import Database
 from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
 from openvse.indexing.manifest import MANIFEST, Item, read_manifest
-from openvse.indexing.scanning import SECONDS
 from openvse.indexing.segments import SegmentWriter, map_segment, row_checksum
 from openvse.indexing.writer import FoundIndex, IndexFolder
-from openvse.media.segments import file_of
-
-
-def compact_index(path: str | Path) -> int:
-    """Rewrite an index without the rows that no item needs, and return their number.
-
-    It needs room for a second copy of the embeddings until it is done; readers go on with the old one.
-
-    Raises:
-        IndexFormatError: there is no index, another process writes it, or the disk refuses.
-    """
-    with _changed(Path(path)) as index:
-        return rewrite(index)
-
-
-def remove_items(path: str | Path, ids: Sequence[str]) -> int:
-    """Remove items from an index by their ids, and return the number of those that it held; their files stay.
-
-    The id of a clip stands for all its segments.
-
-    An image that is still in its folder is embedded again by the next indexing.
-
-    Raises:
-        IndexFormatError: there is no index, another process writes it, or the disk refuses.
-    """
-    with _changed(Path(path)) as index:
-        database = index.database
-        before = database.count()
-        with database.transaction():
-            database.drop([*ids, *_segments_of(database, ids)])
-            database.drop_empty_segments()
-        return before - database.count()
 
 
 def forget_root(path: str | Path, folder: str | Path) -> int:
     """Remove a folder with its items from an index, and return the number of these; the files stay.
 
     Raises:
-        IndexFormatError: the index does not hold the folder, or holds no other; or see ``remove_items``.
+        IndexFormatError: the index does not hold the folder, or holds no other; another process writes it, or the disk
+            refuses.
     """
     with _changed(Path(path)) as index:
         database, roots = index.database, index.roots
@@ -73,15 +41,6 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
             database.drop_root(forgotten[0].number)
             database.drop_empty_segments()
         return before - database.count()
-
-
-def _segments_of(database: Database, ids: Sequence[str]) -> list[str]:
-    """Return the ids of the segments of clips."""
-    if not database.setting(SECONDS):
-        return []
-    wanted = set(ids)
-    rows = (row for root in database.roots() for row in database.walk(root.number, segments=True))
-    return [row[0] for row in rows if file_of(row[0]) in wanted]
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class IndexManifest:
         items: the name of the database.
         model_place: the place of the model (see ``place_of``); None if nobody named it.
         holds: the kind of the items.
-        gaussians: whether the embeddings are distributions; None for an index whose writer did not say so.
+        gaussians: whether the embeddings are distributions.
         engine: the engine that searches it; see ``stores.choice``. None is the exact one.
     """
 
@@ -76,7 +76,7 @@ class IndexManifest:
     model_place: dict[str, str] | None = None
     holds: Held = "images"
     engine: dict[str, str] | None = None
-    gaussians: bool | None = None
+    gaussians: bool = False
 
     def write(self, folder: Path, name: str = MANIFEST) -> None:
         """Make this the manifest of the folder, by rename."""
@@ -132,19 +132,6 @@ Place = dict[str, str]
 """Either ``hub``, the id on the hub; or ``folder``, the path from the index, and ``absolute``, the whole path."""
 
 
-@dataclass(frozen=True)
-class FoundModel:
-    """The place of a model, as an index remembers it.
-
-    Attributes:
-        source: the folder or the hub id of the model.
-        warning: a warning for the user; empty if there is none.
-    """
-
-    source: str
-    warning: str = ""
-
-
 def place_of(model: str | Path, index: Path) -> Place:
     """Return the place of a model that was loaded from a folder or the hub, as an index remembers it."""
     if not Path(model).exists():
@@ -156,8 +143,8 @@ def place_of(model: str | Path, index: Path) -> Place:
         return {"absolute": str(absolute)}
 
 
-def find_model(index: Path, manifest: IndexManifest | None = None) -> FoundModel:
-    """Return the place of the model of an index.
+def find_model(index: Path, manifest: IndexManifest | None = None) -> tuple[str, str]:
+    """Return the place of the model of an index, a folder or hub id, and a warning for the user or "".
 
     The path from the index is tried first, so that both can be moved together, and then the whole path.
 
@@ -174,14 +161,13 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> FoundModel
             f"index {index} does not say where its model is, because your own program made it: {remedy}"
         )
     if "hub" in place:
-        return FoundModel(place["hub"])
+        return place["hub"], ""
     beside, absolute = index / place.get("folder", ""), Path(place.get("absolute", ""))
     if "folder" in place and beside.is_dir():
-        return FoundModel(os.path.normpath(beside))
+        return os.path.normpath(beside), ""
     if "absolute" in place and absolute.is_dir():
-        return FoundModel(
-            str(absolute),
+        return str(absolute), (
             f"index {index} has moved away from its model, which is still at {absolute}: run 'openvse index' again, "
-            f"so that it remembers the new place",
+            f"so that it remembers the new place"
         )
     raise IndexFormatError(f"the model of index {index} is no longer at {absolute}: {remedy}")

@@ -161,7 +161,7 @@ class IndexWriter:
         dtype: VectorDtype | None = None,
         model_place: Mapping[str, str] | None = None,
         holds: Held = "images",
-        gaussians: bool | None = None,
+        gaussians: bool = False,
         replace: bool = False,
         anew: bool = False,
     ) -> None:

@@ -96,17 +96,8 @@ def uncertainties(vectors: Float[np.ndarray, "B D"], *, of_texts: bool) -> Float
     return np.asarray(-2 * vectors[:, -1 if of_texts else -2])
 
 
-def directions(vectors: Any, are_gaussians: bool | None = None) -> Any:
-    """Return what of embeddings has a direction, to compare items of one side by their cosines.
-
-    These are the means of Gaussians; of other embeddings it is all.
-
-    Args:
-        are_gaussians: None, where nobody knows, looks at the last two numbers: of Gaussians, one is always 1.
-    """
-    if are_gaussians is None:
-        ends = vectors[..., -2:] == 1
-        are_gaussians = vectors.shape[-1] > 2 and bool(ends[..., 0].all() or ends[..., 1].all())
+def directions(vectors: Any, *, are_gaussians: bool) -> Any:
+    """Return what of embeddings has a direction: the means of Gaussians, and all of others."""
     return vectors[..., :-2] if are_gaussians else vectors
 
 
@@ -116,7 +107,12 @@ def loaded_torch() -> Any:
 
 
 def _product(images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]) -> Float[np.ndarray, "A C"]:
-    """Return all inner products, by PyTorch if it is loaded: the threads of two libraries would wait for each other."""
+    """Return all inner products, by PyTorch if it is loaded: the threads of two libraries would wait for each other.
+
+    For one text, waking up threads takes longer than the products.
+    """
+    if len(texts) == 1:
+        return np.asarray(np.einsum("nd,d->n", images, texts[0])[:, np.newaxis])
     torch = loaded_torch()
     if torch is None:
         return np.asarray(images @ texts.T)

@@ -13,7 +13,6 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -23,17 +22,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineError, IndexFormatError, MissingItemError
-from openvse.indexing.conditions import Condition, all_of, allowed_items
+from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
 from openvse.indexing.database import add_functions, encode_id
 from openvse.indexing.index import Index
-from openvse.indexing.manifest import Item
 from openvse.indexing.words import query_words
 from openvse.media.segments import file_of
 from openvse.search.bank import read_attraction
 from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.search.rank_fusion import WordHits
+from openvse.search.rank_fusion import MOST, WordHits
 from openvse.stores import (
     CatalogueStore,
     EngineAddress,
@@ -64,7 +62,6 @@ _COUNTS = 1000
 _TABLE = (
     "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
 )
-_KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 
 _logger = logging.getLogger(__name__)
 
@@ -126,13 +123,12 @@ class Catalogue(ABC):
         """Return the key of an item."""
 
     @abstractmethod
-    def item(self, position: int) -> Item:
-        """Return id, time and size of an item."""
+    def id_of(self, position: int) -> str:
+        """Return the id of an item."""
 
+    @abstractmethod
     def version(self, position: int) -> str:
         """Return a text that changes when an item is embedded anew."""
-        item = self.item(position)
-        return f"{item.modified_ns:x}-{item.size:x}"
 
     @abstractmethod
     def facts(self, position: int) -> ItemFacts:
@@ -186,17 +182,8 @@ class IndexCatalogue(Catalogue):
         return len(self.index) if allowed is None else int(allowed.sum())
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        if not any(condition.key for condition in where):
-            return ()
-
-        def holds(sql: str, values: Sequence[object]) -> bool:
-            return bool(database.read(f"SELECT 1 FROM items WHERE {sql} LIMIT 1", values))
-
-        def keys() -> list[str]:
-            return [str(row[0]) for row in database.read(_KEYS)]
-
         with self.index.database() as database:
-            return tuple(filter(None, (condition.warning(holds, keys) for condition in where)))
+            return condition_warnings(where, database.read)
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
@@ -221,6 +208,8 @@ class IndexCatalogue(Catalogue):
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
         positions_of: dict[str, Int[np.ndarray, "_"]] = {}
         limit, is_rare = (room if allowed is None else -1), False
+        if allowed is None and len(words) == 1:
+            limit = MOST
         with self.index.database() as database:
             for word, count in database.rarest_first(words):
                 if positions_of and (count > room or (is_rare and count - outside > most)):
@@ -239,7 +228,7 @@ class IndexCatalogue(Catalogue):
         return WordHits.of(chosen, searched, len(self))
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        return self.index.gather(positions).astype(np.float32)
+        return self.index.gather(positions).astype(np.float32, copy=False)
 
     def position(self, item_id: str) -> int:
         position = self.index.position(item_id)
@@ -263,20 +252,19 @@ class IndexCatalogue(Catalogue):
     def key_of(self, position: int) -> int:
         return int(self.index.table.keys[position])
 
-    def item(self, position: int) -> Item:
-        table = self.index.table
-        return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
+    def id_of(self, position: int) -> str:
+        return self.index.table.ids[position]
 
     def version(self, position: int) -> str:
         return f"{int(self.index.table.checksums[position]):x}"
 
     def facts(self, position: int) -> ItemFacts:
-        """Return the facts of an item, its metadata from the database."""
-        item = self.item(position)
+        table = self.index.table
         with self.index.database() as database:
             rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (self.key_of(position),))
         kind, metadata = rows[0] if rows else ("image", None)
-        return ItemFacts(item.id, str(kind), item.modified_ns, item.size, read_metadata(metadata))
+        times = int(table.modified_ns[position]), int(table.sizes[position])
+        return ItemFacts(table.ids[position], str(kind), *times, read_metadata(metadata))
 
     def path_of(self, position: int) -> Path:
         return self.index.image_path(position)
@@ -292,16 +280,8 @@ class IndexCatalogue(Catalogue):
         return [read_metadata(texts.get(key)) for key in keys]
 
     def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of the first items that have any; each value of a list counts."""
-        sql = (
-            "SELECT said.key, CASE WHEN one.type IN ('true', 'false') THEN one.type ELSE CAST(one.value AS TEXT) END, "
-            "COUNT(*) AS uses FROM (SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, "
-            "json_each(some.metadata) AS said, json_each(some.metadata, said.fullkey) AS one WHERE said.type != "
-            "'object' AND one.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
-        )
         with self.index.database() as database:
-            rows = database.read(sql, (_FIELDS_FROM,))
-        return [(str(name), str(value)) for name, value, _ in rows]
+            return _values_in(database.read)
 
     def close(self) -> None:
         self.searcher.close()
@@ -403,23 +383,15 @@ class StoreCatalogue(Catalogue):
         """Return a warning for each condition on values that none of a sample of items has."""
         if not any(condition.key for condition in where):
             return ()
-        items = dict(enumerate({facts.path: facts for facts in self._some()}.values()))
+        items = self._some()
+        with _database(items) as read:
+            warnings = condition_warnings(where, read)
+        return tuple(f"of {len(items):,} items that were looked at, {warning}" for warning in warnings)
 
-        def holds(sql: str, values: Sequence[object]) -> bool:
-            return database.execute(f"SELECT 1 FROM items WHERE {sql} LIMIT 1", values).fetchone() is not None
-
-        def keys() -> list[str]:
-            return [str(row[0]) for row in database.execute(_KEYS)]
-
-        with _database(items) as database:
-            warnings = [condition.warning(holds, keys) for condition in where]
-        return tuple(
-            f"of {len(items):,} items that were looked at, {warning}" for warning in warnings if warning
-        )
-
-    def _some(self) -> list[ItemFacts]:
+    def _some(self) -> dict[int, ItemFacts]:
+        """Return the facts of some items; the keys have no meaning."""
         with self._opened() as store:
-            return store.some(_FIELDS_FROM // 4)
+            return dict(enumerate({each.path: each for each in store.some(_FIELDS_FROM // 4)}.values()))
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
@@ -489,12 +461,14 @@ class StoreCatalogue(Catalogue):
     def key_of(self, position: int) -> int:
         return position
 
-    def item(self, position: int) -> Item:
+    def id_of(self, position: int) -> str:
+        return self.facts(position).path
+
+    def version(self, position: int) -> str:
         facts = self.facts(position)
-        return Item(facts.path, facts.modified_ns, facts.size)
+        return f"{facts.modified_ns:x}-{facts.size:x}"
 
     def facts(self, position: int) -> ItemFacts:
-        """Return the facts of an item, which may be cached."""
         known = self._known.get(position)
         if known is None:
             with self._opened() as store:
@@ -513,15 +487,8 @@ class StoreCatalogue(Catalogue):
         return [self.facts(each).metadata for each in positions]
 
     def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of some items; each value of a list counts."""
-        counted = Counter(
-            (name, str(value).lower() if isinstance(value, bool) else str(value))
-            for each in self._some()
-            for name, values in each.metadata.items()
-            for value in (values if isinstance(values, list) else [values])
-            if isinstance(value, str | int | float)
-        )
-        return [pair for pair, _ in counted.most_common()]
+        with _database(self._some()) as read:
+            return _values_in(read)
 
     def _remember(self, items: Mapping[int, ItemFacts]) -> None:
         """Keep the facts of items that a reply names, which are asked for soon; all are dropped when they are many."""
@@ -535,13 +502,24 @@ def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> se
     """Return the keys of the items that fulfil conditions, as the database of an index understands them."""
     if not where:
         return set(items)
-    with _database(items) as database:
-        return {int(row[0]) for row in database.execute(*all_of(where))}
+    with _database(items) as read:
+        return {int(str(key)) for (key,) in read(*all_of(where))}
+
+
+def _values_in(read: Read) -> list[tuple[str, str]]:
+    """Return keys and values of the metadata of the first items that have any; each value of a list counts."""
+    sql = (
+        "SELECT said.key, CASE WHEN one.type IN ('true', 'false') THEN one.type ELSE CAST(one.value AS TEXT) END, "
+        "COUNT(*) AS uses FROM (SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, "
+        "json_each(some.metadata) AS said, json_each(some.metadata, said.fullkey) AS one WHERE said.type != "
+        "'object' AND one.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
+    )
+    return [(str(name), str(value)) for name, value, _ in read(sql, (_FIELDS_FROM,))]
 
 
 @contextmanager
-def _database(items: Mapping[int, ItemFacts]) -> Iterator[sqlite3.Connection]:
-    """Open a database in memory that holds items as that of an index does."""
+def _database(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
+    """Yield what reads a database in memory that holds items as that of an index does."""
     rows = [
         (
             key,
@@ -557,7 +535,11 @@ def _database(items: Mapping[int, ItemFacts]) -> Iterator[sqlite3.Connection]:
         add_functions(database)
         database.execute(_TABLE)
         database.executemany("INSERT INTO items VALUES (?, CAST(? AS TEXT), ?, ?, ?, ?)", rows)
-        yield database
+
+        def read(sql: str, values: Sequence[object]) -> list[tuple[object, ...]]:
+            return database.execute(sql, values).fetchall()
+
+        yield read
 
 
 def _opened(address: EngineAddress, shape: tuple[int, int]) -> CatalogueStore:

@@ -142,7 +142,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterat
 
     def block(start: int) -> Float[np.ndarray, "R D"]:
         some = index.gather(order[start : start + _ROWS]).astype(np.float32)
-        vectors: np.ndarray = directions(some, index.manifest.gaussians)
+        vectors: np.ndarray = directions(some, are_gaussians=index.manifest.gaussians)
         vectors = vectors.reshape(-1, vectors.shape[-1])
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
         return np.asarray(vectors / np.maximum(lengths, 1e-12))

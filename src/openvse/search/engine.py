@@ -253,13 +253,15 @@ class SearchEngine:
             columns = self.catalogue.nearest(queries, count, first.where, sentences=first.query.is_sentence)
             looks = [Ranking.by_similarity(*each) for each in zip(*columns, strict=True)]
 
-        def score(number: int, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
-            asked, vectors = queries.some(np.array([number])), self.catalogue.vectors(positions)
-            scores: np.ndarray = ExactSearch((), self._compare).score(asked, vectors)[0]
-            return scores
+        def best(
+            number: int, positions: Int[np.ndarray, "n"], most: int
+        ) -> tuple[Float[np.ndarray, "k"], Int[np.ndarray, "k"]]:
+            some = ExactSearch(self.catalogue.vectors(positions), self._compare)
+            (scores,), (places,) = some.search(queries.some(np.array([number])), most)
+            return scores, places
 
         return [
-            joined(each.words, ranking, partial(score, number), None if each.page.is_limited else count)
+            joined(each.words, ranking, partial(best, number), None if each.page.is_limited else count)
             if each.words
             else ranking
             for number, (each, ranking) in enumerate(zip(searches, looks, strict=True))
@@ -306,7 +308,7 @@ class SearchEngine:
         for rank, (probability, fit), position, score, row, place in zip(
             shown.ranks, shown.likely, *columns, ranking.places.tolist(), strict=True
         ):
-            item_id, path = self.catalogue.item(position).id, self.catalogue.path_of(position)
+            item_id, path = self.catalogue.id_of(position), self.catalogue.path_of(position)
             span: tuple[float | None, float | None] | None = None if self._are_texts else span_of(item_id)
             start, end = span or (None, None)
             title, uncertainty = about[position]

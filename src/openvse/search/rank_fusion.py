@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
@@ -107,10 +108,16 @@ class Ranking:
         return Ranking(self.positions[chosen], self.scores[chosen], self.rows[chosen], self.places[chosen])
 
 
+ScoreBest: TypeAlias = Callable[
+    [Int[np.ndarray, "n"], int], tuple[Float[np.ndarray, "k"], Int[np.ndarray, "k"]]
+]
+"""Returns the scores of the best so many of some items, given by their positions, and the places of these."""
+
+
 def joined(
     words: WordHits,
     looks: Ranking,
-    score: Callable[[Int[np.ndarray, "n"]], Float[np.ndarray, "n"]],
+    best: ScoreBest,
     count: int | None = None,
     weight: float = WEIGHT,
 ) -> Ranking:
@@ -120,7 +127,7 @@ def joined(
 
     Args:
         looks: the items by visual similarity; at least ``DEPTH`` where there are so many.
-        score: returns the scores of items with words that are not among these.
+        best: scores the items with words that are not among these.
         count: how many of the first items are wanted; None takes all.
     """
     by_position = np.argsort(words.positions)
@@ -137,10 +144,16 @@ def joined(
     )
     has = every.rows >= 0
     sums[has] += words.sums(weight)[every.rows[has]]
+    lowest = -np.inf
     if count is not None and len(sums) > count:  # only what may be among the first is scored
-        near = sums >= np.partition(sums, len(sums) - count)[len(sums) - count]
+        lowest = np.partition(sums, len(sums) - count)[len(sums) - count]
+        near = sums >= lowest
         every, sums, has = every.some(near), sums[near], has[near]
-    new = np.flatnonzero(every.places < 0)
-    if len(new):
-        every.scores[new] = score(every.positions[new])
+    is_kept = every.places >= 0
+    # Many items may have the last sum that is wanted, as all that have a single word do: the best of these are enough.
+    for some in (np.flatnonzero(~is_kept & (sums > lowest)), np.flatnonzero(~is_kept & (sums == lowest))):
+        if len(some):
+            scores, chosen = best(every.positions[some], len(some) if count is None else count)
+            every.scores[some[chosen]], is_kept[some[chosen]] = scores, True
+    every, sums, has = every.some(is_kept), sums[is_kept], has[is_kept]
     return every.some(np.lexsort((every.positions, -every.scores, ~has, -sums))[:count])

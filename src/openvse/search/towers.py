@@ -108,7 +108,7 @@ def open_towers(
     if towers.fingerprint != manifest.model:
         return None, "the towers beside the index are of another model"
     with suppress(IndexFormatError):  # the model has a curve that is newer, or it is gone
-        source = Path(find_model(index, manifest).source)
+        source = Path(find_model(index, manifest)[0])
         if source.is_dir():
             curve = read_calibration(source)
             towers.calibration = curve if curve is not None and curve.model == manifest.model else None

@@ -138,7 +138,7 @@ class Served:
 
     def id_of(self, key: int) -> str:
         """Return the id of an item; raise MissingItemError if its key is unknown."""
-        return self._catalogue.item(self._catalogue.at(key)).id
+        return self._catalogue.id_of(self._catalogue.at(key))
 
     def version(self, key: int) -> str:
         """Return a text that changes when the file of an item changes."""

@@ -222,7 +222,7 @@ def load_served(
         return load_embedder(model or "", device=device, threads=threads), model or ""
     manifest, named = read_manifest(source.place), model or ""
     with suppress(IndexFormatError):  # the towers may be all that is left of it
-        named = model or find_model(source.place, manifest).source
+        named = model or find_model(source.place, manifest)[0]
     return load_for_index(source.place, manifest, model, device=device, threads=threads), named
 
 
