@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Literal
 
 import numpy as np
+import yaml
 
 from openvse.corpus import Corpus, merge_identical
 from openvse.errors import DataError, choices, nearest
@@ -76,109 +78,12 @@ class TestProtocol:
         return f"protocol {self.name} has {wanted} items, and {size} are evaluated: the figures are not of it"
 
 
-_HGR = "cshizhe/hgr_v2t, t2vretrieval/readers/mpdata.py"
-_PVSE = "yalesong/pvse, data.py and eval.py"
-_INFINITY = "woodfrog/vse_infty, lib/evaluation.py"
-_RATINGS = "the folder of its CSV files (sits_test.csv, ...)"
+_LISTED = files("openvse.evaluation").joinpath("protocols.yaml")
 
-_ALL = (
-    TestProtocol("flickr8k", "flickr8k", "1,000 test images of Flickr8k, five sentences each", 1000, 5000),
-    TestProtocol(
-        "flickr30k_1k",
-        "flickr30k",
-        "Flickr30K 1K: Karpathy's test images, five sentences each",
-        1000,
-        5000,
-        code=_INFINITY,
-    ),
-    TestProtocol(
-        "coco_5k",
-        "coco",
-        "COCO 5K: Karpathy's test images, the first five sentences of each",
-        5000,
-        25_000,
-        pool="first_five",
-        code=_INFINITY,
-    ),
-    TestProtocol(
-        "coco_1k",
-        "coco",
-        "COCO 1K: the mean of five folds of 1,000 test images of COCO 5K",
-        5000,
-        25_000,
-        folds=5,
-        pool="first_five",
-        code=_INFINITY,
-    ),
-    TestProtocol("coco_5k_all", "coco", "COCO 5K with all 25,010 sentences", 5000, 25_010),
-    TestProtocol("coco_1k_all", "coco", "COCO 1K with all 25,010 sentences", 5000, 25_010, folds=5),
-    TestProtocol(
-        "msr_vtt",
-        "msr_vtt",
-        "MSR-VTT: 2,990 test clips; equal sentences are one text",
-        2990,
-        pool="merged",
-        code=_HGR,
-    ),
-    TestProtocol("msr_vtt_all", "msr_vtt", "MSR-VTT with each of the 59,800 sentences a text", 2990, 59_800),
-    TestProtocol(
-        "msr_vtt_1k_a", "msr_vtt_1k_a", "MSR-VTT 1k-A: 1,000 test clips, a sentence each", 1000, 1000
-    ),
-    TestProtocol(
-        "vatex",
-        "vatex",
-        "VATEX: 1,500 clips of HGR's halves; equal sentences are one text",
-        1500,
-        pool="merged",
-        code=_HGR,
-    ),
-    TestProtocol("vatex_all", "vatex", "VATEX with each of the 15,000 sentences a text", 1500, 15_000),
-    TestProtocol(
-        "tgif",
-        "tgif",
-        "TGIF: 11,360 test clips, the last sentence of each",
-        11_360,
-        11_360,
-        pool="last",
-        code=_PVSE,
-    ),
-    TestProtocol("tgif_all", "tgif", "TGIF with all sentences of the 11,360 test clips", 11_360),
-    TestProtocol("mrw", "mrw", "MRW: 5,000 test clips, a sentence each", 5000, 5000, code=_PVSE),
-    TestProtocol(
-        "vqa2",
-        "vqa2",
-        "VQA 2.0: val2014, by type of answer and of question",
-        214_354,
-        split="validation",
-        task="vqa",
-    ),
-    TestProtocol(
-        "cxc",
-        "coco",
-        "Crisscrossed Captions: recall in four directions, Spearman's r",
-        5000,
-        annotations=_RATINGS,
-        code=_INFINITY,
-    ),
-    TestProtocol(
-        "cxc_strict",
-        "coco",
-        "Crisscrossed Captions, the strict reading: 3 of 5 for all pairs",
-        5000,
-        annotations=_RATINGS,
-    ),
-    TestProtocol(
-        "eccv_caption",
-        "coco",
-        "ECCV Caption: mAP@R, R-P and R@1 on extended positives",
-        5000,
-        annotations="the folder eccv_caption/data of its package",
-        every=True,
-        code="naver-ai/eccv-caption, eccv_caption/_metrics.py",
-    ),
-)
-
-PROTOCOLS: dict[str, TestProtocol] = {protocol.name: protocol for protocol in _ALL}
+PROTOCOLS = {
+    name: TestProtocol(name, **keys)
+    for name, keys in yaml.safe_load(_LISTED.read_text(encoding="utf-8")).items()
+}
 """All protocols by name."""
 
 
