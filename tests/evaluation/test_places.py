@@ -19,9 +19,7 @@ from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.types import Relevance
 
 
-def rank_all(
-    scores: np.ndarray, gains: np.ndarray, *, block_size: int = 512, graded: bool = True
-) -> tuple[Ranks, Relevance]:
+def rank_all(scores: np.ndarray, gains: np.ndarray, *, block_size: int = 512) -> tuple[Ranks, Relevance]:
     """Rank a matrix of scores; pairs with a gain above 0 are relevant."""
     images, texts = np.nonzero(gains)
     relevance = Relevance(images, texts, *gains.shape)
@@ -31,7 +29,6 @@ def rank_all(
         relevance,
         block_size=block_size,
         every=True,
-        gains=gains[images, texts] if graded else None,
     )
     return ranks, relevance
 
@@ -58,11 +55,11 @@ def slow_columns(scores: np.ndarray, gains: np.ndarray) -> np.ndarray:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Scores full of ties, and grades from 0 (not relevant) to 3; queries may have no relevant candidate."""
+    """Scores full of ties, and 1 for relevant candidates; queries may have none."""
     shape = draw(st.integers(1, 7)), draw(st.integers(1, 14))
     cells = shape[0] * shape[1]
     scores = draw(st.lists(st.integers(-3, 3), min_size=cells, max_size=cells))
-    gains = np.array(draw(st.lists(st.integers(0, 3), min_size=cells, max_size=cells))).reshape(shape)
+    gains = np.array(draw(st.lists(st.integers(0, 1), min_size=cells, max_size=cells))).reshape(shape)
     gains[draw(st.integers(0, shape[0] - 1)), draw(st.integers(0, shape[1] - 1))] = 1
     return np.array(scores, dtype=np.float32).reshape(shape), gains.astype(np.float64)
 
@@ -85,16 +82,14 @@ def starts(found: QueryRanks) -> np.ndarray:
     return np.unique(found.places.queries, return_index=True)[1]
 
 
-@pytest.mark.parametrize("graded", [False, True])
-def test_metrics_equal_trec_eval(graded: bool) -> None:
+def test_metrics_equal_trec_eval() -> None:
     """It sorts equal scores by name, last name first, so the names below make its ties count against the model."""
     trec = pytest.importorskip("pytrec_eval", reason="the extra 'dev' is not installed")
     generator = np.random.default_rng(0)
-    gains = generator.choice([0, 1, 2, 3], p=[0.8, 0.1, 0.06, 0.04], size=(40, 90))
+    gains = generator.choice([0, 1], p=[0.8, 0.2], size=(40, 90))
     gains[::7] = 0  # these queries have nothing relevant
-    gains = gains if graded else (gains > 0).astype(gains.dtype)
     scores = generator.integers(-6, 7, size=gains.shape).astype(np.float32)  # mostly ties
-    ranks, _ = rank_all(scores, gains.astype(np.float64), graded=graded)
+    ranks, _ = rank_all(scores, gains.astype(np.float64))
     for found, worth, score in ((ranks.i2t, gains, scores), (ranks.t2i, gains.T, scores.T)):
         names = [[f"{9 - gain}-{item}" for item, gain in enumerate(row)] for row in worth]
         relevant = {
@@ -125,7 +120,7 @@ def test_missing_items_count_as_in_trec_eval() -> None:
     gains = (generator.random((30, 60)) < 0.1).astype(np.float64)
     gains[:, 0] = 1
     scores = generator.integers(-6, 7, size=gains.shape).astype(np.float32)
-    ranks, _ = rank_all(scores, gains, graded=False)
+    ranks, _ = rank_all(scores, gains)
     assert ranks.i2t.places is not None
     missing = np.repeat(np.arange(0, 30, 2), 2)  # two items of every other query
     found = ranks.i2t.places.with_missing(missing)
@@ -142,7 +137,7 @@ def test_missing_items_count_as_in_trec_eval() -> None:
 
 @pytest.mark.medium
 def test_chance_is_the_mean_over_all_orders() -> None:
-    gains = np.array([[1.0, 2.0, 0.0, 0.0, 3.0]])
+    gains = np.array([[1.0, 1.0, 0.0, 0.0, 1.0]])
     orders = [rank_all(np.array([order], dtype=np.float32), gains) for order in permutations(range(5))]
     expected = chance_metrics(orders[0][1], orders[0][0])
     found = [retrieval_metrics(ranks) for ranks, _ in orders]
@@ -176,13 +171,7 @@ def test_a_report_of_all_relevant_candidates_has_intervals_and_chance() -> None:
     assert "nDCG" not in plain.to_markdown()
 
 
-def test_places_refuse_a_pair_twice_and_a_gain_of_nothing() -> None:
+def test_places_refuse_a_pair_twice() -> None:
     twice = Relevance(np.array([0, 0]), np.array([1, 1]), 2, 2)
     with pytest.raises(DataError, match="0 and.*1 are"):
         rank_by_counting(lambda rows, columns: torch.eye(2)[rows, columns], twice, every=True)
-    once = Relevance(np.array([0]), np.array([1]), 2, 2)
-    for gain in (0.0, -1.0, np.nan):
-        with pytest.raises(DataError, match="above 0"):
-            rank_by_counting(
-                lambda rows, columns: torch.eye(2)[rows, columns], once, every=True, gains=np.array([gain])
-            )

@@ -37,8 +37,8 @@ def share_right(run: Path, questions: Path, split: str) -> float:
     """Return the share of questions that the best model of a run answers as the data do."""
     asked = open_questions(f"question_folder:{questions}", require_images=False).split(split)
     found = predict(load_as(Answerer, run / "best"), asked, FeatureStore(questions / "features"))
-    assert [each.question_id for each in found] == [question.question_id for question in asked.questions]
-    right = [each.answer in question.answers for each, question in zip(found, asked.questions, strict=True)]
+    assert found.questions == asked
+    right = [said in question.answers for said, question in zip(found.answers, asked.questions, strict=True)]
     return sum(right) / len(right)
 
 

@@ -15,16 +15,14 @@ from openvse.analysis.opening import only
 from openvse.analysis.result import Analysis
 from openvse.corpus.questions import Question
 from openvse.datasets import open_questions
-from openvse.errors import DataError
 from openvse.features import open_store
 from openvse.model import Model
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.training.kind import Request
-from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer
-from openvse.vqa.answers import are_votes
-from openvse.vqa.predict import predict
+from openvse.vqa.evaluate import answer_questions
+from openvse.vqa.evaluator import score_answers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,25 +54,14 @@ def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Ques
     answered: dict[str, dict[str, str]] = {}
     for number, (name, model) in enumerate(answerers.items()):
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
-        predictions = predict(
-            model, questions, store, batch_size=request.batch_size, progress=request.progress
-        )
-        answered[name] = {each.question_id: each.answer for each in predictions}
-    common = [
-        question
-        for question in questions.questions
-        if question.answers and all(question.question_id in each for each in answered.values())
-    ]
-    if not common:
-        raise DataError(f"{questions.name}: no question has an answer to compare with: name another split")
-    truth = [question.answers for question in common]
-    votes = are_votes(truth)
-    rows = []
+        able, answers, _ = answer_questions(model, questions, store, request)
+        answered[name] = dict(zip((each.question_id for each in able.questions), answers, strict=True))
+    can_all = [all(q.question_id in each for each in answered.values()) for q in questions.questions]
+    common, rows = questions.select(np.flatnonzero(can_all)), []
     for name, each in answered.items():
-        answers = [each[question.question_id] for question in common]
-        scores = answer_accuracy(answers, truth, votes=votes).tolist()
-        rows.append(AnswersOf(name, tuple(answers), tuple(scores)))
-    return common, rows
+        scored = score_answers(common, [each[question.question_id] for question in common.questions])
+        rows.append(AnswersOf(name, scored.predictions, tuple(scored.columns["accuracy"].tolist())))
+    return [*scored.questions.questions], rows
 
 
 def pick_questions(rows: Sequence[AnswersOf], count: int, pick: AnswerPick = "differ") -> list[int]:

@@ -35,37 +35,20 @@ def recall_at_k(ranks: Int[np.ndarray, "Q"], k: int) -> float:
     return 100.0 * float(np.mean(ranks <= k))
 
 
-def median_rank(ranks: Int[np.ndarray, "Q"]) -> float:
-    """Return the median rank of the best relevant candidate (MedR); of two middle ranks, their mean.
-
-    Released code of the field rounds the median down to a whole rank (``floor(median(ranks))``), so its MedR of an
-    even number of queries may be half a rank smaller.
-    """
-    return float(np.median(ranks))
-
-
-def mean_rank(ranks: Int[np.ndarray, "Q"]) -> float:
-    """Return the mean rank of the best relevant candidate (MeanR)."""
-    return float(np.mean(ranks))
-
-
-def normalized_median_rank(ranks: Int[np.ndarray, "Q"], num_candidates: int) -> float:
-    """Return the median rank divided by the size of the gallery (nMR in PVSE), so that galleries can be compared."""
-    return median_rank(ranks) / num_candidates
-
-
 def retrieval_metrics(ranks: Ranks) -> Metrics:
     """Return all metrics of both directions and RSUM, the sum of the six recalls.
 
-    Queries without a relevant candidate are left out of every mean.
+    Queries without a relevant candidate are left out of every mean. MedR is the mean of the two middle ranks of an even
+    number of queries; released code of the field rounds it down (``floor(median(ranks))``), so its MedR may be half a
+    rank smaller. nMR is MedR divided by the size of the gallery (PVSE), so that galleries can be compared.
     """
     directions = {"i2t": ranks.i2t, "t2i": ranks.t2i}
     metrics = {f"{name}_r{k}": recall_at_k(d.ranks, k) for name, d in directions.items() for k in RECALL_AT}
     metrics["rsum"] = sum(metrics.values())
     for name, direction in directions.items():
-        metrics[f"{name}_medr"] = median_rank(direction.ranks)
-        metrics[f"{name}_meanr"] = mean_rank(direction.ranks)
-        metrics[f"{name}_nmr"] = normalized_median_rank(direction.ranks, direction.num_candidates)
+        metrics[f"{name}_medr"] = median = float(np.median(direction.ranks))
+        metrics[f"{name}_meanr"] = float(np.mean(direction.ranks))
+        metrics[f"{name}_nmr"] = median / direction.num_candidates
         if direction.places is not None:
             means = 100.0 * direction.places.columns().mean(axis=0)
             metrics |= {f"{name}_{one}": float(mean) for one, mean in zip(SEVERAL, means, strict=True)}
@@ -138,11 +121,9 @@ def bootstrap_replicates(
     return replicates
 
 
-def percentile_intervals(
-    replicates: Sequence[Replicates], confidence: float = CONFIDENCE
-) -> dict[str, tuple[float, float]]:
+def percentile_intervals(replicates: Sequence[Replicates]) -> dict[str, tuple[float, float]]:
     """Return the percentile interval of each metric, averaged over folds that were resampled separately."""
-    tails = 50.0 * (1.0 - confidence), 50.0 * (1.0 + confidence)
+    tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
     intervals = {}
     for name, drawn in mean_replicates(replicates).items():
         low, high = np.percentile(drawn, tails)

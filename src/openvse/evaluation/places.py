@@ -20,33 +20,28 @@ SEVERAL = ("map_at_r", "rprecision", f"ndcg{NDCG_AT}", "mrr")
 class Places:
     """The places of all relevant candidates of one direction, 1 = best.
 
-    Ties count against the model: irrelevant candidates with the same score are ahead, and of relevant candidates with
-    the same score those with the smaller gain are ahead.
+    Ties count against the model: irrelevant candidates with the same score are ahead.
 
     Attributes:
         queries: the query of each relevant pair, ascending.
         places: the place of its candidate in the whole gallery, ascending within a query.
-        gains: how relevant the candidate is, above 0; 1 where relevance has no grades.
         num_candidates: the size of the gallery.
     """
 
     queries: Int[np.ndarray, "P"]
     places: Int[np.ndarray, "P"]
-    gains: Float[np.ndarray, "P"]
     num_candidates: int
 
     def with_missing(self, queries: Int[np.ndarray, "M"]) -> Places:
-        """Return the same with relevant items that are not in the gallery, and are therefore never found.
+        """Return the same with the queries of relevant items that are not in the gallery, and never found.
 
-        Args:
-            queries: the query of each missing item; each of them has an item in the gallery, too.
+        Each of these queries has an item in the gallery, too.
         """
         every = np.concatenate([self.queries, queries])
         beyond = np.full(len(queries), self.num_candidates + 1 + len(every))
         places = np.concatenate([self.places, beyond])
         order = np.lexsort((places, every))
-        gains = np.concatenate([self.gains, np.ones(len(queries))])
-        return Places(every[order], places[order], gains[order], self.num_candidates)
+        return Places(every[order], places[order], self.num_candidates)
 
     def columns(self) -> Float[np.ndarray, "Q M"]:
         """Return the metrics ``SEVERAL`` of each query that has a relevant candidate, from 0 to 1.
@@ -55,16 +50,14 @@ class Places:
 
         - ``map_at_r``: mAP@R (Musgrave et al., ECCV 2020), ``1/R sum_{j : p_j <= R} j / p_j``;
         - ``rprecision``: R-Precision, ``#{j : p_j <= R} / R``;
-        - ``ndcg10``: nDCG@10 with linear gains (Jarvelin and Kekalainen, 2002), ``sum_{p_j <= 10} g_j / log2(p_j + 1)``
-          divided by the same sum of the best possible order;
+        - ``ndcg10``: nDCG@10 (Jarvelin and Kekalainen, 2002), ``sum_{p_j <= 10} 1 / log2(p_j + 1)`` divided by the same
+          sum of the best possible order;
         - ``mrr``: the reciprocal rank, ``1 / p_1``.
         """
         starts, counts, number = self._groups()
         relevant, order = counts[number], 1 + np.arange(len(number)) - starts[number]
         inside = self.places <= relevant
-        gained = _discounted(self.gains, self.places)
-        best = np.lexsort((-self.gains, number))
-        ideal = _discounted(self.gains[best], order)
+        gained, ideal = _discounted(self.places), _discounted(order)
         return np.column_stack(
             [
                 np.add.reduceat(inside * order / self.places, starts) / counts,
@@ -82,15 +75,13 @@ class Places:
         """
         starts, counts, number = self._groups()
         size = self.num_candidates
-        best = np.lexsort((-self.gains, number))
-        ideal = _discounted(self.gains[best], 1 + np.arange(len(number)) - starts[number])
-        sums = np.add.reduceat(self.gains, starts)
-        top = _discounted(np.ones(size), np.arange(1, size + 1)).sum()
+        ideal = _discounted(1 + np.arange(len(number)) - starts[number])
+        top = _discounted(np.arange(1, size + 1)).sum()
         different, of_query = np.unique(counts, return_inverse=True)
         expected = {
             "map_at_r": np.array([_map_by_chance(count, size) for count in different.tolist()])[of_query],
             "rprecision": counts / size,
-            f"ndcg{NDCG_AT}": sums / size * top / np.add.reduceat(ideal, starts),
+            f"ndcg{NDCG_AT}": counts / size * top / np.add.reduceat(ideal, starts),
             "mrr": np.array([_mrr_by_chance(count, size) for count in different.tolist()])[of_query],
         }
         return {name: 100.0 * float(np.mean(values)) for name, values in expected.items()}
@@ -105,9 +96,9 @@ class Places:
         return starts, counts, number
 
 
-def _discounted(gains: Float[np.ndarray, "P"], places: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-    """Return what each candidate adds to DCG@K: its gain divided by ``log2(place + 1)``, and 0 after place K."""
-    return np.where(places <= NDCG_AT, gains / np.log2(places + 1.0), 0.0)
+def _discounted(places: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
+    """Return what each candidate adds to DCG@K: ``1 / log2(place + 1)``, and 0 after place K."""
+    return np.where(places <= NDCG_AT, 1.0 / np.log2(places + 1.0), 0.0)
 
 
 class PlaceCounter:
@@ -117,17 +108,10 @@ class PlaceCounter:
     one block of scores; the loop is over the relevant candidates of a query, and not over queries.
     """
 
-    def __init__(
-        self,
-        queries: Int[Tensor, "P"],
-        relevant: Float[Tensor, "P"],
-        gains: Float[Tensor, "P"],
-        num_queries: int,
-    ) -> None:
-        order = torch.argsort(gains, stable=True)  # stable sorts, the most important one last
-        order = order[torch.argsort(relevant[order], descending=True, stable=True)]
+    def __init__(self, queries: Int[Tensor, "P"], relevant: Float[Tensor, "P"], num_queries: int) -> None:
+        order = torch.argsort(relevant, descending=True, stable=True)
         order = order[torch.argsort(queries[order], stable=True)]
-        self._queries, self._relevant, self._gains = queries[order], relevant[order], gains[order]
+        self._queries, self._relevant = queries[order], relevant[order]
         self._count = torch.bincount(queries, minlength=num_queries)
         self._start = self._count.cumsum(0) - self._count
         self._ahead = torch.zeros_like(queries)
@@ -149,7 +133,6 @@ class PlaceCounter:
         return Places(
             queries=self._queries.cpu().numpy(),
             places=(ahead + order + 1).cpu().numpy(),
-            gains=self._gains.cpu().double().numpy(),
             num_candidates=num_candidates,
         )
 

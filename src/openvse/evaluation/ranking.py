@@ -66,7 +66,6 @@ def rank_by_counting(
     device: torch.device | str = "cpu",
     see: SeeBlock | None = None,
     every: bool = False,
-    gains: Float[np.ndarray, "P"] | None = None,
     processes: Processes = ALONE,
 ) -> Ranks:
     """Rank the best relevant candidate of every query, in both directions, holding one block of scores at a time.
@@ -85,18 +84,16 @@ def rank_by_counting(
         device: the device of the scores from ``score_block``.
         see: a function that is called once with every block.
         every: whether to count the places of all relevant candidates, too (``QueryRanks.places``).
-        gains: how relevant each pair is, above 0, for the places; by default all pairs have gain 1.
         processes: those that share the scoring; each of them counts every block.
 
     Raises:
-        DataError: no pair is relevant, a pair is outside the images or texts, a gain is not above 0, or the places
-            are asked for and a pair is given twice.
+        DataError: no pair is relevant, a pair is outside the images or texts, or the places are asked for and a pair
+            is given twice.
         ModelError: a score is NaN or infinite.
     """
     if every:
         _refuse_twice(relevance)
-        gains = np.ones(len(relevance.images)) if gains is None else gains
-    blocks = _Blocks(relevance, block_size, device, gains)
+    blocks = _Blocks(relevance, block_size, device)
 
     def score(block: _Block) -> Float[Tensor, "I T"]:
         scores = _finite(score_block(block[0], block[1]), block[0], block[1])
@@ -107,9 +104,9 @@ def rank_by_counting(
         best.append(scores.to(device)[pair])
         images.append(pair[0] + rows.start)
         texts.append(pair[1] + columns.start)
-    relevant, worth = torch.cat(best), blocks.gains if every else None
-    i2t = _Counter(torch.cat(images), relevant, relevance.num_images, worth)
-    t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts, worth)
+    relevant = torch.cat(best)
+    i2t = _Counter(torch.cat(images), relevant, relevance.num_images, every=every)
+    t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts, every=every)
     for (rows, columns, pair), sent in processes.take_turns(blocks, score):
         scores = sent.to(device)
         if see is not None:
@@ -130,14 +127,8 @@ _Block = tuple[slice, slice, Pairs]
 class _Blocks:
     """The rectangles of the score matrix, each with the relevant pairs inside it."""
 
-    def __init__(
-        self,
-        relevance: Relevance,
-        size: int,
-        device: torch.device | str,
-        gains: Float[np.ndarray, "P"] | None,
-    ) -> None:
-        _check(relevance, gains)
+    def __init__(self, relevance: Relevance, size: int, device: torch.device | str) -> None:
+        _check(relevance)
         self._rows, self._columns = _grid(*relevance.shape, size)
         row = np.searchsorted(self._rows, relevance.images, side="right") - 1
         column = np.searchsorted(self._columns, relevance.texts, side="right") - 1
@@ -147,7 +138,6 @@ class _Blocks:
         self._starts = np.searchsorted(number[order], np.arange((len(self._rows) - 1) * self._across + 1))
         self._images = torch.from_numpy((relevance.images - self._rows[row])[order]).to(device)
         self._texts = torch.from_numpy((relevance.texts - self._columns[column])[order]).to(device)
-        self.gains = None if gains is None else torch.from_numpy(gains[order].astype(np.float32)).to(device)
 
     def __iter__(self) -> Iterator[_Block]:
         return map(self._block, range(len(self._starts) - 1))
@@ -170,17 +160,13 @@ class _Counter:
     """Counts, in one direction, the candidates ahead of the best relevant one, and those ahead or tied."""
 
     def __init__(
-        self,
-        queries: Int[Tensor, "P"],
-        relevant: Float[Tensor, "P"],
-        num_queries: int,
-        gains: Float[Tensor, "P"] | None,
+        self, queries: Int[Tensor, "P"], relevant: Float[Tensor, "P"], num_queries: int, *, every: bool
     ) -> None:
         nothing = relevant.new_full((num_queries,), -torch.inf)
         self._best = nothing.scatter_reduce(0, queries, relevant, "amax").unsqueeze(1)
         self._ahead = queries.new_zeros(num_queries)
         self._level = queries.new_zeros(num_queries)
-        self._others = None if gains is None else PlaceCounter(queries, relevant, gains, num_queries)
+        self._others = PlaceCounter(queries, relevant, num_queries) if every else None
 
     def add(self, queries: slice, scores: Float[Tensor, "R C"], *, by_column: bool = False) -> None:
         """Count a block, whose relevant pairs hold -inf; its rows are the queries, or its columns."""
@@ -231,7 +217,7 @@ def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[
     return scores
 
 
-def _check(relevance: Relevance, gains: Float[np.ndarray, "P"] | None) -> None:
+def _check(relevance: Relevance) -> None:
     if not len(relevance.images):
         raise DataError("no image is relevant to any text, so nothing can be ranked: give at least one pair")
     for name, ids, count in (
@@ -243,10 +229,6 @@ def _check(relevance: Relevance, gains: Float[np.ndarray, "P"] | None) -> None:
             raise DataError(
                 f"relevance names {name} {outside[0]}, but {name}s are 0 to {count - 1}: correct the pairs"
             )
-    if gains is not None and not (np.isfinite(gains).all() and (gains > 0).all()):
-        raise DataError(
-            "a relevant pair has a gain that is not above 0: leave pairs out that are not relevant"
-        )
 
 
 def _refuse_twice(relevance: Relevance) -> None:

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from openvse.vqa.build import build_answerer
     from openvse.vqa.evaluator import evaluate_answers, most_frequent_answers
     from openvse.vqa.explain import Explained
-    from openvse.vqa.predict import Prediction, predict_batches, question_dataset, read_results, write_results
+    from openvse.vqa.predict import (
+        Predictions,
+        predict_batches,
+        question_dataset,
+        read_results,
+        write_results,
+    )
     from openvse.vqa.report import AnswerProtocol, AnswerReport
     from openvse.vqa.wordnet import WordNet, find_wordnet
 
@@ -23,7 +29,7 @@ __all__ = [
     "AnswerVocabulary",
     "Answerer",
     "Explained",
-    "Prediction",
+    "Predictions",
     "WordNet",
     "answer_accuracy",
     "build_answerer",

@@ -18,7 +18,7 @@ from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
 from openvse.vqa.evaluator import evaluate_answers, score_answers
-from openvse.vqa.predict import predict, write_results
+from openvse.vqa.predict import Predictions, predict, write_results
 from openvse.vqa.report import AnswerReport
 from openvse.vqa.wordnet import WordNet, find_wordnet
 
@@ -116,9 +116,9 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
 
 def answer_questions(
     model: Answerer, questions: QuestionSet, store: FeatureSource | None, request: Request
-) -> tuple[QuestionSet, tuple[str, ...], tuple[float, ...]]:
-    """Return the questions that the model can answer, its answers, and their probabilities."""
-    predictions = predict(
+) -> Predictions:
+    """Answer questions with the stores of a request."""
+    return predict(
         model,
         questions,
         store,
@@ -126,11 +126,6 @@ def answer_questions(
         batch_size=request.batch_size,
         progress=request.progress,
     )
-    predicted = {guess.question_id: guess for guess in predictions}
-    answered = np.flatnonzero([question.question_id in predicted for question in questions.questions])
-    chosen = questions.select(answered)
-    guesses = [predicted[question.question_id] for question in chosen.questions]
-    return chosen, tuple(each.answer for each in guesses), tuple(each.probability for each in guesses)
 
 
 def _training(questions: QuestionSet) -> QuestionSet | None:

@@ -27,12 +27,12 @@ from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches
 
 
-class Prediction(NamedTuple):
-    """The most probable answer to a question."""
+class Predictions(NamedTuple):
+    """The questions of a set that a model can answer, its most probable answer to each, and their probabilities."""
 
-    question_id: str
-    answer: str
-    probability: float
+    questions: QuestionSet
+    answers: tuple[str, ...]
+    probabilities: tuple[float, ...]
 
 
 def question_dataset(
@@ -73,11 +73,7 @@ def question_dataset(
 def predict_batches(
     model: Answerer, dataset: QuestionDataset, *, batch_size: int = 128
 ) -> Iterator[tuple[Int[np.ndarray, "Q"], QuestionBatch, Float[Tensor, "Q A"]]]:
-    """Yield positions, batches and logits, with the model in evaluation mode.
-
-    Args:
-        batch_size: the number of questions at a time.
-    """
+    """Yield positions, batches and logits, with the model in evaluation mode."""
     with evaluating(model):
         for positions, batch in question_batches(dataset, batch_size):
             moved = batch.to(model.device)
@@ -94,20 +90,21 @@ def predict(
     text_features: FeatureStore | None = None,
     batch_size: int = 128,
     progress: OnProgress | None = None,
-) -> list[Prediction]:
+) -> Predictions:
     """Answer every question of a set, in order, except those about images that cannot be used."""
     questions, dataset = question_dataset(model, questions, features, text_features=text_features)
-    predictions: dict[int, Prediction] = {}
+    found: dict[int, tuple[str, float]] = {}
     for positions, _, logits in predict_batches(model, dataset, batch_size=batch_size):
         best, ids = logits.sigmoid().max(dim=1)
         for position, chance, answer in zip(positions.tolist(), best.tolist(), ids.tolist(), strict=True):
-            question = questions.questions[position]
-            predictions[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
+            found[position] = model.answers.answers[answer], chance
         if progress is not None:
-            progress("answering questions", len(predictions), len(questions))
-    if not predictions:
+            progress("answering questions", len(found), len(questions))
+    if not found:
         raise DataError(f"{questions.name}: no question can be answered, as not one image can be used")
-    return [predictions[position] for position in sorted(predictions)]
+    positions = np.array(sorted(found))
+    answers, probabilities = zip(*(found[position] for position in positions.tolist()), strict=True)
+    return Predictions(questions.select(positions), answers, probabilities)
 
 
 def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]) -> None:
