@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from _measure import environment, median_times, peak_memory, table
-from openvse.evaluation import evaluate, rank_by_counting
+from openvse.evaluation import evaluate_sets, rank_by_counting
 from openvse.functional import normalize
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
@@ -157,7 +157,7 @@ def count_sets(images: EmbeddingSet, texts: EmbeddingSet) -> None:
     """Evaluate as openvse does, without the bootstrap."""
     pairs = np.arange(len(texts))
     relevance = Relevance(pairs // CAPTIONS, pairs, len(images), len(texts))
-    evaluate(images, texts, relevance, SetMax(), resamples=0)
+    evaluate_sets(images, texts, relevance, SetMax(), resamples=0)
 
 
 def product_report(num_images: int, repeats: int) -> str:

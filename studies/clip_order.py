@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation import Member, embed_corpus, evaluate
+from openvse.evaluation import Member, embed_corpus, evaluate_sets
 from openvse.features import FeatureStore
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
@@ -41,7 +41,7 @@ def main() -> None:
         model = load_as(TwoTower, name)
         embedded = embed_corpus(model, corpus, features)
         member = Member(embedded.images, embedded.texts, model.similarity)
-        report = evaluate(
+        report = evaluate_sets(
             member.images, member.texts, embedded.corpus.relevance, member.similarity, resamples=0
         )
         known = order_known(member, embedded.corpus)

@@ -20,9 +20,9 @@ from openvse.pipeline import (
     WorkProgress,
     decoded,
     in_batches,
-    in_order,
     read_ahead,
     remaining,
+    results_in_order,
 )
 from tests.pickled_work import pickled_work
 
@@ -98,8 +98,8 @@ def double() -> Callable[[Sequence[int]], list[int]]:
 def test_results_come_in_order_whoever_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled_work(monkeypatch)
     parts = [*in_batches(range(7), 2)]
-    assert list(in_order(parts, double, Workers(2))) == [[0, 2], [4, 6], [8, 10], [12]]
-    assert list(in_order([], double, Workers(2))) == []
+    assert list(results_in_order(parts, double, Workers(2))) == [[0, 2], [4, 6], [8, 10], [12]]
+    assert list(results_in_order([], double, Workers(2))) == []
 
 
 def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ SHARING = """
 import signal
 from pathlib import Path
 from openvse.registry import load_plugin
-from openvse.pipeline import Workers, in_order, start_workers
+from openvse.pipeline import Workers, results_in_order, start_workers
 
 load_plugin(Path("my_parts.py"))
 import openvse_plugin_my_parts as my_parts
@@ -157,7 +157,7 @@ import openvse_plugin_my_parts as my_parts
 before = signal.getsignal(signal.SIGTERM)
 start_workers(2)
 assert signal.getsignal(signal.SIGTERM) == before, "Ray has set its own"
-results = list(in_order([[1], [2], [3]], my_parts.task, Workers(2)))
+results = list(results_in_order([[1], [2], [3]], my_parts.task, Workers(2)))
 Path("results").write_text(str(results))
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation import Report, embed_corpus, evaluate
+from openvse.evaluation import Report, embed_corpus, evaluate_sets
 from openvse.features import FeatureStore
 from openvse.files import write_whole
 from openvse.indexing import Index
@@ -135,7 +135,7 @@ def run_demo(
 
 def _evaluate(model: TwoTower, corpus: Corpus, features: FeatureStore) -> Report:
     embedded = embed_corpus(model, corpus, features)
-    return evaluate(
+    return evaluate_sets(
         embedded.images,
         embedded.texts,
         embedded.corpus.relevance,

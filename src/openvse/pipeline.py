@@ -1,8 +1,9 @@
 """From a list of items to kept results: decoded ahead, by this process or by many.
 
-``decoded`` reads the items of the next batches in threads while the caller computes with the present one. ``in_order``
-lets ``Workers`` make the results of parts of a list, and yields them in their order. ``Pace`` tells the progress and
-says when to keep what was made. ``extract`` and ``index`` are made of these; what is kept, and how, is their own.
+``decoded`` reads the items of the next batches in threads while the caller computes with the present one.
+``results_in_order`` lets ``Workers`` make the results of parts of a list.
+``Pace`` tells the progress and says when to keep what was made. ``extract`` and ``index`` are made of these. What is
+kept, and how, is their own.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def remaining(items: Sequence[Item], is_done: Callable[[Item], bool], batch_size
     return [items[place] for place in places if not done[place]]
 
 
-def in_order(
+def results_in_order(
     parts: Sequence[Sequence[Item]],
     prepare: Callable[[], Callable[[Sequence[Item]], Result]],
     workers: Workers,

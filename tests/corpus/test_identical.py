@@ -12,7 +12,7 @@ import torch
 from openvse.batches import BatchKey, FeatureImages, PairDataset, TokenTable
 from openvse.corpus import Corpus, SharedTexts, merge_identical
 from openvse.datasets import check_data, open_corpus
-from openvse.evaluation import evaluate
+from openvse.evaluation import evaluate_sets
 from openvse.functional import set_max_scores
 from openvse.types import EmbeddingSet
 from toy_data import MemoryFeatures, make_tokens
@@ -70,7 +70,7 @@ def test_the_report_and_the_check_count_them(tmp_path: Path, monkeypatch: pytest
         vectors = torch.from_numpy(rng.normal(size=(count, 1, 4)))
         return EmbeddingSet(vectors, torch.ones(count, 1, dtype=torch.bool))
 
-    report = evaluate(embedded(4), embedded(3), corpus.relevance, set_max_scores, resamples=0)
+    report = evaluate_sets(embedded(4), embedded(3), corpus.relevance, set_max_scores, resamples=0)
     line = "identical captions: 1, of 3 images; each counts as relevant to all images that have it"
     assert report.remarks.shared == SharedTexts(1, 3) and f"- {line}\n" in report.to_markdown()
     assert json.loads(report.to_json())["remarks"]["shared"] == {"num_texts": 1, "num_images": 3}

@@ -12,7 +12,7 @@ import pytest
 from drawn import drawn
 
 from openvse.datasets import open_corpus
-from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, MAX_CAPTION_BYTES, read_lines
+from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, MAX_CAPTION_BYTES, table_lines
 from openvse.datasets.table import open_table, read_table
 from openvse.errors import DataError
 from tests.failures import Failures
@@ -288,17 +288,17 @@ def test_files_that_cannot_be_read(tmp_path):
     latin = tmp_path / "latin.csv"
     latin.write_bytes("image,caption\na.jpg,später".encode("latin-1"))
     with pytest.raises(DataError, match="22.*UTF.*UTF"):
-        read_lines(latin)
+        table_lines(latin)
     with pytest.raises(DataError, match="read"):
-        read_lines(tmp_path / "none.csv")
+        table_lines(tmp_path / "none.csv")
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes("one\u2028still one\r\ntwo\n".encode())
-    assert read_lines(path) == ["one\u2028still one", "two", ""]
+    assert table_lines(path) == ["one\u2028still one", "two", ""]
     path.write_bytes(b"")
-    assert read_lines(path) == []
+    assert table_lines(path) == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.evaluation import Member, evaluate, rank_by_counting
+from openvse.evaluation import Member, evaluate_sets, rank_by_counting
 from openvse.evaluation.calibrate import ScoreCounts
 from openvse.evaluation.rerank import Reranker
 from openvse.fusion import ScoreAttentionFusion
@@ -62,7 +62,7 @@ def test_a_report_is_that_of_the_cpu(waits: Waits, again: bool) -> None:
             places.add(scores.device.type)
             counts.see(rows, columns, scores)
 
-        report = evaluate(
+        report = evaluate_sets(
             images,
             texts,
             RELEVANCE,

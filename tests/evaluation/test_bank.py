@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from openvse.errors import DataError
-from openvse.evaluation import Member, QueryBank, Report, Reranker, choose_betas, evaluate
+from openvse.evaluation import Member, QueryBank, Report, Reranker, choose_betas, evaluate_sets
 from openvse.functional import normalize
 from openvse.scoring import hubs
 from openvse.scoring.hubs import BETAS
@@ -50,7 +50,7 @@ def slow_ranks(scores: Tensor, of_bank: Tensor, relevant: Tensor, beta: float) -
 
 
 def run(own: Member, bank: QueryBank | None, folds: int = 1) -> Report:
-    return evaluate(
+    return evaluate_sets(
         own.images, own.texts, RELEVANCE, SetMax(), bank=bank, folds=folds, resamples=0, keep=3, block_size=16
     )
 
@@ -86,7 +86,9 @@ def test_each_fold_is_normalised_by_itself() -> None:
         texts = torch.from_numpy(np.flatnonzero(np.isin(RELEVANCE.images, np.arange(IMAGES)[images])))
         part = own.part(images, texts)
         relevance = Relevance(RELEVANCE.images[texts] - start, np.arange(len(texts)), IMAGES // 2, len(texts))
-        halves.append(evaluate(part.images, part.texts, relevance, SetMax(), bank=bank, resamples=0).metrics)
+        halves.append(
+            evaluate_sets(part.images, part.texts, relevance, SetMax(), bank=bank, resamples=0).metrics
+        )
     assert report.metrics["rsum"] == pytest.approx(np.mean([half["rsum"] for half in halves]))
 
 
@@ -122,7 +124,7 @@ def test_a_bank_is_refused_beside_reranking_and_all_places() -> None:
     own, bank = member(8, IMAGES, TEXTS), QueryBank("bank", [member(9, 4, 4)], (20.0, 20.0))
     for reranker, every in ((Reranker(own, 3), False), (None, True)):
         with pytest.raises(DataError, match="query bank"):
-            evaluate(
+            evaluate_sets(
                 own.images,
                 own.texts,
                 RELEVANCE,

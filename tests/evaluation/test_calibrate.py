@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from score_matrices import counted, drawn, member, relevance_of
 
 from openvse.errors import DataError
-from openvse.evaluation import evaluate, fit_calibration
+from openvse.evaluation import evaluate_sets, fit_calibration
 from openvse.evaluation.calibrate import ScoreCounts, isotonic
 from openvse.scoring import Calibration
 
@@ -119,7 +119,9 @@ def test_the_evaluation_shows_every_pair_once() -> None:
     alone, pairs = counted(scores, relevant), relevance_of(relevant)
     items = member(scores)
     seen = ScoreCounts(items, pairs)
-    evaluate(items.images, items.texts, pairs, items.similarity, resamples=0, block_size=16, see=seen.see)
+    evaluate_sets(
+        items.images, items.texts, pairs, items.similarity, resamples=0, block_size=16, see=seen.see
+    )
     assert (seen.relevant == alone.relevant).all() and (seen.irrelevant == alone.irrelevant).all()
 
 

@@ -15,7 +15,14 @@ from torch import Tensor
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.evaluation import Member, embed_corpus, embed_ensemble, evaluate, mean_scores, rank_by_counting
+from openvse.evaluation import (
+    Member,
+    embed_corpus,
+    embed_ensemble,
+    evaluate_sets,
+    mean_scores,
+    rank_by_counting,
+)
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.functional import normalize, set_max_scores
 from openvse.model import TwoTower
@@ -56,7 +63,7 @@ MIXED = [member(0), member(1, dim=5), member(2, dim=6, k=3)]
 def test_ranks_equal_those_of_the_mean_matrix(num_members: int, block_size: int) -> None:
     members = MIXED[:num_members]
     first, *others = members
-    report = evaluate(
+    report = evaluate_sets(
         first.images,
         first.texts,
         RELEVANCE,
@@ -86,14 +93,14 @@ def test_one_model_is_itself_to_the_bit() -> None:
 
 def test_a_model_twice_changes_nothing() -> None:
     one = MIXED[0]
-    alone = evaluate(one.images, one.texts, RELEVANCE, one.similarity)
-    twice = evaluate(one.images, one.texts, RELEVANCE, one.similarity, others=[one])
+    alone = evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity)
+    twice = evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity, others=[one])
     assert twice.metrics == alone.metrics and twice.intervals == alone.intervals
 
 
 def test_folds_cut_every_model() -> None:
     first, *others = MIXED
-    report = evaluate(
+    report = evaluate_sets(
         first.images, first.texts, RELEVANCE, first.similarity, others=others, folds=3, resamples=0
     )
     means = []
@@ -101,7 +108,9 @@ def test_folds_cut_every_model() -> None:
         texts = torch.arange(start * CAPTIONS, (start + 4) * CAPTIONS)
         cut, *rest = [one.part(slice(start, start + 4), texts) for one in MIXED]
         own = Relevance(np.arange(12) // CAPTIONS, np.arange(12), 4, 12)
-        means.append(evaluate(cut.images, cut.texts, own, cut.similarity, others=rest, resamples=0).metrics)
+        means.append(
+            evaluate_sets(cut.images, cut.texts, own, cut.similarity, others=rest, resamples=0).metrics
+        )
     for name, value in report.metrics.items():
         assert value == pytest.approx(np.mean([mean[name] for mean in means])), name
 
@@ -114,13 +123,15 @@ def test_no_member_ever_scores_more_than_a_block() -> None:
         return set_max_scores(images, texts)
 
     first, *others = [replace(one, similarity=counting) for one in MIXED]
-    evaluate(first.images, first.texts, RELEVANCE, first.similarity, others=others, block_size=7, resamples=0)
+    evaluate_sets(
+        first.images, first.texts, RELEVANCE, first.similarity, others=others, block_size=7, resamples=0
+    )
     assert max(cells) <= 2 * 7**2 < IMAGES * TEXTS / 4
 
 
 def test_the_block_follows_the_largest_member() -> None:
     one, other = member(0), member(1, k=4)
-    report = evaluate(one.images, one.texts, RELEVANCE, one.similarity, others=[other], resamples=0)
+    report = evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity, others=[other], resamples=0)
     assert report.protocol.block_size == 256  # 2^18 products, 4 a pair
 
 
@@ -133,7 +144,7 @@ def test_a_member_of_other_items_is_refused() -> None:
     one, other = member(0), member(1)
     fewer = replace(other, texts=other.texts[:5])
     with pytest.raises(DataError, match="12 images.*5 texts"):
-        evaluate(one.images, one.texts, RELEVANCE, one.similarity, others=[fewer])
+        evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity, others=[fewer])
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 
 import openvse
 from openvse.errors import DataError
-from openvse.evaluation import evaluate as evaluate_sets
+from openvse.evaluation import evaluate_sets
 from openvse.evaluation.arrays import evaluate
 from openvse.functional import normalize
 from openvse.similarities import CSD, Fused, Order, SetMax

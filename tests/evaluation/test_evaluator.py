@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import Report, evaluate
+from openvse.evaluation import Report, evaluate_sets
 from openvse.functional import normalize, set_max_scores
 from openvse.types import EmbeddingSet, Relevance
 
@@ -32,7 +32,7 @@ def corpus(
 
 
 def test_perfect_embeddings_score_600() -> None:
-    report = evaluate(*corpus(noise=0.0), set_max_scores)
+    report = evaluate_sets(*corpus(noise=0.0), set_max_scores)
     assert report.metrics["rsum"] == 600.0
     assert report.intervals["rsum"] == (600.0, 600.0)
     assert report.metrics["i2t_medr"] == report.metrics["t2i_meanr"] == 1.0
@@ -41,7 +41,7 @@ def test_perfect_embeddings_score_600() -> None:
 def test_constant_embeddings_are_not_rewarded() -> None:
     images, texts, relevance = corpus()
     constant = [EmbeddingSet(torch.ones_like(side.vectors) / 4, side.mask) for side in (images, texts)]
-    report = evaluate(constant[0], constant[1], relevance, set_max_scores)
+    report = evaluate_sets(constant[0], constant[1], relevance, set_max_scores)
     assert report.metrics["rsum"] <= report.chance["rsum"]
     assert (report.remarks.tied_i2t, report.remarks.tied_t2i) == (40, 200)
 
@@ -51,15 +51,15 @@ def test_order_of_the_texts_does_not_matter() -> None:
     images, texts, relevance = corpus(noise=3.0)
     shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1))
     moved = Relevance(relevance.images[shuffled.numpy()], np.arange(200), 40, 200)
-    one = evaluate(images, texts, relevance, set_max_scores, block_size=13)
-    other = evaluate(images, texts[shuffled], moved, set_max_scores, block_size=13)
+    one = evaluate_sets(images, texts, relevance, set_max_scores, block_size=13)
+    other = evaluate_sets(images, texts[shuffled], moved, set_max_scores, block_size=13)
     assert one.metrics == other.metrics
     assert 0 < one.metrics["i2t_r1"] < 100
 
 
 def test_a_report_remembers_its_protocol() -> None:
     images, texts, relevance = corpus()
-    report = evaluate(
+    report = evaluate_sets(
         images,
         texts,
         relevance,
@@ -78,11 +78,11 @@ def test_a_report_remembers_its_protocol() -> None:
 
 
 def test_without_resamples_there_are_no_intervals() -> None:
-    assert evaluate(*corpus(), set_max_scores, resamples=0).intervals == {}
+    assert evaluate_sets(*corpus(), set_max_scores, resamples=0).intervals == {}
 
 
 def test_seed_decides_the_intervals() -> None:
-    one, same, other = (evaluate(*corpus(noise=3.0), set_max_scores, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (evaluate_sets(*corpus(noise=3.0), set_max_scores, seed=seed) for seed in (1, 1, 2))
     assert one == same
     assert one.metrics == other.metrics
     assert one.intervals != other.intervals
@@ -91,7 +91,7 @@ def test_seed_decides_the_intervals() -> None:
 def fold(number: int, images: EmbeddingSet, texts: EmbeddingSet) -> Report:
     """Return the report of ten images and their fifty texts, cut out by hand."""
     pairs = np.arange(50)
-    return evaluate(
+    return evaluate_sets(
         images[10 * number : 10 * number + 10],
         texts[50 * number : 50 * number + 50],
         Relevance(pairs // 5, pairs, 10, 50),
@@ -102,12 +102,12 @@ def fold(number: int, images: EmbeddingSet, texts: EmbeddingSet) -> Report:
 @pytest.mark.medium
 def test_folds_are_the_mean_of_their_reports() -> None:
     images, texts, relevance = corpus(noise=3.0)
-    report = evaluate(images, texts, relevance, set_max_scores, folds=4)
+    report = evaluate_sets(images, texts, relevance, set_max_scores, folds=4)
     apart = [fold(number, images, texts) for number in range(4)]
     for name in report.metrics:
         assert report.metrics[name] == pytest.approx(np.mean([part.metrics[name] for part in apart]))
     assert report.chance["rsum"] == pytest.approx(apart[0].chance["rsum"])
-    assert report.metrics["rsum"] > evaluate(images, texts, relevance, set_max_scores).metrics["rsum"]
+    assert report.metrics["rsum"] > evaluate_sets(images, texts, relevance, set_max_scores).metrics["rsum"]
     low, high = report.intervals["rsum"]
     assert low < report.metrics["rsum"] < high
     assert high - low < np.mean([part.intervals["rsum"][1] - part.intervals["rsum"][0] for part in apart])
@@ -119,15 +119,15 @@ def test_folds_take_their_texts_wherever_they_stand() -> None:
     shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1))
     moved = Relevance(relevance.images[shuffled.numpy()], np.arange(200), 40, 200)
     assert (
-        evaluate(images, texts[shuffled], moved, set_max_scores, folds=4, resamples=0).metrics
-        == evaluate(images, texts, relevance, set_max_scores, folds=4, resamples=0).metrics
+        evaluate_sets(images, texts[shuffled], moved, set_max_scores, folds=4, resamples=0).metrics
+        == evaluate_sets(images, texts, relevance, set_max_scores, folds=4, resamples=0).metrics
     )
 
 
 def test_items_without_a_partner_are_candidates_only() -> None:
     images, texts, _ = corpus(num_images=4, captions=1, noise=0.0)
     relevance = Relevance(np.array([0, 1]), np.array([0, 1]), 4, 4)
-    report = evaluate(images, texts, relevance, set_max_scores)
+    report = evaluate_sets(images, texts, relevance, set_max_scores)
     assert (report.remarks.excluded_i2t, report.remarks.excluded_t2i) == (2, 2)
     assert report.metrics["rsum"] == 600.0
 
@@ -138,14 +138,17 @@ def test_sets_of_embeddings_are_scored_by_their_similarity() -> None:
     views = torch.cat([torch.randn(30, 2, 8, generator=generator), texts], dim=1)
     pairs = np.arange(30)
     relevance = Relevance(pairs, pairs, 30, 30)
-    assert evaluate(embeddings(views), embeddings(texts), relevance, set_max_scores).metrics["rsum"] == 600.0
+    assert (
+        evaluate_sets(embeddings(views), embeddings(texts), relevance, set_max_scores).metrics["rsum"]
+        == 600.0
+    )
 
 
 def test_the_default_block_shrinks_with_the_number_of_embeddings() -> None:
-    one = evaluate(*corpus(), set_max_scores, resamples=0)
+    one = evaluate_sets(*corpus(), set_max_scores, resamples=0)
     generator = torch.Generator().manual_seed(0)
     sets = embeddings(torch.randn(3, 20, 4, generator=generator))
-    many = evaluate(sets, sets, Relevance(np.arange(3), np.arange(3), 3, 3), set_max_scores, resamples=0)
+    many = evaluate_sets(sets, sets, Relevance(np.arange(3), np.arange(3), 3, 3), set_max_scores, resamples=0)
     assert one.protocol.block_size == 512
     assert many.protocol.block_size == 512 // 20
 
@@ -159,10 +162,10 @@ def test_half_precision_is_compared_in_single() -> None:
         return set_max_scores(one, other)
 
     halved = [EmbeddingSet(side.vectors.half(), side.mask) for side in (images, texts)]
-    report = evaluate(halved[0], halved[1], relevance, similarity)
+    report = evaluate_sets(halved[0], halved[1], relevance, similarity)
     assert set(seen) == {torch.float32}
     assert report.metrics["rsum"] == pytest.approx(
-        evaluate(images, texts, relevance, similarity).metrics["rsum"], abs=5
+        evaluate_sets(images, texts, relevance, similarity).metrics["rsum"], abs=5
     )
 
 
@@ -174,7 +177,7 @@ def test_scores_stay_block_sized() -> None:
         shapes.append(len(one) * len(other))
         return set_max_scores(one, other)
 
-    evaluate(images, texts, relevance, similarity, block_size=16)
+    evaluate_sets(images, texts, relevance, similarity, block_size=16)
     assert max(shapes) <= 16 * 20  # 40 images are cut into 6 runs of at most 7
 
 
@@ -187,24 +190,24 @@ def test_gradients_are_not_tracked() -> None:
         assert not scores.requires_grad
         return scores
 
-    evaluate(images, texts, relevance, similarity)
+    evaluate_sets(images, texts, relevance, similarity)
 
 
 def test_a_broken_model_is_an_error() -> None:
     images, texts, relevance = corpus()
     images.vectors[7] = float("nan")
     with pytest.raises(ModelError, match="NaN"):
-        evaluate(images, texts, relevance, set_max_scores)
+        evaluate_sets(images, texts, relevance, set_max_scores)
 
 
 @pytest.mark.parametrize("folds", [0, 41])
 def test_impossible_folds_are_refused(folds: int) -> None:
     with pytest.raises(DataError, match="1.*40"):
-        evaluate(*corpus(), set_max_scores, folds=folds)
+        evaluate_sets(*corpus(), set_max_scores, folds=folds)
 
 
 def test_missing_embeddings_are_refused() -> None:
     images, texts, relevance = corpus()
     with pytest.raises(DataError, match="39 images.*200 texts") as error:
-        evaluate(images[:39], texts, relevance, set_max_scores)
+        evaluate_sets(images[:39], texts, relevance, set_max_scores)
     assert "\n" not in str(error.value)

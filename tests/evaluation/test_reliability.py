@@ -10,7 +10,7 @@ import torch
 from score_matrices import drawn, member, relevance_of
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation import evaluate, fit_calibration, measure_reliability
+from openvse.evaluation import evaluate_sets, fit_calibration, measure_reliability
 from openvse.evaluation.calibrate import ScoreCounts
 from openvse.evaluation.reliability import Reliability, shown_images
 from openvse.scoring import Calibration, CalibrationData
@@ -60,7 +60,7 @@ def test_a_curve_holds_on_new_data() -> None:
     scores, relevant = drawn(300, 2)
     items, pairs = member(scores), relevance_of(relevant)
     counts = ScoreCounts(items, pairs)
-    evaluate(items.images, items.texts, pairs, items.similarity, resamples=0, see=counts.see)
+    evaluate_sets(items.images, items.texts, pairs, items.similarity, resamples=0, see=counts.see)
     curve = fit_calibration(counts, model="m", name="drawn/validation")
     found = reliability(curve, *drawn(250, 2, seed=1))
     assert found.expected_error < 0.02

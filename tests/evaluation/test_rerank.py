@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import Member, Report, Reranker, evaluate
+from openvse.evaluation import Member, Report, Reranker, evaluate_sets
 from openvse.functional import normalize, set_max_scores
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
@@ -37,7 +37,7 @@ WEAK, STRONG = member(0, 3.0), member(1, 0.8)
 
 
 def run(reranker: Reranker | None, proposer: Member = WEAK, folds: int = 1, block_size: int = 4) -> Report:
-    return evaluate(
+    return evaluate_sets(
         proposer.images,
         proposer.texts,
         RELEVANCE,
@@ -128,7 +128,7 @@ def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
 
 
 def test_the_first_results_are_those_of_the_new_order() -> None:
-    report = evaluate(
+    report = evaluate_sets(
         WEAK.images,
         WEAK.texts,
         RELEVANCE,

@@ -10,7 +10,7 @@ from PIL import Image, ImageCms
 
 from openvse.media import images
 from openvse.media.images import full_size, read_image
-from openvse.output.thumbnails import thumbnail
+from openvse.output.thumbnails import thumbnail_uri
 
 SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 # Colorants for the white point D50, as their profiles have them, and exponents of the curves.
@@ -94,7 +94,7 @@ def test_colours_are_those_of_srgb(name, kind):
 def test_a_thumbnail_is_srgb(tmp_path):
     image = Image.new("RGB", (640, 480), in_space((80, 170, 90), "ProPhoto"))
     image.save(tmp_path / "a.png", icc_profile=rgb_profile("ProPhoto"))
-    shown = Image.open(io.BytesIO(base64.b64decode(thumbnail(tmp_path / "a.png").partition(",")[2])))
+    shown = Image.open(io.BytesIO(base64.b64decode(thumbnail_uri(tmp_path / "a.png").partition(",")[2])))
     assert "icc_profile" not in shown.info
     np.testing.assert_allclose(shown.convert("RGB").getpixel((9, 9)), (80, 170, 90), atol=5)
 

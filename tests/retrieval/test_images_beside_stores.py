@@ -10,7 +10,7 @@ import torch
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.evaluation import Member, embed_corpus, evaluate
+from openvse.evaluation import Member, embed_corpus, evaluate_sets
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.model import TwoTower
 from openvse.retrieval.evaluate import evaluate_towers
@@ -49,7 +49,7 @@ def test_a_member_that_can_read_images_reads_them(
     corpus = open_corpus(place / "album")
     store = FeatureStore(place / "stores" / "regions")
     one, other = embed_corpus(models[0], corpus, store), embed_corpus(models[1], corpus)
-    expected = evaluate(
+    expected = evaluate_sets(
         one.images,
         one.texts,
         corpus.relevance,

@@ -12,7 +12,7 @@ import pytest
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import embed_corpus, evaluate
+from openvse.evaluation import embed_corpus, evaluate_sets
 from openvse.features import FeatureStore
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
@@ -64,7 +64,7 @@ def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_sto
     assert not (tmp_path / "own" / "features").exists()
     model = load_as(TwoTower, own.best)
     embedded = embed_corpus(model, open_corpus(arrays).split("validation"))
-    report = evaluate(
+    report = evaluate_sets(
         embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
     )
     assert report.metrics["rsum"] == pytest.approx(own.progress.best_score)

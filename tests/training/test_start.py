@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from openvse.datasets import open_corpus
 from openvse.errors import RecipeError
-from openvse.evaluation import embed_corpus, evaluate
+from openvse.evaluation import embed_corpus, evaluate_sets
 from openvse.features import FeatureStore
 from openvse.model import TwoTower, take_weights
 from openvse.retrieval.build import build_model
@@ -76,7 +76,9 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     for side, model in (("before", base / "best"), ("after", tmp_path / "run" / "best")):
         loaded = load_as(TwoTower, model)
         embedded = embed_corpus(loaded, validation, FeatureStore(corpus / "features"))
-        reports[side] = evaluate(embedded.images, embedded.texts, validation.relevance, loaded.similarity)
+        reports[side] = evaluate_sets(
+            embedded.images, embedded.texts, validation.relevance, loaded.similarity
+        )
     assert records["before"]["rsum"] == pytest.approx(reports["before"].metrics["rsum"])
     assert records["before"]["global_step"] == 0
     if result.progress.best_epoch:  # then best/ is what comes after

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
-from openvse.evaluation import embed_corpus, evaluate
+from openvse.evaluation import embed_corpus, evaluate_sets
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.files import locked
 from openvse.model import TwoTower
@@ -64,7 +64,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     model = load_as(TwoTower, result.best)
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     embedded = embed_corpus(model, validation, FeatureStore(corpus / "features"))
-    report = evaluate(
+    report = evaluate_sets(
         embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
     )
     assert report.metrics["rsum"] == pytest.approx(best.metrics["rsum"])
@@ -92,7 +92,9 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     some = validation.select(np.array([0, 2, 5]))  # of eight
     model = load_as(TwoTower, tmp_path / "run" / "best")
     embedded = embed_corpus(model, some, FeatureStore(corpus / "features"))
-    report = evaluate(embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0).metrics
+    report = evaluate_sets(
+        embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0
+    ).metrics
     assert max(record["rsum"] for record in records) == pytest.approx(report["rsum"])
     assert report["t2i_meanr"] <= 3
 

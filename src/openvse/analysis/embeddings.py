@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 NAME = "embeddings"
-K = 10
+FIRST = 10
 GROUPS = 5
 _ITEMS = 4000
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 
 
 Occurrence = dict[str, Int[np.ndarray, "C"]]
-"""For each direction, how often each candidate is among the first K of a query."""
+"""For each direction, how often each candidate is among the first ``FIRST`` of a query."""
 
 
 def count_hits(embedded: Embedded, hits: Sequence[QueryHits]) -> Occurrence:
-    """Count how often each image and each text is among the first K hits of all queries."""
+    """Count how often each image and each text is among the first ``FIRST`` hits of all queries."""
     sizes = {"t2i": embedded.corpus.relevance.num_images, "i2t": embedded.corpus.relevance.num_texts}
     return {
         side: np.bincount(
@@ -123,7 +123,10 @@ class Group(NamedTuple):
 
 
 def recall_by_group(
-    hits: Sequence[QueryHits], values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"], what: str, at: int = K
+    hits: Sequence[QueryHits],
+    values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"],
+    what: str,
+    at: int = FIRST,
 ) -> list[Group]:
     """Cut captions into groups of about equal size by a number, and return R@K of their search for images."""
     ranks = {query.query: query.rank for query in hits if query.side == "t2i"}
@@ -158,7 +161,7 @@ def analyze_embeddings(
         places: whether to draw a map of the embeddings by t-SNE, which needs scikit-learn.
     """
     corpus = embedded[0].corpus
-    hits = [find_hits(each, K) for each in embedded]
+    hits = [find_hits(each, FIRST) for each in embedded]
     occurrence = {
         each.name: count_hits(each, first_hits) for each, first_hits in zip(embedded, hits, strict=True)
     }
@@ -181,7 +184,7 @@ def analyze_embeddings(
         {
             "": table,
             "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(corpus, occurrence)),
-            "recall": Table(("model", "by", "group", "captions", f"R@{K}"), grouped),
+            "recall": Table(("model", "by", "group", "captions", f"R@{FIRST}"), grouped),
         },
         figures,
         warnings=warnings_of(embedded),
@@ -210,7 +213,7 @@ def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[G
             axes.plot(100 * share, counts, color=colour(number), label=label)
         axes.axhline(counts.mean(), color="0.6", linewidth=0.8, linestyle="--")
         axes.set_xlabel(f"{kind}s, most frequent first (%)")
-        axes.set_ylabel(f"times among the first {K}")
+        axes.set_ylabel(f"times among the first {FIRST}")
         axes.set_title(f"{kind}s as hubs")
         axes.legend()
     for axes, which in ((length, 0), (rare, 1)):
@@ -225,7 +228,7 @@ def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[G
         shown = next(iter(groups.values()))[which]
         axes.set_xticks(range(len(shown)), [g.label for g in shown])
         axes.set_xlabel(shown[0].what)
-        axes.set_ylabel(f"R@{K}, texts asking for images")
+        axes.set_ylabel(f"R@{FIRST}, texts asking for images")
         axes.set_ylim(0, 103)
     if len(groups) > 1:
         legend_below(figure, length)

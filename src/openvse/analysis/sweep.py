@@ -21,7 +21,7 @@ from openvse.analysis.result import Analysis, Draw
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus, digest_of_pairs
 from openvse.errors import OpenVSEError, nearest
-from openvse.evaluation import Metrics, embed_corpus, evaluate
+from openvse.evaluation import Metrics, embed_corpus, evaluate_sets
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
 from openvse.features import FeatureStore
@@ -326,7 +326,9 @@ class _Runs:
         run = train(recipe, folder, resume=True, watcher=self._watcher)
         model = load_as(TwoTower, run.best)
         cached = embed_corpus(model, corpus.split(sweep.split), stores[0], text_features=stores[1])
-        report = evaluate(cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0)
+        report = evaluate_sets(
+            cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0
+        )
         metrics = dict(report.metrics)
         if cached.images.vectors.shape[1] > 1:
             embedded = Embedded(setting.name, model, cached.corpus, cached.images, cached.texts)

@@ -20,7 +20,7 @@ from openvse.files import read_text
 from openvse.media.resizing import resized_middle
 from openvse.types import Features, Inputs
 
-Form: TypeAlias = Literal["torchvision", "caffe"]
+WeightForm: TypeAlias = Literal["torchvision", "caffe"]
 EXPANSION = 4  # the width of a bottleneck block's output, relative to a basic block's
 STRIDE = 32  # pixels per side of a grid cell
 START_FILE = "start.txt"
@@ -68,7 +68,7 @@ class ResNet(Backbone):
         weights: str | None = None,
         blocks: tuple[int, int, int, int] = (3, 4, 23, 3),
         bottleneck: bool = True,
-        form: Form = "torchvision",
+        form: WeightForm = "torchvision",
         stem_dim: int = 64,
         inner_dim: int = 64,
         groups: int = 1,
@@ -180,7 +180,7 @@ class ResNetNetwork(nn.Module):
         blocks: tuple[int, int, int, int],
         *,
         bottleneck: bool = True,
-        form: Form = "torchvision",
+        form: WeightForm = "torchvision",
         stem_dim: int = 64,
         inner_dim: int = 64,
         groups: int = 1,

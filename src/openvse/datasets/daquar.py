@@ -11,7 +11,7 @@ from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.corpus.splits import hashed_splits
 from openvse.datasets.layout import read_splits
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 
 # Lines alternate between "question in the image1 ?" and its answers.
@@ -103,7 +103,7 @@ def _read(root: Path) -> tuple[list[Question], dict[str, str]]:
 
 def _read_pairs(path: Path) -> Iterator[Question]:
     """Yield the questions of a file that alternates between questions and answers."""
-    lines = [line.strip() for line in read_lines(path)]
+    lines = [line.strip() for line in table_lines(path)]
     while lines and not lines[-1]:
         lines.pop()
     for number in range(0, len(lines), 2):

@@ -10,7 +10,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
 from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
-from openvse.datasets.rows import COMMENTS, field_names, read_lines, read_tabbed
+from openvse.datasets.rows import COMMENTS, field_names, read_tabbed, table_lines
 from openvse.datasets.table import read_table
 from openvse.errors import DataError
 
@@ -157,7 +157,7 @@ def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> 
 
 def _sentences(path: Path) -> dict[str, Sequence[str]]:
     """Return the sentences of each image, from a token file or from the table of mirrors."""
-    lines = read_lines(path)
+    lines = table_lines(path)
     captions: dict[str, list[str]] = {}
     if lines and "\t" not in lines[0]:
         for row in read_table(path):

@@ -13,7 +13,7 @@ from typing import Any
 from openvse.corpus.corpus import Corpus, Record
 from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import canonical_split, is_split
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 from openvse.files import parse_json, read_text
 from openvse.media.names import escaped
@@ -64,7 +64,7 @@ def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
         path = first_file(root, names)
-        for number, line in enumerate(read_lines(path) if path else (), start=1):
+        for number, line in enumerate(table_lines(path) if path else (), start=1):
             if "\t" in line.strip():
                 raise DataError(f"{path}, line {number}: several columns between tabs: write one name a line")
             if line.strip():

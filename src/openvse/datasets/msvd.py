@@ -10,7 +10,7 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Piece
 from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
 from openvse.datasets.layout import read_splits, require_file
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 
 CAPTIONS = ("AllVideoDescriptions.txt", "annotations/AllVideoDescriptions.txt")
@@ -57,7 +57,7 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
 
 def _read(path: Path) -> dict[str, list[str]]:
     captions: defaultdict[str, list[str]] = defaultdict(list)
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(table_lines(path), start=1):
         match = _LINE.fullmatch(line.strip())
         if match:
             captions[match[1]].append(match[2])

@@ -10,7 +10,7 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Piece
 from openvse.datasets.layout import first_file, first_folder, reading_json
-from openvse.datasets.rows import read_lines
+from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 
@@ -148,7 +148,7 @@ def _open_part(
 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a file, including empty ones in the middle, so that the others keep their positions."""
-    lines = read_lines(path)
+    lines = table_lines(path)
     return lines[:-1] if lines and not lines[-1].strip() else lines
 
 

@@ -199,7 +199,7 @@ ObjectT = TypeVar("ObjectT")
 _DELIMITERS = (",", ";", "\t", "|")
 
 
-def read_lines(path: Path) -> list[str]:
+def table_lines(path: Path) -> list[str]:
     """Return the lines of a text file (see ``files.split_lines``); raise DataError if it cannot be read."""
     try:
         text = read_text(path)
@@ -222,7 +222,7 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
     ``key`` names the first column in messages. ``counts`` says what a whole number in a third column counts, which is
     not read; "" if there is no such column.
     """
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(table_lines(path), start=1):
         cells = [cell.strip() for cell in line.split("\t")]
         while len(cells) > 2 and not cells[-1]:
             cells.pop()
@@ -245,7 +245,7 @@ def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT
 
 def numbered_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[tuple[int, ObjectT]]:
     """Yield the number of each line, too; see ``read_objects``."""
-    for number, line in enumerate(read_lines(file), start=1):
+    for number, line in enumerate(table_lines(file), start=1):
         if not line.strip():
             continue
         try:
@@ -267,7 +267,7 @@ def read_rows(
     the cells of an optional one are "" if it is missing. A warning names other columns, unless they are known not to be
     needed (``unread``).
     """
-    lines = read_lines(path)
+    lines = table_lines(path)
     if not lines:
         raise DataError(f"{path}: the file is empty; its first line must name the columns")
     reader = _reader(lines)
@@ -312,7 +312,7 @@ def field_names(file: Path) -> list[str]:
 
     There are none if the file is empty, or its first line is neither an object nor a header.
     """
-    lines = read_lines(file)
+    lines = table_lines(file)
     try:
         if file.suffix.lower() != ".jsonl":
             return [name.strip().lower() for name in next(_reader(lines), [])]

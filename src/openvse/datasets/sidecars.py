@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import refuse_outside_text, with_folder_splits
-from openvse.datasets.rows import check_size, read_lines
+from openvse.datasets.rows import check_size, table_lines
 from openvse.errors import DataError
 from openvse.media.listing import list_media, walk_files
 from openvse.media.matching import find_files
@@ -72,7 +72,7 @@ def _read(root: Path, path: Path | None) -> Sequence[str] | None:
     if path.is_symlink() or path.parent.is_symlink():
         refuse_outside_text(root, path)
     check_size(path, path.stat().st_size)
-    return [line.strip() for line in read_lines(path) if line.strip()]
+    return [line.strip() for line in table_lines(path) if line.strip()]
 
 
 def _sidecar(image: Path, files: Mapping[Path, Path]) -> Path | None:

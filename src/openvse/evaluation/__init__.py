@@ -7,7 +7,7 @@ from openvse.evaluation.calibrate import fit_calibration
 from openvse.evaluation.comparison import Difference, paired_differences, sign_test
 from openvse.evaluation.embed import EmbeddedCorpus, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, mean_scores
-from openvse.evaluation.evaluator import choose_betas, evaluate
+from openvse.evaluation.evaluator import choose_betas, evaluate_sets
 from openvse.evaluation.metrics import (
     Metrics,
     bootstrap_replicates,
@@ -35,7 +35,7 @@ __all__ = [
     "choose_betas",
     "embed_corpus",
     "embed_ensemble",
-    "evaluate",
+    "evaluate_sets",
     "fit_calibration",
     "mean_scores",
     "measure_reliability",

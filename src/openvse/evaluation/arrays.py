@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from openvse.errors import DataError
-from openvse.evaluation.evaluator import evaluate as evaluate_sets
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.report import Report
 from openvse.functional import require_one_space, unit_embeddings
 from openvse.similarities import SetMax, Similarity
 from openvse.types import EmbeddingSet, Relevance
 
 Array: TypeAlias = np.ndarray | Tensor
-Pairs: TypeAlias = Relevance | Array | Sequence[Any]
+GivenPairs: TypeAlias = Relevance | Array | Sequence[Any]
 """Which texts belong to which image, in one of the forms that ``evaluate`` accepts."""
 
 
 def evaluate(
     images: Array | EmbeddingSet,
     texts: Array | EmbeddingSet,
-    relevance: Pairs | None = None,
+    relevance: GivenPairs | None = None,
     *,
     similarity: Similarity | None = None,
     name: str = "",
@@ -175,7 +175,7 @@ def _read(given: Array | EmbeddingSet, side: str, similarity: Similarity) -> Emb
     return replace(units, vectors=own.to(units.vectors.dtype).view_as(units.vectors))
 
 
-def _relevance(given: Pairs | None, num_images: int, num_texts: int) -> Relevance:
+def _relevance(given: GivenPairs | None, num_images: int, num_texts: int) -> Relevance:
     if isinstance(given, Relevance):
         return given
     if given is None:

@@ -223,7 +223,7 @@ def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
 _PRODUCTS_IN_BLOCK = 1 << 18  # 1024 a side would not be faster than 512 and would take twice the memory
 
 
-def evaluate(
+def evaluate_sets(
     images: EmbeddingSet,
     texts: EmbeddingSet,
     relevance: Relevance,

@@ -26,7 +26,16 @@ from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
-from openvse.pipeline import DECODERS, Pace, Workers, WorkProgress, decoded, in_batches, in_order, remaining
+from openvse.pipeline import (
+    DECODERS,
+    Pace,
+    Workers,
+    WorkProgress,
+    decoded,
+    in_batches,
+    remaining,
+    results_in_order,
+)
 from openvse.types import Features
 
 ITEMS_IN_PART = 64
@@ -323,7 +332,7 @@ def _by_workers(
     """Let workers extract items, and yield the same as ``_Extraction.make``."""
     size = max(1, ITEMS_IN_PART // how.batch_size) * how.batch_size
     prepare = partial(_part_maker, replace(how, device=workers.device))
-    for batches in in_order([*in_batches(items, size)], prepare, workers):
+    for batches in results_in_order([*in_batches(items, size)], prepare, workers):
         yield from batches
 
 

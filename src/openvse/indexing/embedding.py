@@ -28,7 +28,7 @@ from openvse.pipeline import (
     decoded,
     failure_reason,
     in_batches,
-    in_order,
+    results_in_order,
 )
 
 WHOLE_BYTES = 1 << 24
@@ -40,7 +40,7 @@ _PART = 1 << 20
 _FILES = 1000  # hashed at once
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
-Row: TypeAlias = Float[np.ndarray, "K D"]
+ItemVectors: TypeAlias = Float[np.ndarray, "K D"]
 _Content: TypeAlias = tuple[bytes | None, str | None]  # the hash of a file, and what its header says
 
 
@@ -132,7 +132,7 @@ class KnownContent:
         self._index, self._database, self._damaged = index, index.database, damaged
         self._segments: dict[int, Vectors] = {}
 
-    def find(self, candidate: Candidate) -> list[tuple[Entry, Row]]:
+    def find(self, candidate: Candidate) -> list[tuple[Entry, ItemVectors]]:
         """Return the items of a file with their embeddings; none where its content is new.
 
         A file is read only if the index holds one of its size.
@@ -146,7 +146,7 @@ class KnownContent:
         sound = [
             row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
         ]
-        rows: list[tuple[Entry, Row]] = []
+        rows: list[tuple[Entry, ItemVectors]] = []
         header: str | None = None
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._segments:
@@ -168,7 +168,7 @@ class _Looked:
     """A candidate, its items with their embeddings if the index holds its content, or its place in a store."""
 
     candidate: Candidate
-    rows: Sequence[tuple[Entry, Row]] = ()
+    rows: Sequence[tuple[Entry, ItemVectors]] = ()
     place: int | None = None
 
 
@@ -199,7 +199,7 @@ class Embedder:
         yield from self._embed_batches(self._batches(candidates, new))
         parts = cut_candidates(new, self._batch_size, sharing.workers.count)
         prepare = partial(_part_embedder, sharing.load, self._batch_size)
-        for batches in in_order(parts, prepare, sharing.workers):
+        for batches in results_in_order(parts, prepare, sharing.workers):
             yield from batches
 
     def _batches(
@@ -276,7 +276,7 @@ class Embedder:
 
     def _embed_images(self, batch: DecodedBatch[_Looked, tuple[Any, _Content]], done: EmbeddedBatch) -> None:
         """Embed images, some perhaps by stored features."""
-        rows: dict[int, Row] = {}
+        rows: dict[int, ItemVectors] = {}
         places = {number: each.place for number, each in enumerate(batch.items) if each.place is not None}
         if self._stored is not None and places:
             positions = np.fromiter(places.values(), np.int64)

@@ -31,7 +31,7 @@ from openvse.types import EmbeddingSet, Inputs
 
 _logger = logging.getLogger(__name__)
 
-Positions = Int[np.ndarray, "B"]
+BatchPositions = Int[np.ndarray, "B"]
 
 _LARGE = 20_000_000  # weights of an image network; smaller ones round too much, or gain little
 _PROBES, _COSINE = 4, 0.9999  # the drawn images whose embeddings must agree in bf16, and how well
@@ -309,10 +309,10 @@ class TwoTower(Model):
 
 @torch.inference_mode()
 def embed(
-    tower: Tower[Any], batches: Iterable[tuple[Positions, Inputs]], device: torch.device | str
+    tower: Tower[Any], batches: Iterable[tuple[BatchPositions, Inputs]], device: torch.device | str
 ) -> EmbeddingSet:
     """Embed batches with either side of a model, and return the items on the CPU, sorted by the positions given."""
-    positions: list[Positions] = []
+    positions: list[BatchPositions] = []
     parts: list[EmbeddingSet] = []
     with evaluating(tower):
         for chosen, inputs in batches:

@@ -12,7 +12,7 @@ THUMBNAIL_PX = 360
 """The longer side of a thumbnail: twice its size on the page, for dense screens."""
 
 
-def thumbnail(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str | None:
+def thumbnail_uri(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str | None:
     """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read."""
     try:
         image = read_poster(path, shorter_side=side)

@@ -25,7 +25,7 @@ from openvse.media.packed import ImageFile
 from openvse.output.documents import CONFIDENCE, html_page, percent
 from openvse.output.figures import COLUMN, colour, new_figure, svg_element
 from openvse.output.table import Table
-from openvse.output.thumbnails import thumbnail
+from openvse.output.thumbnails import thumbnail_uri
 from openvse.report.run import MeasuredReport, ReportedRun
 from openvse.report.tables import (
     compared_metrics,
@@ -68,7 +68,7 @@ def runs_page(
         comparison: the figures of several runs.
         examples: the gains and losses of each row of the comparison against the first, by the name of the row.
     """
-    small: _Small = cache(lambda image: thumbnail(image, side=SIDE_PX))
+    small: _Small = cache(lambda image: thumbnail_uri(image, side=SIDE_PX))
     style = files("openvse.report").joinpath("report.css").read_text(encoding="utf-8")
     lines = comparison.warnings() if comparison else [line for each in reports for line in each.leaks]
     names = [each.run.name for each in reports]

@@ -22,7 +22,7 @@ from openvse.evaluation import (
     Reranker,
     choose_betas,
     embed_ensemble,
-    evaluate,
+    evaluate_sets,
     measure_reliability,
 )
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
@@ -261,7 +261,7 @@ def report_on(
     curve = models[0].calibration if len(models) == request.folds == 1 and counted is None else None
     shown = None if curve is None else shown_images(relevance, first.device)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
-    report = evaluate(
+    report = evaluate_sets(
         first.images,
         first.texts,
         relevance,

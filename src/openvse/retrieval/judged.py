@@ -32,7 +32,7 @@ from openvse.output.table import Table
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, Relevance
 
-Pairs = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
+PairArrays = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """Query and candidate of each pair."""
 
 BOOTSTRAPS = 1000
@@ -114,7 +114,7 @@ class JudgedReport(Document):
 def _rank_among(
     queries: EmbeddingSet,
     candidates: EmbeddingSet,
-    positives: Pairs,
+    positives: PairArrays,
     similarity: Similarity,
     *,
     itself: bool = False,
@@ -374,16 +374,16 @@ def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> In
     return np.where(known[order[place]] == numbers, order[place], -1)
 
 
-def _positive(ratings: RatedPairs, rating: float = POSITIVE) -> Pairs:
+def _positive(ratings: RatedPairs, rating: float = POSITIVE) -> PairArrays:
     chosen = ratings.ratings >= rating
     return ratings.first[chosen], ratings.second[chosen]
 
 
-def _joined(one: Pairs, other: Pairs) -> Pairs:
+def _joined(one: PairArrays, other: PairArrays) -> PairArrays:
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
 
 
-def _both_ways(pairs: Pairs) -> Pairs:
+def _both_ways(pairs: PairArrays) -> PairArrays:
     """Return each pair in both orders, once."""
     first, second = _joined(pairs, (pairs[1], pairs[0]))
     distinct = np.unique(np.stack([first, second]), axis=1)
@@ -391,7 +391,7 @@ def _both_ways(pairs: Pairs) -> Pairs:
     return distinct[0], distinct[1]
 
 
-def _co_captions(images: Int[np.ndarray, "T"], rated: RatedPairs | None) -> Pairs:
+def _co_captions(images: Int[np.ndarray, "T"], rated: RatedPairs | None) -> PairArrays:
     """Return the pairs of texts of one image, without those that are rated below the threshold."""
     order = np.argsort(images, kind="stable")
     pairs = [

@@ -18,7 +18,7 @@ from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_trainin
 from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.encoders import TextEncoder, TransformersText
 from openvse.errors import RecipeError, TrainingError
-from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate
+from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate_sets
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.features import FeatureStore
 from openvse.model import Model, Start, TwoTower, tower_curves
@@ -132,7 +132,7 @@ class RetrievalTask(Task[Batch]):
         )
         member = Member(embedded.images, embedded.texts, model.similarity)
         self._counted = count_scores(member, embedded.corpus)
-        report = evaluate(
+        report = evaluate_sets(
             member.images,
             member.texts,
             embedded.corpus.relevance,

@@ -18,7 +18,7 @@ from openvse.runtime.arrays import Kind
 
 EXPORT = "export.json"
 FORMAT, VERSION = "openvse-export", 1
-Precision: TypeAlias = Literal["float32", "int8"]
+ExportPrecision: TypeAlias = Literal["float32", "int8"]
 
 
 CLIPS = ("clips",)
@@ -61,7 +61,7 @@ class Description:
         openvse: the version that made the export.
     """
 
-    precision: Precision
+    precision: ExportPrecision
     fingerprint: str
     of_model: str
     num_embeddings: tuple[int, int]

@@ -13,7 +13,7 @@ from openvse.errors import OpenVSEError
 from openvse.halves import training_module
 from openvse.media.segments import clock, file_of
 from openvse.output.documents import html_page, percent
-from openvse.output.thumbnails import thumbnail
+from openvse.output.thumbnails import thumbnail_uri
 from openvse.search.hits import Hit
 
 TAIL_CHARACTERS = 12
@@ -43,7 +43,7 @@ def contact_sheet(
         examples: the images that were used as queries, by query.
     """
     right, asked = correct or {}, examples or {}
-    small = cache(thumbnail)  # an image that answers several queries is read once
+    small = cache(thumbnail_uri)  # an image that answers several queries is read once
     sections = []
     for query, hits in results.items():
         cards = [

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from openvse.indexing.index import places_among
 
-K = 60
+RRF_K = 60
 """The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009): how little the first ranks differ."""
 
 WEIGHT = 1.0
@@ -71,7 +71,7 @@ class WordHits:
     def sums(self, weight: float) -> Float[np.ndarray, "n"]:
         """Return what words add to each item; items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
-        sums: np.ndarray = weight * self.shares**POWER / (K + ranks)
+        sums: np.ndarray = weight * self.shares**POWER / (RRF_K + ranks)
         return sums
 
     def matched(self, row: int) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def joined(
     count: int | None = None,
     weight: float = WEIGHT,
 ) -> Ranking:
-    """Join two rankings by the sum of ``1 / (K + rank)``, that of words times a weight and its share cubed.
+    """Join two rankings by the sum of ``1 / (RRF_K + rank)``, that of words times a weight and its share cubed.
 
     Of equal sums, items with words come first, and then those with the better score.
 
@@ -135,7 +135,7 @@ def joined(
     rows = np.where(held, by_position[np.where(held, places, 0)], -1) if len(words) else looks.rows
     others = np.setdiff1d(np.arange(len(words)), rows)
     ranks = np.arange(1, len(looks) + 1)
-    sums = np.concatenate([np.where(held & (ranks > DEPTH), 0, 1 / (K + ranks)), np.zeros(len(others))])
+    sums = np.concatenate([np.where(held & (ranks > DEPTH), 0, 1 / (RRF_K + ranks)), np.zeros(len(others))])
     every = Ranking(
         np.concatenate([looks.positions, words.positions[others]]),
         np.concatenate([looks.scores, np.zeros(len(others), np.float32)]),

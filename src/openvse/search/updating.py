@@ -26,7 +26,7 @@ from openvse.search.exact import ExactSearch
 from openvse.search.proposing import measured_recall
 from openvse.stores.following import EngineChange, EngineReport, plan_engine
 
-Progress = Callable[[str, WorkProgress], None]
+StepProgress = Callable[[str, WorkProgress], None]
 """Called with a step (``images``, ``query bank``, ``engine``, ``towers``) and how far it has come."""
 
 _logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def index(
     compact: bool = False,
     check: bool = False,
     sharing: Sharing | None = None,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> IndexUpdate:
     """Make an index of folders, or bring one up to date; it costs what has changed since.
 
@@ -105,7 +105,7 @@ def index(
         compact: rewrite the files without what is no longer needed.
         check: compare the whole index with its checksums, and measure the recall of the engine.
         sharing: processes that embed what is new; None embeds in this one.
-        progress: see ``Progress``.
+        progress: see ``StepProgress``.
 
     Raises:
         DataError: no image can be used, or an argument is not allowed.
@@ -132,7 +132,7 @@ def _update_beside(
     items: IndexReport,
     wanted: IndexSettings,
     change: EngineChange,
-    tell: Progress,
+    tell: StepProgress,
     *,
     check: bool,
 ) -> IndexUpdate:
@@ -174,7 +174,7 @@ def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sha
     return None
 
 
-def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Progress) -> Towers | None:
+def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: StepProgress) -> Towers | None:
     """Write the towers of the model beside the index, which is searchable already; some embedders have none."""
     if not hasattr(model, "source"):
         return None
@@ -202,7 +202,7 @@ def _recall(out: Path, url: str, model: Any) -> float:
         searcher.close()
 
 
-def _timed(tell: Progress, step: str, unit: str = "images") -> Callable[[int, int], None]:
+def _timed(tell: StepProgress, step: str, unit: str = "images") -> Callable[[int, int], None]:
     """Return a function that tells of (items done, items in all), and how many a second since now."""
     started = time.perf_counter()
 

@@ -28,8 +28,8 @@ from openvse.serving.schemas import (
     OneSearch,
     PagedQuery,
     PageFields,
-    Question,
     QuestionBody,
+    QuestionText,
     SearchFields,
     Session,
     asked_by,
@@ -263,7 +263,7 @@ def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])
-async def looked(request: Request, key: ItemKey, q: Annotated[Question, Query()]) -> dict[str, Any]:
+async def looked(request: Request, key: ItemKey, q: Annotated[QuestionText, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
     path = await run_in_threadpool(service.served.file, key)
@@ -280,7 +280,7 @@ async def ask_item(request: Request, key: ItemKey, asked: QuestionBody) -> dict[
 
 @api.post("/ask", tags=["explanations"], responses=UPLOAD_REFUSALS)
 async def ask_upload(
-    request: Request, image: Image, question: Annotated[Question, Query()]
+    request: Request, image: Image, question: Annotated[QuestionText, Query()]
 ) -> dict[str, Any]:
     """Answer a question about an uploaded image."""
     service = _service(request)

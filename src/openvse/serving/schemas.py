@@ -32,7 +32,7 @@ def _readable(text: str) -> str:
 
 Sentence = Annotated[str, Field(max_length=1000), AfterValidator(_readable)]
 Id = Annotated[str, Field(max_length=4096), AfterValidator(_readable)]
-Question = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_readable)]
+QuestionText = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_readable)]
 Name = Annotated[
     str, Field(pattern="^[0-9a-f]{32}$", description="The name of an image that was sent before.")
 ]
@@ -135,7 +135,7 @@ class ManySearches(PageFields):
 class QuestionBody(Fields):
     """A question about an image."""
 
-    question: Annotated[Question, Field(examples=["what colour is the dog?"])]
+    question: Annotated[QuestionText, Field(examples=["what colour is the dog?"])]
 
 
 class Session(Fields):
