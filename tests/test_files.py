@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -18,8 +19,21 @@ from pathlib import Path
 import pytest
 
 from openvse.cli import stopping
-from openvse.errors import DiskError, StoreError, TrainingError
-from openvse.files import LOCK, locked, made, replacing, replacing_files, stops_wait, write_whole, writing
+from openvse.errors import DiskError, ModelError, StoreError, TrainingError
+from openvse.files import (
+    LOCK,
+    check_same,
+    is_free,
+    locked,
+    made,
+    replacing,
+    replacing_files,
+    settle,
+    stops_wait,
+    write_whole,
+    writing,
+)
+from tests.stopped import STOPPED, ends_at
 
 
 class Stopped(BaseException):
@@ -75,7 +89,7 @@ def test_the_file_is_on_the_disk_before_it_takes_the_name(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", lambda file: (order.append("disk"), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda path, to: (order.append("name"), replace(path, to)))
     write_whole(tmp_path / "a.txt", "text")
-    assert order == ["disk", "name"]
+    assert order == ["disk", "name", "disk"]  # the file, its name, and the name on the disk
 
 
 def test_a_missing_folder_is_the_callers_fault(tmp_path: Path) -> None:
@@ -146,7 +160,7 @@ def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -
             file, private = tempfile.mkstemp(dir=tmp_path)
             os.close(file)
             Path(private).replace(partial)
-        with replacing_files(tmp_path / "model") as partial:
+        with replacing_files(tmp_path / "model", "config") as partial:
             os.close(os.open(partial / "weights", os.O_CREAT, 0o600))
             (partial / "config").write_text("{}")
     finally:
@@ -155,27 +169,96 @@ def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -
     assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [mode] * 3
 
 
+def content_of(folder: Path) -> dict[str, str]:
+    """Return the texts of the files that a program which knows nothing of sets finds in a folder."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(path): (folder / path).read_text() for path in found if not path.parts[0].startswith(".")}
+
+
+OLD = {"config": "old", "curve": "old", "mine": "old", "text/words": "old", "weights": "old"}
+NEW = {"config": "new", "mine": "old", "text/words": "new", "weights": "new", "zebra": "new"}
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    """Write files, each in its folder."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def replace_the_set(folder: Path) -> None:
+    with replacing_files(folder, "config", ["curve", "text"]) as partial:
+        written(partial, {name: text for name, text in NEW.items() if text == "new"})
+
+
 def test_files_take_their_places_when_all_are_whole(tmp_path: Path) -> None:
-    (tmp_path / "model" / "text").mkdir(parents=True)
-    for name in ("config", "text/words", "mine"):
-        (tmp_path / "model" / name).write_text("old")
-    with pytest.raises(Stopped), replacing_files(tmp_path / "model") as partial:
+    written(tmp_path / "model", OLD)
+    with pytest.raises(Stopped), replacing_files(tmp_path / "model", "config", ["curve"]) as partial:
         (partial / "config").write_text("half")
         raise Stopped
-    with replacing_files(tmp_path / "model", last=("config",)) as partial:
-        (partial / "text").mkdir()
-        for name in ("config", "text/words", "zebra"):
-            (partial / name).write_text("new")
-        assert (tmp_path / "model" / "config").read_text() == "old"
-    files = {
-        str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()
-    }
-    assert files == {
-        "model/config": "new",
-        "model/text/words": "new",
-        "model/zebra": "new",
-        "model/mine": "old",
-    }
+    assert content_of(tmp_path / "model") == OLD
+    replace_the_set(tmp_path / "model")
+    assert content_of(tmp_path / "model") == NEW
+    assert not list((tmp_path / "model").glob(".*"))
+
+
+def test_a_set_is_the_old_or_the_new_one_wherever_its_writer_is_stopped(tmp_path: Path) -> None:
+    """Whoever settles it has all of one; whoever does not finds what names the set only if all of it is there."""
+    states: list[str] = []
+    while True:
+        folder = tmp_path / str(len(states))
+        written(folder, OLD)
+        code = ends_at(lambda place=folder: replace_the_set(place), folder, len(states))
+        unsettled = content_of(folder)
+        assert "config" not in unsettled or unsettled in (OLD, NEW)
+        assert settle(folder, "config") is not None
+        assert content_of(folder) in (OLD, NEW), len(states)
+        states.append(content_of(folder)["config"])
+        replace_the_set(folder)
+        assert content_of(folder) == NEW
+        assert not list(folder.glob(".*"))
+        if code != STOPPED:
+            break
+    assert states == sorted(states, reverse=True)
+    assert states.count("old") > 5 < states.count("new")
+
+
+def test_settling_can_be_stopped_anywhere_too(tmp_path: Path) -> None:
+    stops = 0
+    for first in range(30):  # the new set has just become the present one
+        written(tmp_path / "model", OLD)
+        ends_at(lambda: replace_the_set(tmp_path / "model"), tmp_path, first)
+        if (tmp_path / "model" / ".config.ready").is_dir():
+            break
+        shutil.rmtree(tmp_path / "model")
+    while True:
+        folder = shutil.copytree(tmp_path / "model", tmp_path / str(stops))
+        code = ends_at(lambda place=folder: settle(place, "config"), folder, stops)
+        settle(folder, "config")
+        assert content_of(folder) == NEW, stops
+        stops += 1
+        if code != STOPPED:
+            break
+    assert stops > 5
+
+
+def test_a_set_that_is_replaced_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    written(tmp_path, OLD)
+    found = settle(tmp_path, "config")
+    check_same(tmp_path, "config", found)
+    replace_the_set(tmp_path)
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        check_same(tmp_path, "config", found)
+
+
+def test_a_folder_is_free_where_only_a_stopped_writer_left_something(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    assert is_free(folder, "config")
+    assert ends_at(lambda: replace_the_set(folder), folder, 5) == STOPPED
+    assert list(folder.iterdir()) == [folder / ".config.partial"]
+    assert is_free(folder, "config")
+    (folder / "mine").touch()
+    assert not is_free(folder, "config")
 
 
 def test_a_folder_that_nothing_came_of_is_taken_away(tmp_path: Path) -> None:
@@ -205,10 +288,10 @@ def test_what_a_full_disk_raises_is_one_line(tmp_path: Path, error: Exception) -
             raise error
         finally:
             raise RuntimeError("unexpected position in an archive")
-    assert str(caught.value) == (
-        f"{tmp_path} cannot be written (No space left on device): make room or choose another place, and run again; "
-        f"what was there before is unchanged"
-    )
+    assert str(caught.value).startswith(f"{tmp_path} cannot be written (No space left on device)")
+    assert "unchanged" not in str(caught.value)
+    with pytest.raises(DiskError, match="unchanged"), replacing(tmp_path / "a"):
+        raise error
     assert caught.value.strerror == "No space left on device"
     with pytest.raises(ValueError, match="another"), writing(tmp_path):
         raise ValueError("another fault")

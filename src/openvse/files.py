@@ -12,28 +12,30 @@ import signal
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from openvse.errors import DataError, DiskError, OpenVSEError, decoded_text
+from openvse.errors import DataError, DiskError, ModelError, OpenVSEError, decoded_text
 
 LOCK = "writer.lock"
 """The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
 
-PARTIAL = ".partial"
-"""The folder in which ``replacing_files`` collects the new files of a folder."""
+_GONE = ".gone"  # in a set that is ready: what of the earlier set is still to be removed
+
+_UNCHANGED = "what was there before is unchanged"
 
 _held: set[IO[bytes]] = set()
 
 _BLOCK = 1 << 20
 
-_REFUSALS = {
-    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
-}
+NO_ROOM = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
+"""The numbers of errors of a full disk."""
+
+_REFUSALS = NO_ROOM | {errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 
 STOPS: frozenset[signal.Signals] = frozenset(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -60,8 +62,12 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raise DiskError, in one line about ``path``, where any library meets a full or unwritable disk."""
+def writing(path: Path, state: str = "") -> Iterator[None]:
+    """Raise DiskError, in one line about ``path``, where any library meets a full or unwritable disk.
+
+    Args:
+        state: what is there afterwards, if whoever writes knows it.
+    """
     try:
         yield
     except DiskError:
@@ -71,8 +77,8 @@ def writing(path: Path) -> Iterator[None]:
         if reason is None:
             raise
         raise DiskError(
-            f"{path} cannot be written ({reason}): make room or choose another place, and run again; "
-            f"what was there before is unchanged",
+            f"{path} cannot be written ({reason}): make room or choose another place, and run again"
+            f"{state and f'; {state}'}",
             reason,
         ) from error
 
@@ -115,49 +121,123 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A reader of ``path`` always sees a complete file, the old or the new one, even if the writer is stopped. A block
     that raises only leaves the old file. The new file is on the disk before the rename, so that a power cut cannot
-    leave an empty file. Its permissions follow from the umask, even if a library writes it through a private
-    temporary file. The folder must exist; see ``writing`` for errors.
+    leave an empty file, and the rename is there before whatever follows. Its permissions follow from the umask, even
+    if a library writes it through a private temporary file. The folder must exist; see ``writing`` for errors.
     """
     # Every process uses the same name, so that killed processes leave at most one file.
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with writing(path):
+        with writing(path, _UNCHANGED):
             mode = _new_file(partial)
             yield partial
-            _settle(partial, mode)
+            _finish(partial, mode)
             partial.replace(path)
+            _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
 @contextmanager
-def replacing_files(folder: Path, last: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield an empty folder to write to; when the block ends, its files take their places below ``folder``.
+def replacing_files(folder: Path, named: str, gone: Iterable[str] = ()) -> Iterator[Path]:
+    """Yield an empty folder to write a set to; when the block ends, its files take their places below ``folder``.
 
-    Nothing in ``folder`` changes before all files are complete and on the disk; then they are renamed, which needs no
-    space, those of ``last`` after all others and in its order. Files that the block does not write stay. A block that
-    raises leaves the old files, or no folder if there was none.
+    Files that belong together are a set, named by one of them. Nothing in ``folder`` changes before all files are
+    complete and on the disk. Then one rename makes the new set the present one, and ``settle`` puts its files at their
+    places. Whoever is stopped in between leaves a set that the next reader or writer settles, so at every moment a
+    reader has the whole old set or the whole new one. A block that raises leaves the old set, or no folder if there was
+    none.
+
+    Args:
+        named: the file without which the others are no set.
+        gone: files and folders of the earlier set, to be removed where the new one lacks them. All else stays.
     """
-    partial = folder / PARTIAL
-    with made(folder), writing(folder):
+    partial, ready = _places_of_set(folder, named)
+    with made(folder):
+        settle(folder, named)
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            mode = _new_file(partial / PARTIAL)
-            (partial / PARTIAL).unlink()
-            yield partial
-            names = [path.relative_to(partial) for path in sorted(partial.rglob("*")) if path.is_file()]
-            for name in names:
-                _settle(partial / name, mode)
-            for name in sorted(names, key=lambda name: _place(str(name), last)):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (partial / name).replace(folder / name)
+            with writing(folder, _UNCHANGED):
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                mode = _new_file(partial / _GONE)
+                yield partial
+                (partial / _GONE).write_text(json.dumps(sorted(gone)))
+                for path in sorted(partial.rglob("*")):
+                    _sync(path) if path.is_dir() else _finish(path, mode)
+                _sync(partial)
+                partial.rename(ready)
+        except DiskError as error:  # about a file of the new set
+            raise DiskError(str(error).replace(str(partial), str(folder)), str(error.strerror)) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+        settle(folder, named)
 
 
-def _place(name: str, last: Sequence[str]) -> int:
-    return last.index(name) if name in last else -1
+def settle(folder: str | Path, named: str) -> tuple[int, int] | None:
+    """Finish what ``replacing_files`` has begun in a folder, and return which set is there; None if there is none.
+
+    What names the set is removed first and comes last, so a program that does not call this function finds no set in
+    between. Several processes may settle the same set. See ``check_same`` for what is returned.
+    """
+    place = Path(folder)
+    _, ready = _places_of_set(place, named)
+    if ready.is_dir():
+        with writing(
+            place, f"the new files are whole, and the next command puts those in {ready} at their places"
+        ):
+            _sync(place)
+            with suppress(FileNotFoundError):  # another process settles it, too
+                _put_into_place(place, ready, named)
+    return _identity(place / named)
+
+
+def check_same(folder: Path, named: str, found: tuple[int, int] | None) -> None:
+    """Raise ModelError where another set has taken the place of the one that ``settle`` found, and was read since."""
+    if _identity(folder / named) != found:
+        raise ModelError(f"{folder} was replaced while it was read: open it again")
+
+
+def is_free(folder: Path, named: str) -> bool:
+    """Return whether nothing is in a folder but what a stopped ``replacing_files`` has left; settle it if possible."""
+    settle(folder, named)
+    return not folder.exists() or (
+        folder.is_dir() and {*folder.iterdir()} <= {_places_of_set(folder, named)[0]}
+    )
+
+
+def _places_of_set(folder: Path, named: str) -> tuple[Path, Path]:
+    """Return where the files of a set are before they are whole, and from then on until they are at their places."""
+    return folder / f".{named}.partial", folder / f".{named}.ready"
+
+
+def _put_into_place(folder: Path, ready: Path, named: str) -> None:
+    new = sorted(
+        path.relative_to(ready) for path in ready.rglob("*") if not path.is_dir() and path.name != _GONE
+    )
+    new.sort(key=lambda path: str(path) == named)
+    if (ready / _GONE).exists():
+        for name in (named, *json.loads((ready / _GONE).read_text()), *new):
+            _remove(folder / name)
+        (ready / _GONE).unlink()
+    for name in new:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (ready / name).replace(folder / name)
+    shutil.rmtree(ready, ignore_errors=True)
+    _sync(folder)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _new_file(path: Path) -> int:
@@ -167,7 +247,7 @@ def _new_file(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def _settle(path: Path, mode: int) -> None:
+def _finish(path: Path, mode: int) -> None:
     """Give a finished file its mode, and wait until it is on the disk."""
     if stat.S_IMODE(path.stat().st_mode) != mode:
         path.chmod(mode)
@@ -175,12 +255,23 @@ def _settle(path: Path, mode: int) -> None:
         os.fsync(file.fileno())
 
 
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system and the disk know how."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
     """Make a folder and its parents; if the block raises, those of them that are empty are removed."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         with suppress(OSError):
@@ -196,25 +287,6 @@ def refuse_there(paths: Iterable[Path], remedy: str) -> None:
     there = [str(path) for path in paths if path.exists() or path.is_symlink()]
     if there:
         raise OpenVSEError(f"{', '.join(there)} {'are' if len(there) > 1 else 'is'} already there: {remedy}")
-
-
-@contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder next to ``folder`` to write to; when the block ends, it is renamed to ``folder``.
-
-    A reader of ``folder`` sees all of it or nothing. A block that raises leaves nothing. The files of a killed process
-    are removed by the next one that writes the same folder, which must be empty or not exist.
-    """
-    folder = folder.resolve()
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with writing(folder):
-            partial.mkdir(parents=True)
-            yield partial
-            partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_whole(path: Path, content: str) -> None:

@@ -50,6 +50,15 @@ def test_a_first_run(recipe: Path, tmp_path: Path, refused) -> None:
 
 
 @pytest.mark.medium
+def test_a_run_that_replaces_another(trained: Path, recipe: Path, tmp_path: Path, refused) -> None:
+    run = copy(trained / "run", tmp_path / "run")
+    before = digest(run)
+    with full_disk(LARGE):
+        refused("train", recipe, "--out", run, "--overwrite")
+    assert digest(run) == before
+
+
+@pytest.mark.medium
 def test_a_model_over_another_model(trained: Path, tmp_path: Path) -> None:
     folder = copy(trained / "run" / "best", tmp_path / "best")
     before = digest(folder)

@@ -19,6 +19,7 @@ from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
 from openvse.exporting.checking import embed_images, judge
 from openvse.exporting.programs import quantize
+from openvse.files import replacing_files
 from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel, read_description
@@ -65,6 +66,23 @@ def test_an_export_carries_what_a_runtime_needs(several: tuple[TwoTower, Path]) 
     assert max(said.checked.values()) <= 1e-4
     runtime = OnnxModel(folder)
     assert runtime.calibration == model.calibration
+
+
+def test_an_export_that_was_replaced_since_it_was_opened_is_refused(
+    several: tuple[TwoTower, Path], tmp_path: Path
+) -> None:
+    """Its programs are read late, and would be those of another model."""
+    folder = Path(shutil.copytree(several[1], tmp_path / "exported"))
+    opened = OnnxModel(folder)
+    with replacing_files(folder, "export.json") as partial:
+        shutil.copytree(several[1], partial, dirs_exist_ok=True)
+    for embed in (
+        lambda: opened.encode_text("a dog"),
+        lambda: opened.encode_features([np.zeros((1, 10), np.float32)]),
+    ):
+        with pytest.raises(ModelError, match=str(folder)):
+            embed()
+    assert len(OnnxModel(folder).encode_text("a dog").vectors) == 1
 
 
 @torch.no_grad()

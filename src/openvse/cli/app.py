@@ -15,7 +15,7 @@ from openvse import __version__
 from openvse.cli.allocator import keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError, message_of
-from openvse.files import refusal_of_disk
+from openvse.files import NO_ROOM, refusal_of_disk
 from openvse.halves import INSTALL
 from openvse.registry import load_plugin
 
@@ -96,7 +96,8 @@ def _message(error: BaseException) -> str | None:
         return str(error)
     reason = refusal_of_disk(error)
     if isinstance(error, OSError) and error.filename is not None:  # about a file that the user named
-        return f"{error.filename}: {error.strerror}: choose another path"
+        remedy = "make room, or choose another path" if error.errno in NO_ROOM else "choose another path"
+        return f"{error.filename}: {error.strerror}: {remedy}"
     if reason is not None:
         return f"the disk cannot be written to ({reason}): make room, and run the command again"
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):

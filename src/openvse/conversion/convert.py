@@ -28,8 +28,9 @@ from openvse.conversion.repositories import REPOSITORIES, bert_config
 from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, fill
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
-from openvse.files import locked, read_lines, replacing_folder
+from openvse.files import is_free, locked, read_lines, settle
 from openvse.model import TwoTower
+from openvse.model.folder import CONFIG
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
@@ -83,7 +84,7 @@ def convert(
         RecipeError: an override is not of the form ``key.path=value``.
     """
     folder = Path(out)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if not is_free(folder, CONFIG):
         raise CheckpointError(f"{folder} exists: choose a new folder for the model")
     source = PUBLISHED[str(checkpoint)].source if str(checkpoint) in PUBLISHED else str(checkpoint)
     path, words = Path(source), None if vocabulary is None else str(vocabulary)
@@ -94,8 +95,7 @@ def convert(
             done = _convert_released(path, words, repository, overrides)
     except (CheckpointError, ModelError) as error:  # the latter if a part of the model cannot be loaded
         raise CheckpointError(str(error) if source in str(error) else f"{source}: {error}") from error
-    with replacing_folder(folder) as partial:
-        done.model.save(partial)
+    done.model.save(folder)
     return done
 
 
@@ -105,12 +105,12 @@ def published_folder(name: str) -> Path | None:
         return None
     cache = os.environ.get(CACHE_VARIABLE) or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/openvse"
     folder = Path(cache).expanduser() / "models" / name / "model"
-    if folder.is_dir():
+    if settle(folder, CONFIG):
         return folder
     source = PUBLISHED[name].source
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.parent, "converted model", ModelError):
-        if not folder.is_dir():
+        if not settle(folder, CONFIG):
             _logger.warning("%s: %s is converted once, into %s", name, source, folder)
             try:
                 convert(source, folder)

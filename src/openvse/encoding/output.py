@@ -1,14 +1,13 @@
 """The output of an encoding: a NumPy array beside its ids, a Parquet file, or a folder of Parquet files.
 
-The same content makes the same bytes. In the end the files take their places together: what an earlier output had there
-is removed first, so that new ids never stand beside old embeddings.
+The same content makes the same bytes. The files are a set, named by the manifest, so new ids never stand beside old
+embeddings.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, OpenVSEError, install
-from openvse.files import parse_json, read_text, replacing, write_whole, writing
+from openvse.files import is_free, parse_json, read_text, replacing_files, settle
 
 FORMAT = "openvse-encoding"
 MANIFEST = "encoding.json"
@@ -59,7 +58,8 @@ class Target:
         return [self.out, *([self.out.with_name(f"{self.out.stem}_ids.txt")] if self.is_array else [])]
 
     def read_manifest(self) -> dict[str, Any] | None:
-        """Return the content of the manifest; None if there is none, or a file that it describes is not whole."""
+        """Return the content of the manifest; None if there is none."""
+        settle(self.manifest.parent, self.manifest.name)
         with suppress(OSError, DataError, ValueError):
             manifest = parse_json(read_text(self.manifest))
             if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
@@ -76,32 +76,27 @@ class Target:
         """Return a file of somebody else that the output would replace."""
         if any(self.work.glob("*.json")):
             return None
+        if not self.single and is_free(self.out, MANIFEST):
+            return None
         there = [self.manifest, *self.files()] if self.single else sorted(self.out.glob("*"))
-        return next((path for path in there if path.exists() and path != self.work), None)
+        return next((path for path in there if path.exists()), None)
 
     def write(self, blocks: Iterable[EncodedBlock], count: int, about: dict[str, Any]) -> None:
-        """Write an output and put its files at their places, and then describe them."""
-        made = self.work / "output"
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
-        if self.is_array:
-            vectors, ids = (made / path.name for path in self.files())
-            _write_array(vectors, ids, blocks, count)
-        elif self.single:
-            _write_parquet(made / self.out.name, blocks)
-        else:
-            for number, block in enumerate(blocks):
-                _write_parquet(made / f"embeddings-{number:05d}.parquet", [block])
-        names = [path.name for path in (self.files() if self.single else sorted(made.iterdir()))]
-        sizes = {name: (made / name).stat().st_size for name in names}
-        with writing(self.out):
-            self.manifest.unlink(missing_ok=True)
-            for path in self.files():
-                path.unlink(missing_ok=True)
-            for name in reversed(names):
-                (made / name).replace(self.manifest.parent / name)
-        content = {"format": FORMAT, "version": 1, **about, "files": sizes}
-        write_whole(self.manifest, json.dumps(content, indent=1) + "\n")
+        """Write an output, which takes the place of an earlier one as a whole."""
+        before = [path.name for path in self.files()]
+        with replacing_files(self.manifest.parent, self.manifest.name, before) as made:
+            if self.is_array:
+                vectors, ids = (made / path.name for path in self.files())
+                _write_array(vectors, ids, blocks, count)
+            elif self.single:
+                _write_parquet(made / self.out.name, blocks)
+            else:
+                for number, block in enumerate(blocks):
+                    _write_parquet(made / f"embeddings-{number:05d}.parquet", [block])
+            names = before if self.single else sorted(path.name for path in made.glob("*.parquet"))
+            sizes = {name: (made / name).stat().st_size for name in names}
+            content = {"format": FORMAT, "version": 1, **about, "files": sizes}
+            (made / self.manifest.name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def target_of(out: Path) -> Target:
@@ -119,17 +114,16 @@ def _write_array(vectors: Path, ids: Path, blocks: Iterable[EncodedBlock], count
 
     ``np.save`` would not notice a full disk. Names of files that are not UTF-8 keep their bytes.
     """
-    with replacing(vectors) as partial, partial.open("wb") as opened, replacing(ids) as lines:
+    with vectors.open("wb") as opened, ids.open("wb") as names:
         file: BinaryIO = opened
-        with lines.open("wb") as names:
-            for number, (some, block, _) in enumerate(blocks):
-                if not number:
-                    shape = (count, *(block.shape[2:] if block.shape[1] == 1 else block.shape[1:]))
-                    descr = np.lib.format.dtype_to_descr(block.dtype)
-                    header = {"descr": descr, "fortran_order": False, "shape": shape}
-                    np.lib.format.write_array_header_1_0(file, header)
-                file.write(np.ascontiguousarray(block).data)
-                names.write(b"".join(os.fsencode(item) + b"\n" for item in some))
+        for number, (some, block, _) in enumerate(blocks):
+            if not number:
+                shape = (count, *(block.shape[2:] if block.shape[1] == 1 else block.shape[1:]))
+                descr = np.lib.format.dtype_to_descr(block.dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(block).data)
+            names.write(b"".join(os.fsencode(item) + b"\n" for item in some))
 
 
 def _write_parquet(target: Path, blocks: Iterable[EncodedBlock]) -> None:
@@ -140,15 +134,14 @@ def _write_parquet(target: Path, blocks: Iterable[EncodedBlock]) -> None:
     """
     pa, parquet = _import_parquet()
     writer: Any = None
-    with replacing(target) as partial:
-        try:
-            for block in blocks:
-                table = _arrow(pa, *block)
-                writer = writer or parquet.ParquetWriter(partial, table.schema, compression="zstd")
-                writer.write_table(table, row_group_size=len(table))
-        finally:
-            if writer is not None:
-                writer.close()
+    try:
+        for block in blocks:
+            table = _arrow(pa, *block)
+            writer = writer or parquet.ParquetWriter(target, table.schema, compression="zstd")
+            writer.write_table(table, row_group_size=len(table))
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def _arrow(

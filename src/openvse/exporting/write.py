@@ -37,7 +37,7 @@ from openvse.exporting.programs import (
     write_onnx,
 )
 from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
-from openvse.files import replacing_files
+from openvse.files import is_free, replacing_files
 from openvse.model import TwoTower, evaluating
 from openvse.model.base import Model
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
@@ -48,6 +48,9 @@ from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
 from openvse.specs import TowerSpec
 
 Format: TypeAlias = Literal["onnx", "sentence_transformers"]
+MODULES = "modules.json"
+"""The file of a ``SentenceTransformer`` that names its parts."""
+
 LONGEST = 200
 """The largest set of stored features, or of tokens of an encoder without a limit of its own, by default."""
 _INT8 = "-int8"  # follows the fingerprint of a model whose weights were rounded
@@ -144,7 +147,7 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
 
     spec = model.spec.model_dump(mode="json")
     tower = copy.deepcopy(model.text).cpu()
-    with replacing_files(folder, last=("modules.json",)) as partial:
+    with replacing_files(folder, MODULES) as partial:
         module = TextTower(tower, TowerSpec.model_validate(spec["text"]), int(spec["embed_dim"]))
         SentenceTransformer(modules=[module], device="cpu").save(str(partial))
         loaded: Any = SentenceTransformer(str(partial), trust_remote_code=True, device="cpu")
@@ -173,7 +176,7 @@ def _export_programs(
     if images and model.reads_videos:
         raise ModelError("a model that reads clips has no export: export a model that reads images")
     effect = None
-    with replacing_files(target, last=(EXPORT,)) as partial:
+    with replacing_files(target, EXPORT, [CALIBRATION]) as partial:
         text = _write_text(model, partial, longest)
         image = _write_image(model, partial, longest) if images else _left_out(model)
         description = _describe(model, kind, image, text)
@@ -191,8 +194,6 @@ def _export_programs(
             description = rounded
         description = replace(description, checked={each.what: each.largest for each in deviations})
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
-    if int8:
-        (target / CALIBRATION).unlink(missing_ok=True)
     return Exported(target, "onnx", _size(target), tuple(deviations), effect)
 
 
@@ -294,8 +295,8 @@ def _check_target(folder: Path, format: Format) -> None:
         raise ModelError(f"the format is {format!r}: allowed are {' and '.join(get_args(Format))}")
     if folder.is_file():
         raise ModelError(f"{folder} is a file: name a folder for the export")
-    other = "modules.json" if format == "sentence_transformers" else EXPORT
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / other).is_file() and not is_export(folder):
+    named = MODULES if format == "sentence_transformers" else EXPORT
+    if not is_free(folder, named) and not (folder / named).is_file() and not is_export(folder):
         raise ModelError(
             f"{folder} holds files that are no export: name an empty folder, or one of an earlier export"
         )

@@ -388,5 +388,5 @@ def disk_errors(folder: Path) -> Iterator[None]:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise IndexFormatError(
             f"index {folder} cannot be written ({reason}): make room or choose another place, and run the same command "
-            f"again; what was there is unchanged"
+            f"again, which goes on with what is kept"
         ) from error

@@ -20,6 +20,7 @@ from openvse import __version__
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.files import replacing_files, write_whole
 from openvse.model.folder import CARD, CONFIG, FORMAT_VERSION, WEIGHTS, model_card
+from openvse.scoring.calibration import CALIBRATION
 from openvse.specs import ModelSpec
 
 _fingerprints: WeakKeyDictionary[Model, tuple[object, str]] = WeakKeyDictionary()
@@ -94,11 +95,14 @@ class Model(nn.Module, ABC):
         _fingerprints[self] = state, digest.hexdigest()[:16]
         return _fingerprints[self][1]
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, alone: bool = False) -> Path:
         """Write the model folder: config.json, model.safetensors and the files that the encoders need.
 
-        New files are written next to the old ones and then renamed, the weights last. Adapters are merged into the
-        weights, and paths of this machine are cut to their last name.
+        The new files take the places of those of an earlier model all at once. Adapters are merged into the weights,
+        and paths of this machine are cut to their last name.
+
+        Args:
+            alone: remove what else is in the folder.
 
         Raises:
             DiskError: the disk is full or cannot be written to; the old files are complete.
@@ -110,7 +114,8 @@ class Model(nn.Module, ABC):
             "model": self.spec.portable().model_dump(mode="json"),
             "provenance": {"openvse": __version__, **self.provenance},
         }
-        with replacing_files(Path(folder), last=(CONFIG, WEIGHTS)) as partial:
+        there = [path.name for path in Path(folder).glob("[!.]*")]
+        with replacing_files(Path(folder), CONFIG, there if alone else [CALIBRATION]) as partial:
             self.save_assets(partial)
             (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
             save_model(without_adapters(self), str(partial / WEIGHTS))

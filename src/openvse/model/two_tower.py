@@ -295,13 +295,6 @@ class TwoTower(Model):
         if (calibration := self.calibration) is not None:
             (folder / CALIBRATION).write_text(calibration.to_json(), encoding="utf-8")
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the model folder; a curve that an earlier model left in it is removed."""
-        written = super().save(folder)
-        if self._calibration is None:  # saving has dropped one of other weights
-            (written / CALIBRATION).unlink(missing_ok=True)
-        return written
-
     def read_more(self, folder: Path) -> None:
         """Read the curve from score to probability, if there is one that can be used."""
         self._calibration = read_calibration(folder)

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from openvse.errors import ModelError
-from openvse.files import read_text
+from openvse.errors import DiskError, ModelError
+from openvse.files import read_text, settle
 from openvse.runtime.arrays import Kind
 
 EXPORT = "export.json"
@@ -81,7 +81,9 @@ class Description:
 def is_export(folder: str | Path) -> bool:
     """Return whether a folder holds an exported model."""
     try:
-        return Path(folder, EXPORT).is_file()
+        return settle(folder, EXPORT) is not None
+    except DiskError:
+        raise
     except OSError:  # a hub id may be longer than any name
         return False
 

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError, message_of
-from openvse.files import several
+from openvse.files import check_same, settle, several
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
-from openvse.runtime.description import CLIPS, Side, read_description
+from openvse.runtime.description import CLIPS, EXPORT, Side, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 from openvse.scoring.calibration import Calibration, read_calibration
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
@@ -51,6 +51,7 @@ class OnnxModel:
 
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
         self.folder, self.source = Path(folder), str(folder)
+        self._set = settle(folder, EXPORT)
         self.description = read_description(folder)
         self._threads = threads
         self._programs: dict[str, Any] = {}
@@ -59,6 +60,7 @@ class OnnxModel:
         self.calibration: Calibration | None = (
             curve if curve is not None and curve.model == self.fingerprint else None
         )
+        check_same(self.folder, EXPORT, self._set)
 
     @property
     def fingerprint(self) -> str:
@@ -100,6 +102,7 @@ class OnnxModel:
         """What turns sentences into tokens."""
         if self._tokenizer is None:
             self._tokenizer = read_tokenizer(self.folder, self.description.text.reading or {})
+            check_same(self.folder, EXPORT, self._set)
         return self._tokenizer
 
     def encode_image(self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64) -> ArraySet:
@@ -187,10 +190,12 @@ class OnnxModel:
         return score_sets(images, texts, self.description.score)
 
     def open(self, side: str) -> None:
-        """Open the program of ``image`` or ``text`` once; raise ModelError if it is missing or damaged."""
+        """Open the program of ``image`` or ``text`` once; raise ModelError if it is missing, damaged or replaced."""
         if side not in self._programs:
             described: Side = getattr(self.description, side)
-            self._programs[side] = open_program(self.folder / described.file, self._threads)
+            program = open_program(self.folder / described.file, self._threads)
+            check_same(self.folder, EXPORT, self._set)
+            self._programs[side] = program
 
     def run(self, side: str, inputs: dict[str, np.ndarray]) -> Float[np.ndarray, "B K D"]:
         """Run the program of a side, ``image`` or ``text``, on inputs by their names.

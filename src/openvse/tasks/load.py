@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
-from openvse.files import read_text
+from openvse.files import check_same, read_text, settle
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
@@ -37,6 +37,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
         ModelError: there is no such folder or hub id, it is damaged, or it has another format.
     """
     folder = folder_of_model(source, revision=revision)
+    found = settle(folder, CONFIG)
     config = read_config(folder)
     expect_memory((folder / WEIGHTS).stat().st_size, f"the weights of {folder}", ModelError)
     if config.task not in TASKS:
@@ -55,6 +56,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     read_weights(model, folder)
     model.provenance = dict(config.provenance)
     model.read_more(folder)
+    check_same(folder, CONFIG, found)
     model.source = str(source)
     return model.to(device).eval()
 
@@ -65,7 +67,7 @@ def folder_of_model(source: str | Path, *, revision: str | None = None) -> Path:
     if not folder.exists():
         return published_folder(str(source)) or _download(str(source), revision)
     best = folder / "best"
-    return best if not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
+    return best if not settle(folder, CONFIG) and settle(best, CONFIG) else folder
 
 
 def load_as(kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu") -> ModelT:

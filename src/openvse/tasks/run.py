@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
 from openvse.errors import CheckpointError, TrainingError
-from openvse.files import locked, made, write_whole
+from openvse.files import locked, made, replacing_files, settle, write_whole
 from openvse.functional import computes_bf16
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
@@ -32,7 +31,7 @@ from openvse.tasks.recipes import START, load_recipe
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, precision_of
 from openvse.training.inputs import RunInputs
-from openvse.training.records import Silent, Watcher
+from openvse.training.records import METRICS, Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
 
@@ -115,8 +114,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
         trainer.resume(_started_with(inputs.folder).training.phases)
         if inputs.accelerator.is_main_process:
             _note_recipe(inputs.folder, recipe)
-    elif inputs.accelerator.is_main_process:
-        _begin(inputs.folder, recipe, start)
+    else:
+        _begin(inputs, recipe, start, trainer)
     return RunResult(inputs.folder / BEST, trainer.fit())
 
 
@@ -199,6 +198,7 @@ def _claimed(folder: Path, recipe: RunRecipe, *, resume: bool, overwrite: bool) 
     A run that ends before it wrote anything, for instance because its data are not there, leaves no folder.
     """
     with made(folder), locked(folder, "run", TrainingError):
+        settle(folder, CHECKPOINT)
         if resume and (folder / CHECKPOINT).exists():
             _check_recipe(folder, recipe)
         elif not overwrite:
@@ -249,15 +249,17 @@ def _anew(folder: Path, recipe: RunRecipe) -> str:
     return shlex.join((*words, "--out", f"{folder}-more"))
 
 
-def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
-    """Remove what is left of an earlier run, all but its features, and note the recipe and the start of this one."""
-    if start is not None:  # from here on the run needs nothing else
-        start.model.save(folder / START)
-    for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
-        (folder / name).unlink(missing_ok=True)
-    for path in (folder / BEST, folder / "tensorboard"):
-        shutil.rmtree(path, ignore_errors=True)
-    _note_recipe(folder, recipe)
+def _begin(inputs: RunInputs, recipe: RunRecipe, start: Start | None, trainer: Trainer) -> None:
+    """Write recipe, start and first checkpoint, which take the place of an earlier run, of all but its features."""
+    if not inputs.accelerator.is_main_process:
+        trainer.checkpoint()
+        return
+    earlier = (METRICS, "before_after.md", "before_after.json", BEST, START, "tensorboard")
+    with replacing_files(inputs.folder, CHECKPOINT, earlier) as folder:
+        if start is not None:  # from here on the run needs nothing else
+            start.model.save(folder / START)
+        _note_recipe(folder, recipe)
+        trainer.checkpoint(folder)
 
 
 def _note_recipe(folder: Path, recipe: RunRecipe) -> None:

@@ -6,7 +6,6 @@ The results of both are reported with their difference and its interval.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +71,7 @@ class FromStart:
                 "intervals": self.task.intervals,
             }
         self.task.calibrate(model)
-        model.save(self.folder / "best")
+        model.save(self.folder / "best", alone=True)
         return metrics[self.task.metric]
 
     def offer(self, epoch: int, metrics: Mapping[str, float]) -> None:
@@ -80,11 +79,6 @@ class FromStart:
         metric = self.task.metric
         if self.after is None or metrics[metric] > self.after.metrics[metric]:
             self.after = Measured(epoch, metrics, dict(self.task.replicates))
-
-    def give_way(self, progress: Progress) -> None:
-        """Empty ``best/`` of a start that is no longer the best model: it may have other files."""
-        if progress.best_epoch == 0:
-            shutil.rmtree(self.folder / "best", ignore_errors=True)
 
     def provenance(self) -> dict[str, Any]:
         """Return what a model's folder records about its start and the changes since then."""

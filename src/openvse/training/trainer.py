@@ -112,7 +112,7 @@ class Trainer:
         return self.progress
 
     def _meet_data(self, log: MetricsLog | None) -> None:
-        """Record the data, measure the start on them, and write the first checkpoint."""
+        """Record the data, and measure the start on them."""
         if log is not None:
             if self.task.splits:
                 facts = {
@@ -127,8 +127,7 @@ class Trainer:
                 log.write("baseline", 0, 0, self.task.baseline)
         if self.begun is not None:
             self._measure_start(self.begun, log)
-        # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
-        self._checkpoint()
+            self.checkpoint()
 
     def resume(self, planned: Sequence[PhaseSpec]) -> None:
         """Load the state in ``last.pt``; ``planned`` are the phases that the run had so far."""
@@ -224,7 +223,7 @@ class Trainer:
                 speed = clock.steps_per_s(progress.step) * spec.batch_size
                 self._report(log, terms, rate, speed, step.diagnostics())
             if self._agree(clock.checkpoint_is_due(spec.checkpoint_every_s)):
-                self._checkpoint()
+                self.checkpoint()
                 clock.checkpoint_written()
 
     def _step(self, step: Step) -> dict[str, float]:
@@ -255,7 +254,7 @@ class Trainer:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
         with nullcontext() if self.average is None else self.average.in_place():
             self._judge(log, mean_loss)
-        self._checkpoint()
+        self.checkpoint()
 
     def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
         """Validate the present model, keep it if it is the best, and report and log its metrics."""
@@ -264,8 +263,6 @@ class Trainer:
         best = metrics[self.task.metric] > progress.best_score
         if self.begun is not None and self.accelerator.is_main_process:
             self.begun.offer(progress.epoch, metrics)
-            if best:
-                self.begun.give_way(progress)
         if best:
             progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
@@ -295,7 +292,7 @@ class Trainer:
         if self.begun is not None:
             self.model.provenance["start"] = self.begun.provenance()
         self.task.calibrate(self.model)
-        self.model.save(self.folder / BEST)
+        self.model.save(self.folder / BEST, alone=True)
 
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
         """Measure the start in one process before training, and send its score to the others."""
@@ -349,7 +346,12 @@ class Trainer:
         votes = torch.tensor(int(due), device=self.accelerator.device)
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
-    def _checkpoint(self) -> None:
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return data_state(self.task)
+
+    def checkpoint(self, folder: Path | None = None) -> None:
+        """Write a checkpoint into the folder of the run, or into another one; every process calls it."""
         random: list[dict[str, Any]] = gather_object([_random_state()])
         if self.accelerator.is_main_process:
             scaler = self.accelerator.scaler
@@ -363,7 +365,7 @@ class Trainer:
                 **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.state()}),
             }
-            save_checkpoint(self.folder / CHECKPOINT, self.progress, state)
+            save_checkpoint((folder or self.folder) / CHECKPOINT, self.progress, state)
 
 
 def _random_state() -> dict[str, Any]:
