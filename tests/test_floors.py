@@ -215,6 +215,15 @@ def test_relative_imports_are_refused() -> None:
         list(imported_rooms("from .base import Pooling"))
 
 
+def test_a_search_does_not_load_what_makes_an_index() -> None:
+    code = "import sys, openvse.search.towers, openvse.search.engine\nprint(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    makers = {f"openvse.indexing.{name}" for name in ("build", "embedding", "scanning", "writer")}
+    assert not makers & {*loaded} and "openvse.indexing.index" in loaded
+
+
 @pytest.mark.parametrize("module", ["openvse", "openvse.cli.program"])
 def test_import_is_light(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from openvse.indexing import Index
-from openvse.indexing.embedding import embeds_gaussians
 from openvse.indexing.manifest import Item
 from openvse.indexing.writer import Entry, IndexWriter
-from openvse.runtime.arrays import ArraySet, Kind, directions
+from openvse.runtime.arrays import ArraySet, Kind, directions, embeds_gaussians
 from openvse.search import Query, SearchEngine, find_duplicates
 from openvse.similarities import CSD, Similarity
 from openvse.stores import plan_engine, update_engine

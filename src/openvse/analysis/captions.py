@@ -16,11 +16,10 @@ from openvse.encoders import TransformersText
 from openvse.encoders.projections import NoProjection
 from openvse.errors import OpenVSEError
 from openvse.functional import pad
-from openvse.indexing.embedding import embeds_gaussians
 from openvse.model import Tower, TwoTower, embed
 from openvse.output.figures import COLUMN, colour, legend_below, new_figure
 from openvse.output.table import Table
-from openvse.runtime.arrays import directions
+from openvse.runtime.arrays import directions, embeds_gaussians
 from openvse.types import EmbeddingSet
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, install
-from openvse.indexing.embedding import embeds_gaussians
 from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
-from openvse.runtime.arrays import directions
+from openvse.runtime.arrays import directions, embeds_gaussians
 from openvse.types import EmbeddingSet
 
 if TYPE_CHECKING:

@@ -13,21 +13,19 @@ from typing import Any
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import several
-from openvse.indexing.database import Database, Root
+from openvse.indexing.database import FOLLOW_LINKS, Database, Root
 from openvse.indexing.embedding import (
     EmbeddedBatch,
     Embedder,
     ImageEmbedder,
     KnownContent,
     Sharing,
-    embeds_gaussians,
     keep_batches,
     rewritten_items,
 )
 from openvse.indexing.maintenance import damaged_items, rewrite, unused_rows
 from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
 from openvse.indexing.scanning import (
-    FOLLOW_LINKS,
     SECONDS,
     Changes,
     RootListing,
@@ -43,6 +41,7 @@ from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.pipeline import Pace, WorkProgress
+from openvse.runtime.arrays import embeds_gaussians
 
 _NOT_INDEXABLE = (
     "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "

@@ -56,6 +56,9 @@ CREATE TABLE items (
 CREATE INDEX items_content ON items (size, content);
 """
 
+FOLLOW_LINKS = "follow_links"
+"""The name under which an index notes that links are followed; "" where they are not."""
+
 ONLY_HEADER = ""
 """What stands for the header of an item whose metadata are nothing else, as the user says nothing of it."""
 

@@ -72,12 +72,6 @@ class ImageEmbedder(Protocol):
         ...
 
 
-def embeds_gaussians(model: object) -> bool:
-    """Return whether the embeddings of a model, exported or not, are distributions."""
-    similarity = getattr(model, "similarity", None)  # an exported model has a kind
-    return getattr(model, "kind", None) == "csd" or (similarity is not None and similarity.reads_gaussians)
-
-
 @dataclass(frozen=True)
 class Sharing:
     """Processes that embed what is new.

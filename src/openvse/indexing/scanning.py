@@ -44,8 +44,6 @@ _ROOT_IS_EMPTY = (
 _IS_AMBIGUOUS = "its name begins like the ids of another folder of this index: rename it"
 _FILE_IS_EMPTY = "it holds no sentence: those of the index are kept"
 _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of it is kept"
-FOLLOW_LINKS = "follow_links"
-"""The name under which an index notes that links are followed; "" where they are not."""
 
 
 @dataclass(frozen=True)

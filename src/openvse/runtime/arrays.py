@@ -82,6 +82,12 @@ def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float
     return np.asarray(best)
 
 
+def embeds_gaussians(model: object) -> bool:
+    """Return whether the embeddings of a model, exported or not, are distributions."""
+    similarity = getattr(model, "similarity", None)  # an exported model has a kind
+    return getattr(model, "kind", None) == "csd" or (similarity is not None and similarity.reads_gaussians)
+
+
 def turned(gaussians: ArraySet) -> ArraySet:
     """Return Gaussians of one side, images or texts, as those of the other.
 

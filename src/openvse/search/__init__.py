@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names
 from openvse.search.contact_sheet import captions_beside, contact_sheet
-from openvse.search.duplicates import find_duplicates
 from openvse.search.engine import SearchEngine
 from openvse.search.exact import ExactSearch
 from openvse.search.hits import Answer, Hit, Probabilities
@@ -15,6 +14,7 @@ from openvse.search.query import Page, Query
 
 if TYPE_CHECKING:
     from openvse.indexing import Index, build_index
+    from openvse.search.duplicates import find_duplicates
 
 __all__ = [
     "Answer",
@@ -32,5 +32,5 @@ __all__ = [
     "measured_recall",
 ]
 
-# Reading an index needs nothing that makes one.
+# A search needs nothing that makes an index or groups of images.
 __getattr__, __dir__ = lazy_names(__name__)

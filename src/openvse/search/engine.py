@@ -17,12 +17,11 @@ from jaxtyping import Float, Int
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import several
 from openvse.indexing.conditions import Condition, parse_conditions
-from openvse.indexing.embedding import embeds_gaussians
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
 from openvse.media.segments import span_of
 from openvse.media.videos import ClipSource
-from openvse.runtime.arrays import ArraySet, turned, uncertainties
+from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
 from openvse.scoring.calibration import Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ExactSearch, comparison_of

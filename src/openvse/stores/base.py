@@ -15,9 +15,8 @@ from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
 from openvse.indexing.conditions import Condition
-from openvse.indexing.database import Root, taken_at
+from openvse.indexing.database import FOLLOW_LINKS, Root, taken_at
 from openvse.indexing.index import Index
-from openvse.indexing.scanning import FOLLOW_LINKS
 from openvse.media.segments import file_of
 
 if TYPE_CHECKING:
