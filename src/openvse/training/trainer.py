@@ -346,10 +346,6 @@ class Trainer:
         votes = torch.tensor(int(due), device=self.accelerator.device)
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        return data_state(self.task)
-
     def checkpoint(self, folder: Path | None = None) -> None:
         """Write a checkpoint into the folder of the run, or into another one; every process calls it."""
         random: list[dict[str, Any]] = gather_object([_random_state()])
