@@ -210,7 +210,7 @@ def test_the_rarer_its_words_are_the_more_of_a_sentence_an_item_has() -> None:
 def test_items_with_equal_words_share_a_rank_and_looks_decide() -> None:
     scores = np.array([0.9, 0.1, 0.5, 0.2], np.float32)
     said = WordHits(np.array([1, 2, 3]), np.array([1.0, 1.0, 0.5]), ("x",), np.ones(3, np.uint64))
-    assert said.sums(1.0).tolist() == [1 / 61, 1 / 61, 0.125 / 63]
+    assert said.sums().tolist() == [1 / 61, 1 / 61, 0.125 / 63]
 
     def best(positions: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         places = np.argsort(-scores[positions], kind="stable")[:most]

@@ -30,7 +30,6 @@ from openvse.indexing.scanning import (
     Changes,
     RootListing,
     compare,
-    count_segments,
     list_roots,
     list_sentences,
     new_metadata,
@@ -71,7 +70,6 @@ class IndexReport:
         metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder.
         holds: the kind of the items.
         segments: the number of items that are segments of clips.
-        engine: the engine that the index has; see ``IndexManifest``.
     """
 
     count: int
@@ -87,7 +85,6 @@ class IndexReport:
     metadata_problems: list[str] = field(default_factory=list)
     holds: Held = "images"
     segments: int = 0
-    engine: Mapping[str, str] | None = None
 
 
 def build_index(
@@ -428,8 +425,7 @@ class _Run:
             compacted=compacted,
             metadata_problems=metadata_problems,
             holds=self._holds,
-            segments=count_segments(index.database),
-            engine=index.manifest.engine,
+            segments=index.database.count_segments(),
         )
 
 

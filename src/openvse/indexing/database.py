@@ -254,6 +254,10 @@ class Database:
         """Return the number of items."""
         return int(str(self.read("SELECT COUNT(*) FROM items")[0][0]))
 
+    def count_segments(self) -> int:
+        """Return the number of items that are segments of clips."""
+        return int(str(self.read(f"SELECT COUNT(*) FROM items WHERE {_IS_SEGMENT}")[0][0]))
+
     def begins(self, start: str) -> bool:
         """Return whether the id of an item begins so."""
         sql = "SELECT 1 FROM items WHERE substr(CAST(id AS BLOB), 1, ?) = ? LIMIT 1"

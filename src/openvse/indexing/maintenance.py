@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from openvse.errors import DiskError, IndexFormatError
-from openvse.files import refusal_of_disk
+from openvse.errors import IndexFormatError
 from openvse.indexing.database import Database
 from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
-from openvse.indexing.manifest import MANIFEST, Item, read_manifest
+from openvse.indexing.manifest import MANIFEST, Item, damaged, read_manifest
 from openvse.indexing.segments import SegmentWriter, map_segment, row_checksum
-from openvse.indexing.writer import FoundIndex, IndexFolder
+from openvse.indexing.writer import FoundIndex, IndexFolder, disk_errors
 
 
 def forget_root(path: str | Path, folder: str | Path) -> int:
@@ -25,7 +22,13 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
         IndexFormatError: the index does not hold the folder, or holds no other; another process writes it, or the disk
             refuses.
     """
-    with _changed(Path(path)) as index:
+    place = Path(path)
+    if not (place / MANIFEST).is_file():
+        read_manifest(place)  # which says so, before a folder is made
+    with IndexFolder(place) as opened, disk_errors(place):
+        index = opened.find()
+        if index is None:
+            raise opened.problem() or damaged(place, MANIFEST)
         database, roots = index.database, index.roots
         before = database.count()
         wanted = {str(folder), str(Path(folder).resolve())}
@@ -41,25 +44,6 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
             database.drop_root(forgotten[0].number)
             database.drop_empty_segments()
         return before - database.count()
-
-
-@contextmanager
-def _changed(path: Path) -> Iterator[FoundIndex]:
-    """Open an index to change it, alone."""
-    if not (path / MANIFEST).is_file():
-        read_manifest(path)  # which says so, before a folder is made
-    try:
-        with IndexFolder(path) as folder:
-            if (problem := folder.problem()) is not None:
-                raise problem
-            if (current := folder.find()) is not None:
-                yield current
-    except (DiskError, sqlite3.Error) as error:
-        reason = refusal_of_disk(error) or str(error)
-        raise IndexFormatError(
-            f"index {path} cannot be written ({reason}): make room or allow it, and run the command again; what was "
-            f"there before is unchanged"
-        ) from error
 
 
 _ROWS = 4096
@@ -79,33 +63,23 @@ def rewrite(index: FoundIndex) -> int:
     unused = unused_rows(index.database)
     if not unused:
         return 0
-    written: list[SegmentWriter] = []
-    try:
-        _copy(index, written)
-    except (OSError, sqlite3.Error, ValueError) as error:
-        for writer in written:
-            writer.path.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise IndexFormatError(
-            f"index {index.folder} cannot be compacted ({reason}): make room, and run 'openvse index --compact' again; "
-            f"what was there before is unchanged"
-        ) from error
-    finally:
-        for writer in written:
-            writer.close()
+    with disk_errors(index.folder), ExitStack() as opened:
+        _copy(index, opened)
     return unused
 
 
-def _copy(index: FoundIndex, written: list[SegmentWriter]) -> None:
+def _copy(index: FoundIndex, opened: ExitStack) -> None:
     """Copy the rows into new segments, and name these instead of the old ones."""
     database, manifest, table = index.database, index.manifest, index.database.table()
     shape = manifest.num_embeddings, manifest.dim
     old = {file.number: map_segment(index.folder, file, manifest) for file in database.segments()}
+    written: list[SegmentWriter] = []
     places: list[tuple[SegmentWriter, int, int]] = []
     for start in range(0, len(table.ids), _ROWS):
         stop = min(start + _ROWS, len(table.ids))
         if not written or written[-1].is_full:
             written.append(SegmentWriter(index.folder, *shape, manifest.dtype))
+            opened.callback(written[-1].close)
         block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
         here = table.segments[start:stop]
         for number in np.unique(here).tolist():

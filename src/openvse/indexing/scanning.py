@@ -319,13 +319,6 @@ def _cut_files(database: Database, root: int) -> list[HeldFile]:
     )
 
 
-def count_segments(database: Database) -> int:
-    """Return the number of items of an index that are segments of clips."""
-    if not database.setting(SECONDS):
-        return 0
-    return sum(1 for root in database.roots() for _ in database.walk(root.number, segments=True))
-
-
 def are_cut(items: Iterable[str], seconds: float) -> bool:
     """Return whether items are a clip in segments of this length, or one whole file if it is 0."""
     spans = sorted(span for span in map(span_of, items) if span is not None)

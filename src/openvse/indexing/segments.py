@@ -20,6 +20,8 @@ SEGMENT_BYTES = 1 << 28
 
 PATTERN = "vectors-*.npy"
 
+_BLOCK = 1 << 14  # rows
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -54,11 +56,11 @@ def row_checksum(item: Item, vectors: Float[np.ndarray, "K D"]) -> int:
     return crc32(about, crc32(np.ascontiguousarray(vectors).data))
 
 
-def finite_rows(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
+def finite_rows(vectors: Float[np.ndarray, "count K D"]) -> Int[np.ndarray, "n"]:
     """Return the rows without NaN and infinite numbers, holding some rows at a time."""
     finite = [
-        start + np.flatnonzero(np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
-        for start in range(0, len(vectors), block)
+        start + np.flatnonzero(np.isfinite(vectors[start : start + _BLOCK]).all(axis=(1, 2)))
+        for start in range(0, len(vectors), _BLOCK)
     ]
     return np.concatenate(finite) if finite else np.empty(0, dtype=np.int64)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -26,7 +26,6 @@ def contact_sheet(
     *,
     note: str = "",
     badges: Mapping[str, str] | None = None,
-    correct: Mapping[str, Collection[str]] | None = None,
     captions: Mapping[str, Sequence[str]] | None = None,
     examples: Mapping[str, Path] | None = None,
 ) -> str:
@@ -38,11 +37,10 @@ def contact_sheet(
         results: the hits of each query, best first.
         note: a sentence under the heading, for instance on what was searched.
         badges: short labels on the images, such as "held out", by ``Hit.id``.
-        correct: the ids of the right answers, which are marked, by query.
         captions: sentences about the images, of which the first is shown, by ``Hit.id``.
         examples: the images that were used as queries, by query.
     """
-    right, asked = correct or {}, examples or {}
+    asked = examples or {}
     small = cache(thumbnail_uri)  # an image that answers several queries is read once
     sections = []
     for query, hits in results.items():
@@ -50,7 +48,6 @@ def contact_sheet(
             _card(
                 hit,
                 badge=(badges or {}).get(hit.id, ""),
-                is_right=hit.id in right.get(query, ()),
                 caption=next(iter((captions or {}).get(hit.id, ())), hit.title),
                 image=small(hit.source),
             )
@@ -74,7 +71,7 @@ def _section(heading: str, cards: Sequence[str]) -> str:
     return f"<section>\n{heading}\n{answer}\n</section>"
 
 
-def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | None) -> str:
+def _card(hit: Hit, *, badge: str, caption: str, image: str | None) -> str:
     name = escape(hit.id)
     if image:
         about = escape(caption) or name
@@ -87,7 +84,6 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
         there = f"#t={hit.start:g},{hit.end:g}" if span else ""  # where a browser begins to play
         shown = f'<a href="{escape(hit.path.resolve().as_uri() + there)}">{shown}</a>'
     label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
-    right = ' <span class="mark">\N{CHECK MARK} right</span>' if is_right else ""
     likely = (
         ""
         if hit.probability is None
@@ -96,8 +92,8 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
     text = f'<span class="caption">{escape(caption)}</span>' if caption else ""
     time = f'<span class="span">{span}</span>' if span else ""
     return (
-        f'<li{" class=right" if is_right else ""}><figure><div class="image">{shown}{label}</div>'
-        f'<figcaption><span class="rank">{hit.rank}{right}</span> '
+        f'<li><figure><div class="image">{shown}{label}</div>'
+        f'<figcaption><span class="rank">{hit.rank}</span> '
         f'<span class="score">{hit.score:z.3f}{likely}</span> '
         f"{text}{_name(file_of(hit.id) if span else hit.id)}"
         f"{time}</figcaption></figure></li>"

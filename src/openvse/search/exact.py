@@ -104,14 +104,6 @@ class _Block:
         return rows
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The number of items in a block: of a segment that is read in place, and of rows that are copied."""
-
-    mapped: int
-    copied: int
-
-
 class ExactSearch:
     """Scores every item and returns the best.
 
@@ -170,9 +162,9 @@ class ExactSearch:
         """
         if not len(queries):
             return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)
-        steps, parts = self._plan(queries)
+        mapped, copied, parts = self._plan(queries)
         best = [np.empty((part.count, 0), np.int64) for part in parts]
-        for block in self._blocks(steps, allowed):
+        for block in self._blocks(mapped, copied, allowed):
             for number, part in enumerate(parts):
                 best[number] = self._improved(best[number], block, part, top_k, less)
         return unpack(np.concatenate(best))
@@ -186,8 +178,8 @@ class ExactSearch:
         """Return the exact scores of some items, which do not depend on what else is scored."""
         return self._exact(vectors, _Part(queries))
 
-    def _plan(self, queries: EmbeddedQueries) -> tuple[_Steps, list[_Part]]:
-        """Choose the number of items in a block, and split the queries into batches that are scored together."""
+    def _plan(self, queries: EmbeddedQueries) -> tuple[int, int, list[_Part]]:
+        """Return how many items a block has that is read in place, and one that is copied, and queries in batches."""
         num_embeddings, dim = self._segments[0].vectors.shape[1:] if self._segments else (1, 1)
         parts, is_simple = queries.parts, queries.weights is None
         # At least 256 items a block: queries are taken together as long as their scores fit.
@@ -197,17 +189,19 @@ class ExactSearch:
         copied = max(1, self._block_values // max(num_embeddings * dim, of_scores))
         mapped = max(1, self._block_values // of_scores) if self.is_inner else copied
         if not is_simple:
-            return _Steps(mapped, copied), [_Part(queries)]
+            return mapped, copied, [_Part(queries)]
         starts = range(0, len(parts), together)
         some = (EmbeddedQueries(parts[start : start + together], None) for start in starts)
-        return _Steps(mapped, copied), [_Part(each) for each in some]
+        return mapped, copied, [_Part(each) for each in some]
 
-    def _blocks(self, steps: _Steps, allowed: Bool[np.ndarray, "count"] | None) -> Iterator[_Block]:
+    def _blocks(
+        self, mapped: int, copied: int, allowed: Bool[np.ndarray, "count"] | None
+    ) -> Iterator[_Block]:
         """Yield the rows that may be found, some at a time."""
         for segment, is_full in zip(self._segments, self._is_full, strict=True):
             if is_full and allowed is None:
-                for start in range(0, len(segment.vectors), steps.mapped):
-                    some = slice(start, start + steps.mapped)
+                for start in range(0, len(segment.vectors), mapped):
+                    some = slice(start, start + mapped)
                     yield _Block(segment.vectors[some], segment.positions[some], None)
                 continue
             usable = segment.positions >= 0
@@ -215,15 +209,15 @@ class ExactSearch:
                 usable &= allowed[segment.positions]
             rows = np.flatnonzero(usable)
             if 2 * len(rows) < len(usable):  # few: only these are read
-                for start in range(0, len(rows), steps.copied):
-                    few = rows[start : start + steps.copied]
+                for start in range(0, len(rows), copied):
+                    few = rows[start : start + copied]
                     yield _Block(segment.vectors[few], segment.positions[few], None)
                 continue
-            for start in range(0, len(usable), steps.mapped):
-                first, last = np.searchsorted(rows, [start, start + steps.mapped])
+            for start in range(0, len(usable), mapped):
+                first, last = np.searchsorted(rows, [start, start + mapped])
                 if first < last:
                     here = rows[first:last]
-                    some = slice(start, start + steps.mapped)
+                    some = slice(start, start + mapped)
                     yield _Block(segment.vectors[some], segment.positions[here], here - start)
 
     def _improved(

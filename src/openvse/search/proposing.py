@@ -184,15 +184,11 @@ Searcher: TypeAlias = ExactSearch | StoreSearch
 """What finds the best items of an index."""
 
 
-def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_k: int = 10) -> float:
-    """Return the recall of a search against the exact one, on queries drawn with a fixed seed.
+def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100) -> float:
+    """Return the recall of the 10 best of a search against the exact one, on ``sample`` queries of a fixed seed.
 
     A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
     several images, and is harder to answer than an item's own embedding.
-
-    Args:
-        sample: how many queries.
-        top_k: how many items of each.
     """
     draw = np.random.default_rng(0)
     pairs = draw.integers(len(index), size=(2, sample))
@@ -200,7 +196,7 @@ def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_
     sums = first + second
     lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
     queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
-    truth = ExactSearch(index.segments).search(queries, top_k)[1].tolist()
-    nearest = searcher.search(queries, top_k)[1].tolist()
+    truth = ExactSearch(index.segments).search(queries, 10)[1].tolist()
+    nearest = searcher.search(queries, 10)[1].tolist()
     hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(nearest, truth, strict=True)]
     return float(np.mean(hits))

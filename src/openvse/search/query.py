@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,7 +16,6 @@ from openvse.indexing.conditions import Condition
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
 
-PartT = TypeVar("PartT")
 Only = Literal["words", "looks"]
 """One of the two rankings of a search."""
 
@@ -176,45 +175,28 @@ def embed_queries(
     items: Callable[[Sequence[str]], ArraySet],
 ) -> EmbeddedQueries:
     """Embed every part of some queries once, each kind together; ``items`` takes ids."""
-    sentences: list[tuple[int, str, float]] = []
-    seen: list[tuple[int, ClipSource, float]] = []
-    liked: list[tuple[int, str, float]] = []
+    asked: list[tuple[Callable[[Any], ArraySet], list[tuple[int, Any, float]]]]
+    asked = [(texts, []), (images, []), (items, [])]
     for number, query in enumerate(queries):
-        of_text, of_image, of_item = query.weights()
-        if query.text.strip():
-            sentences.append((number, query.text, of_text))
-        sentences.extend((number, term, -query.avoid_weight) for term in query.avoid if term.strip())
-        if query.image is not None:
-            seen.append((number, query.image, of_image))
-        if query.like is not None:
-            liked.append((number, query.like, of_item))
+        given = query.text if query.text.strip() else None, query.image, query.like
+        for (_, used), part, weight in zip(asked, given, query.weights(), strict=True):
+            if part is not None:
+                used.append((number, part, weight))
+        asked[0][1].extend((number, term, -query.avoid_weight) for term in query.avoid if term.strip())
     parts: list[ArraySet] = []
-    columns: list[tuple[int, int, float]] = []
-    _add(sentences, texts, parts, columns)
-    _add(seen, images, parts, columns)
-    _add(liked, items, parts, columns)
-    weights = np.zeros((len(queries), sum(len(part) for part in parts)), np.float32)
-    for row, column, weight in columns:
-        weights[row, column] += np.float32(weight)
-    return EmbeddedQueries(ArraySet.concatenate(parts), weights).some(np.arange(len(queries)))
+    weights: list[np.ndarray] = []
+    for embed, used in asked:
+        distinct = {_name_of(part): part for _, part, _ in used}
+        if used:
+            places = {name: place for place, name in enumerate(distinct)}
+            columns = np.zeros((len(queries), len(distinct)), np.float32)
+            for row, part, weight in used:
+                columns[row, places[_name_of(part)]] += np.float32(weight)
+            parts.append(embed([*distinct.values()]))
+            weights.append(columns)
+    joined = EmbeddedQueries(ArraySet.concatenate(parts), np.concatenate(weights, axis=1))
+    return joined.some(np.arange(len(queries)))
 
 
-def _add(
-    used: Sequence[tuple[int, PartT, float]],
-    embed: Callable[[Sequence[PartT]], ArraySet],
-    parts: list[ArraySet],
-    columns: list[tuple[int, int, float]],
-) -> None:
-    """Embed the parts of one kind, and note which column of the weights each of them is."""
-    if not used:
-        return
-    first = sum(len(part) for part in parts)
-    distinct: list[PartT] = []
-    places: dict[object, int] = {}
-    for row, part, weight in used:
-        name = part if isinstance(part, str) else id(part)
-        if name not in places:
-            places[name] = len(distinct)
-            distinct.append(part)
-        columns.append((row, first + places[name], weight))
-    parts.append(embed(distinct))
+def _name_of(part: object) -> object:
+    return part if isinstance(part, str) else id(part)

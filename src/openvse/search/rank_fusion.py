@@ -68,10 +68,10 @@ class WordHits:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def sums(self, weight: float) -> Float[np.ndarray, "n"]:
+    def sums(self) -> Float[np.ndarray, "n"]:
         """Return what words add to each item; items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
-        sums: np.ndarray = weight * self.shares**POWER / (RRF_K + ranks)
+        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks)
         return sums
 
     def matched(self, row: int) -> tuple[str, ...]:
@@ -119,9 +119,8 @@ def joined(
     looks: Ranking,
     best: ScoreBest,
     count: int | None = None,
-    weight: float = WEIGHT,
 ) -> Ranking:
-    """Join two rankings by the sum of ``1 / (RRF_K + rank)``, that of words times a weight and its share cubed.
+    """Join two rankings by the sum of ``1 / (RRF_K + rank)``, that of words times ``WEIGHT`` and its share cubed.
 
     Of equal sums, items with words come first, and then those with the better score.
 
@@ -143,7 +142,7 @@ def joined(
         np.concatenate([looks.places, np.full(len(others), -1)]),
     )
     has = every.rows >= 0
-    sums[has] += words.sums(weight)[every.rows[has]]
+    sums[has] += words.sums()[every.rows[has]]
     lowest = -np.inf
     if count is not None and len(sums) > count:  # only what may be among the first is scored
         lowest = np.partition(sums, len(sums) - count)[len(sums) - count]

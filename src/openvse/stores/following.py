@@ -73,10 +73,6 @@ class EngineState:
         with replacing(path) as partial:
             partial.write_bytes(content.getvalue())
 
-    def unknown(self, keys: Int[np.ndarray, "m"]) -> EngineState:
-        """Return the state with some items, held or not, noted as unknown."""
-        return self.changed(keys, np.full(len(keys), _UNKNOWN, np.int64))
-
     def changed(self, keys: Int[np.ndarray, "m"], stamps: Int[np.ndarray, "m"]) -> EngineState:
         """Return the state with other stamps of some items."""
         rest = ~np.isin(self.keys, keys)
@@ -257,7 +253,8 @@ class _Update:
         changed = np.flatnonzero(self._state.stamps_of(table.keys) != stamps)
         if not len(gone) and not len(changed):
             return EngineReport(self._engine)
-        self._state = self._state.unknown(np.concatenate([gone, table.keys[changed]]))
+        touched = np.concatenate([gone, table.keys[changed]])
+        self._state = self._state.changed(touched, np.full(len(touched), _UNKNOWN, np.int64))
         self._state.write(self._file)
         if len(gone):
             self._store.remove(gone)
