@@ -48,12 +48,7 @@ BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class WorkProgress:
-    """The progress of a run.
-
-    Attributes:
-        done: the number of items that are finished, now or by an earlier run, or that cannot be used.
-        per_s: the number of items per second in this run.
-    """
+    """How many items of a run are finished or cannot be used, earlier ones too, and how many a second are, now."""
 
     done: int
     total: int
@@ -202,9 +197,7 @@ def results_in_order(
 ) -> Iterator[Result]:
     """Let workers make the result of each part, and yield the results in the order of the parts.
 
-    Args:
-        parts: whole batches, so that whoever makes a part makes the same.
-        prepare: called once in each worker; it is sent there, and returns what makes the result of a part.
+    ``prepare`` is sent to each worker, and returns there what makes the result of a part.
     """
     if not parts:
         return

@@ -29,15 +29,7 @@ WORTH_A_LINE_S = 1.0
 
 @dataclass
 class Voice:
-    """What the options before a command say, and what the command has said on standard error.
-
-    Attributes:
-        quiet: whether progress and notes are left out; warnings and errors are always printed.
-        verbose: whether details are printed, which do not matter for the results.
-        allow_outside: whether images outside of the data's folder may be used.
-        warnings: the warnings of the command so far.
-        skipped: the number of those about items that cannot be used, of which few are printed.
-    """
+    """What the options before a command say, and the warnings so far; of those about skipped items few are printed."""
 
     quiet: bool = False
     verbose: bool = False

@@ -76,12 +76,7 @@ ON CONFLICT (id) DO UPDATE SET root = excluded.root, kind = excluded.kind, modif
 
 @dataclass(frozen=True)
 class Root:
-    """A folder whose images an index holds, or the file of its sentences.
-
-    Attributes:
-        number: 0 for the first.
-        label: the word before the ids of its items and a colon; "" for the first root, whose ids have none.
-    """
+    """A folder of an index, or the file of its sentences; the ids of all roots but the first begin with a label."""
 
     number: int
     path: str
@@ -98,13 +93,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Entry:
-    """An item to be written.
-
-    Attributes:
-        content: the hash of the file's content, where it is known.
-        header: what the file says of itself, as a JSON object; None for nothing.
-        changed_ns: see ``Candidate``.
-    """
+    """An item to be written: the hash of the file's content if known, and as JSON what its header says."""
 
     item: Item
     root: int = 0
@@ -116,12 +105,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ItemTable:
-    """All items at one moment, a column for each of their facts, in the order of the bytes of their ids.
-
-    Attributes:
-        keys: a number for each item that no other item ever has, rising in time.
-        checksums: see ``segments.row_checksum``.
-    """
+    """All items at one moment, in the order of the bytes of their ids; a key rises in time and is never used again."""
 
     ids: list[str]
     keys: Int[np.ndarray, "count"]

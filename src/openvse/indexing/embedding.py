@@ -74,11 +74,7 @@ class ImageEmbedder(Protocol):
 
 @dataclass(frozen=True)
 class Sharing:
-    """Processes that embed what is new.
-
-    Attributes:
-        load: loads the model in each of them; it is sent there.
-    """
+    """Processes that embed what is new, and what loads the model in each of them."""
 
     workers: Workers
     load: Callable[[], ImageEmbedder]
@@ -86,11 +82,7 @@ class Sharing:
 
 @dataclass
 class EmbeddedBatch:
-    """Items with their embeddings, and what became of the candidates that they are made of.
-
-    Attributes:
-        replaced: ids of items in whose place the entries stand.
-    """
+    """Items with their embeddings, and what became of the candidates; the items whose ids are replaced go."""
 
     entries: list[Entry] = field(default_factory=list)
     vectors: Vectors = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))

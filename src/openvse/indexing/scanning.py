@@ -48,11 +48,9 @@ _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file or sentence that is new or has changed.
+    """A file or sentence that is new or has changed, and the ids of the items that the index holds of it.
 
     Attributes:
-        kind: "image", "clip" or "sentence".
-        before: the ids of the items that the index holds of this file.
         seconds: the length of the segments into which it is cut; 0 for a whole file.
         changed_ns: the time of the last change of the file or of what the system notes of it; 0 for a sentence.
         is_rewritten: whether its time and size are those of before, so that these do not vouch for its content.
@@ -71,13 +69,7 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """The differences between some roots and an index of them.
-
-    Attributes:
-        candidates: items that are new or have changed, in the order of their ids.
-        resumed: the number of these that an interrupted indexing embedded.
-        unreached: roots and folders that cannot be looked at, with the reason; their items stay.
-    """
+    """The differences between some roots and an index of them; what is unreached keeps its items."""
 
     candidates: list[Candidate] = field(default_factory=list)
     unchanged: int = 0
@@ -96,12 +88,7 @@ its name below the root, with forward slashes. There may be millions, so they ar
 
 @dataclass(frozen=True)
 class RootListing:
-    """The files below a root, or the sentences of a file, as they are now.
-
-    Attributes:
-        entries: the files or sentences, in the order of the ids.
-        missing: why its items must be kept although nothing was listed; "" if something was.
-    """
+    """The files below a root, or the sentences of a file; or what is missing, so that the items must be kept."""
 
     root: Root
     entries: list[Listed]
@@ -186,9 +173,6 @@ def compare(
     """Add the differences between a root and the index to ``changes``.
 
     Both are read once, in the order of the ids, so that this costs no more than the walk.
-
-    Args:
-        first_unfinished: number of the first indexing that was interrupted; 0 where none was.
     """
     root = listing.root
     changes.failed += listing.failed
@@ -366,14 +350,7 @@ _NAMES = ("file_name", "image", "path", "video", "filepath", "filename", "file",
 
 @dataclass(frozen=True)
 class Metadata:
-    """The lines of a ``metadata.jsonl``.
-
-    Attributes:
-        state: time and size of the file; "" where there is none.
-        lines: what is said of each file, as a JSON object, by its path below the folder; lines of one file are joined.
-        problems: a line each for what says nothing of a file: lines that are no objects or name none, and names that no
-            file has; and for names that are written in another way than those of their files.
-    """
+    """A ``metadata.jsonl``: its time and size, what it says of each file as JSON, and a line for each problem."""
 
     state: str = ""
     lines: dict[str, str] = field(default_factory=dict)

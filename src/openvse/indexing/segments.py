@@ -25,12 +25,7 @@ _BLOCK = 1 << 14  # rows
 
 @dataclass(frozen=True)
 class Segment:
-    """The embeddings in one file, memory-mapped, and the items that they belong to.
-
-    Attributes:
-        vectors: ``[rows, K, D]``, of which only what is read comes into memory.
-        positions: the position in the index of the item of each row; -1 where no item has it any more.
-    """
+    """The embeddings in one file, memory-mapped, and the position of the item of each row; -1 where none has it."""
 
     vectors: Float[np.ndarray, "rows K D"]
     positions: Int[np.ndarray, "rows"]
@@ -66,12 +61,7 @@ def finite_rows(vectors: Float[np.ndarray, "count K D"]) -> Int[np.ndarray, "n"]
 
 
 class SegmentWriter:
-    """Appends embeddings to a segment.
-
-    Args:
-        file: the name of the segment; None begins a new one.
-        rows: the number of its valid rows; what comes after them is overwritten.
-    """
+    """Appends embeddings to a segment, behind its valid rows; without a file it begins a new one."""
 
     def __init__(
         self,

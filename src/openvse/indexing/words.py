@@ -71,11 +71,7 @@ _FUNCTION_WORDS = re.compile(  # of English, German, French, Italian and Spanish
 
 
 def words_of(stored: bytes, metadata: str | None) -> str:
-    """Return the words of an item, for the table; each text is a line.
-
-    Args:
-        stored: the bytes of its id; of a segment of a clip, the file counts.
-    """
+    """Return the words of an item by the bytes of its id, for the table; each text is a line."""
     fields = json.loads(metadata) if metadata else {}
     texts = chain.from_iterable(_texts(fields[key]) for key in TEXT_KEYS if key in fields)
     return "\n".join(map(line_of, map(_parts, (file_of(stored.decode("utf-8", "replace")), *texts))))

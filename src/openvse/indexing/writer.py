@@ -145,11 +145,6 @@ class IndexWriter:
     It goes on with the index that is there if that is one of the same model and number format, and begins one where
     there is none or a damaged one. With ``replace`` it writes beside the index that is there and takes its place when
     the context ends well. A context that ends with an exception leaves what was committed.
-
-    Args:
-        roots: the indexed folders; those of the same numbers are replaced.
-        dtype: the type of a stored number; None is that of the index, float32 for a new one.
-        replace: whether the existing index must be replaced.
     """
 
     def __init__(

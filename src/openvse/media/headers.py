@@ -125,12 +125,9 @@ def _first(*ranks: Sequence[str | None]) -> str | None:
 
 
 def _date(value: object, offset: object = "") -> str | None:
-    """Return a date as ISO 8601, as far as it is known.
+    """Return a date as ISO 8601, as far as it is known; "" if it is not understood, None if none is stated.
 
     UTC (of videos, mostly) becomes the time of this machine's zone.
-
-    Returns:
-        The date; "" for one that is not understood, None where no date is stated.
     """
     text = _text(value)
     match = _DATE.fullmatch(text)

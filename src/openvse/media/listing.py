@@ -76,13 +76,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Listing:
-    """The images and clips below a folder.
-
-    Attributes:
-        names: the images and clips: paths below the folder, with forward slashes, in the order of their parts.
-        left_out: similar files that are left out.
-        unreadable: folders whose content the system refused to list, and links that are followed and lead to nothing.
-    """
+    """The names of the images and clips below a folder, in the order of their parts, and what is not among them."""
 
     root: Path
     names: list[str]

@@ -57,14 +57,7 @@ class Look:
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image that was decoded to be compared.
-
-    Attributes:
-        look: its appearance; None if it is broken.
-        digest: the hash of its bytes; empty if it is broken.
-        pixels: width times height; 0 if it is broken.
-        reason: why it is broken.
-    """
+    """An image that was decoded to be compared: its appearance, the hash of its bytes, and width times height."""
 
     look: Look | None
     digest: bytes = b""

@@ -308,10 +308,8 @@ class _FrameTable:
     They are found without decoding, unless frames of a file have no time: then all are counted.
 
     Attributes:
-        times: the times of all frames, sorted.
         keys: when a frame with which decoding can begin appears, and when it is decoded, sorted.
         last: the duration of the last frame.
-        unit: the length of a unit in seconds.
         counted: whether the times are those of frames of one length, in the order in which they are decoded.
         sizes: the bytes of the frame of a time, in a container that is searched.
     """

@@ -28,13 +28,7 @@ _FOLDERS = "towers-"
 
 @dataclass(frozen=True)
 class Towers:
-    """What an index has beside it of its model.
-
-    Attributes:
-        sides: which of ``image`` and ``text`` are there.
-        left_out: why another one that is wanted is not, by its name.
-        is_new: whether ``left_out`` was found out just now, and not before.
-    """
+    """The sides (image, text) that an index has beside it, and why others are left out, which may be known anew."""
 
     sides: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)

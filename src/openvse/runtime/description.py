@@ -27,15 +27,13 @@ CLIPS = ("clips",)
 
 @dataclass(frozen=True)
 class Side:
-    """The program of images or of texts.
+    """The program of images or of texts; its file is "" where it was not exported.
 
     Attributes:
-        file: the name of the program's file; "" where it was not exported.
         inputs: the names of its inputs: ``pixels`` or ``CLIPS``; ``features`` and ``mask``; or ``tokens`` and ``mask``.
         longest: the largest set of features or tokens that the program takes; None for pixels.
         width: the width of stored features; None for pixels and tokens.
-        reading: how pixels are made of an image, or tokens of a sentence; see ``runtime.reading``. None for
-            stored features, and for a program that was not exported.
+        reading: how pixels are made of an image, or tokens of a sentence; see ``runtime.reading``.
     """
 
     file: str

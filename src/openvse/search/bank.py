@@ -65,12 +65,7 @@ def update_bank(
 ) -> Mapping[str, int | float] | None:
     """Give an index a query bank, or update the one that it has; that costs what has changed since.
 
-    Args:
-        sentences: those of the bank; None keeps what the index has, and an empty sequence takes its bank away.
-        beta: see ``scoring.hubs``; None is that of the index, or ``BETA`` for new sentences.
-
-    Returns:
-        The number of ``sentences`` and ``beta``; None where the index has no bank.
+    No ``sentences`` take the bank away, and None keeps it. Return their number and ``beta``; None if there is no bank.
     """
     folder = Path(path)
     if not sentences and not (folder / BANK).exists():

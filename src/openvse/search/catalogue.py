@@ -290,12 +290,7 @@ class IndexCatalogue(Catalogue):
 def open_searcher(
     index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None
 ) -> Searcher:
-    """Open the engine of an index.
-
-    Args:
-        engine: the engine that is wanted: ``exact``, or that of the index, by its name or by the URL of its server,
-            with its secrets. None takes that of the index, and its URL from the index and the environment.
-    """
+    """Open the engine of an index; see ``SearchEngine`` for ``engine``."""
     name, url = split_engine(engine)
     noted = None if name == "exact" else index.manifest.engine
     address = EngineAddress.of(index.path, noted, url if noted and noted.get("name") == name else None)
@@ -327,9 +322,6 @@ class StoreCatalogue(Catalogue):
 
     The store proposes items, which are scored again with its embeddings: scores are exact, and only recall is the
     store's. Conditions are checked again on the facts that it holds. Several threads may use it, one call at a time.
-
-    Args:
-        images: where the first of the indexed folders is now; None leaves it where it was.
     """
 
     def __init__(

@@ -23,11 +23,7 @@ Scores = Float[np.ndarray, "n Q"]
 
 @dataclass(frozen=True)
 class ArrayComparison:
-    """The comparison of an exported model, in NumPy.
-
-    Attributes:
-        swapped: whether the items are sentences, which take the side of the texts.
-    """
+    """The comparison of an exported model, in NumPy; swapped if items are sentences, which are texts to the model."""
 
     kind: Kind = "inner"
     swapped: bool = False

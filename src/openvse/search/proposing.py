@@ -46,11 +46,8 @@ class StoreSearch:
     more with the embeddings of the index. What the store holds of items that have changed or are gone does not count,
     and what it does not hold yet is searched exactly: a store that lags behind its index is slower, and never wrong.
 
-    Queries of several parts are one search with the weighted sum of their embeddings, where all have a single one;
-    otherwise all items are compared.
-
-    Args:
-        is_linear: whether the score is the largest inner product itself.
+    Queries of several parts are one search with the weighted sum of their embeddings, where all have a single one and
+    the score is linear, the largest inner product itself; otherwise all items are compared.
     """
 
     def __init__(

@@ -118,12 +118,7 @@ class Page:
 
 @dataclass(frozen=True)
 class EmbeddedQueries:
-    """The embeddings of the parts of some queries.
-
-    Attributes:
-        parts: every part once.
-        weights: of each part for each query; None where every query is one part with weight 1.
-    """
+    """The embeddings of the parts of some queries, and their weights in each; None if each query is one part."""
 
     parts: ArraySet
     weights: Float[np.ndarray, "Q P"] | None

@@ -82,12 +82,9 @@ class WordHits:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best items of a query, best first.
+    """The best items of a query, best first, with their scores by visual similarity.
 
-    Attributes:
-        scores: by visual similarity.
-        rows: the row of each item among the items with words; -1 for an item without.
-        places: the place of each item by visual similarity alone, from 0; -1 where it is not known.
+    ``rows`` are their rows among the items with words, and ``places`` their places by visual similarity alone, or -1.
     """
 
     positions: Int[np.ndarray, "n"]

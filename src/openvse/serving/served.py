@@ -33,12 +33,7 @@ _COUNT_AGAIN_S = 15.0
 
 @dataclass(frozen=True)
 class Source:
-    """An index or a store to serve, which is opened again after every change.
-
-    Attributes:
-        engine: the engine that is wanted for an index; see ``SearchEngine``.
-        images: for a store, where the first of the indexed folders is on this machine; None leaves it where it was.
-    """
+    """An index or a store to serve, which is opened again after every change; see ``SearchEngine`` for the fields."""
 
     place: Path | EngineAddress
     engine: str | None = field(default=None, repr=False)
@@ -73,12 +68,8 @@ class Source:
 class Served:
     """One state of what is served: an engine, and its items by their keys, which clients use.
 
-    Args:
-        folders: further folders whose paths are hidden from clients.
-
-    Attributes:
-        fields: the keys of the users' metadata, each with some of its values, the most frequent first.
-        titles: titles of some items, if their metadata have any.
+    The paths of its roots and of further ``folders`` are hidden from clients. ``fields`` are the keys of the users'
+    metadata, each with some of its values, the most frequent first.
     """
 
     def __init__(self, engine: SearchEngine, folders: Sequence[Path] = ()) -> None:

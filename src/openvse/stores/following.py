@@ -107,14 +107,7 @@ def stamp(checksum: int, metadata: object) -> int:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """The result of an update of an engine.
-
-    Attributes:
-        name: of the engine.
-        put: items that were new to it, or had changed.
-        removed: items that were gone.
-        recall: the share of the 10 best items that it finds; None where nobody asked, and for the exact engine.
-    """
+    """What an update put into an engine and removed, and its recall of the 10 best if that was measured."""
 
     name: str
     put: int = 0
@@ -210,13 +203,7 @@ def update_engine(
 ) -> EngineReport:
     """Bring the engine of an index up to date; it costs what has changed since the last time.
 
-    Args:
-        url: of the server, with its secrets; None takes what the index and the environment say.
-        progress: called with how many items are done, and how many there are to do.
-
-    Raises:
-        EngineError: the engine cannot be reached or refuses.
-        IndexFormatError: there is no index, or another process writes it.
+    Without a URL of the server, with its secrets, it takes what the index and the environment say.
     """
     folder = Path(path)
     address = EngineAddress.of(folder, read_manifest(folder).engine, url)

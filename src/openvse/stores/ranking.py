@@ -118,10 +118,6 @@ def pack(scores: Float[np.ndarray, "Q n"], positions: Int[np.ndarray, "*n"]) -> 
 
     The bits of a float, read as an integer, sort like the float; those of negative floats sort in reverse, so
     all but their sign are flipped. They go into the upper half, the inverted position into the lower.
-
-    Args:
-        scores: of the items of each query.
-        positions: of the items, ``[n]``, or ``[Q, n]`` where each query has its own.
     """
     bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 makes -0.0 and 0.0 one
     high = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32
