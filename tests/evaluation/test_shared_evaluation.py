@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from openvse.cli.program import app
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.retrieval.build import build_model
 from tests.tiny import tiny_recipe, write_tiny_corpus
@@ -36,22 +38,17 @@ def test_two_processes_evaluate_as_one(tmp_path: Path) -> None:
     model = build_model(tiny_recipe(corpus), captions=["red dog runs", "green cat sits"]).save(
         tmp_path / "model"
     )
-    evaluate = [
-        sys.executable,
-        "-m",
-        "openvse.cli",
-        "evaluate",
-        model,
-        "--on",
-        corpus / "tiny.csv",
-        "--split",
-        "train",
-    ]
-    options = ["--features", corpus / "features", "--batch-size", "3", "--every", "--json", "--processes"]
-    reports = []
-    for count in ("1", "2"):
-        done = subprocess.run([*evaluate, *options, count], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        reports.append(json.loads(done.stdout)["result"]["report"])
+    options = ["--on", corpus / "tiny.csv", "--split", "train", "--features", corpus / "features"]
+    evaluate = [*map(str, ("evaluate", model, *options)), "--batch-size", "3", "--every", "--json"]
+    alone = CliRunner().invoke(app, evaluate)
+    assert alone.exit_code == 0, alone.output
+    shared = subprocess.run(
+        [sys.executable, "-m", "openvse.cli", *evaluate, "--processes", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shared.returncode == 0, shared.stderr
+    reports = [json.loads(told)["result"]["report"] for told in (alone.stdout, shared.stdout)]
     assert reports[0]["protocol"]["num_images"] == 40
     assert reports[0] == reports[1]
