@@ -117,14 +117,10 @@ class RankedPooling(Pooling):
     def sum_by_dimension(
         ranked: Float[Tensor, "B L N"], weights: Float[Tensor, "U M L"], group: Int[Tensor, "B"]
     ) -> Float[Tensor, "B L"]:
-        """Sum the sorted values of each dimension with its weights, which are given once for each distinct size.
+        """Sum the sorted values of each dimension with its weights, which are given once for each of U distinct sizes.
 
-        A batched matrix product would consist of one vector product per item and dimension, whose gradient is slower.
-
-        Args:
-            ranked: the sorted values.
-            weights: the weights for U distinct sizes, the largest of which is M.
-            group: the index of each item's size among the U sizes.
+        ``group`` is the index of each item's size. A batched matrix product would consist of one vector product per
+        item and dimension, whose gradient is slower.
         """
         curves = weights.transpose(1, 2).to(ranked.dtype).contiguous()[group]
         return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)

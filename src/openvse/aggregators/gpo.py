@@ -50,11 +50,7 @@ class Generator(Protocol):
 
 
 class BiGRUGenerator(nn.GRU):
-    """One layer of a GRU in both directions, which are averaged (VSE-infinity, eq. 5).
-
-    Args:
-        hidden_dim: width of a state, per direction.
-    """
+    """One layer of a GRU in both directions, which are averaged (VSE-infinity, eq. 5)."""
 
     reads_codes: bool = True
 
@@ -69,17 +65,10 @@ class BiGRUGenerator(nn.GRU):
 
 
 class Transformer(nn.TransformerEncoderLayer):
-    """One layer of a Transformer encoder with four heads (VSE-infinity, Table 8).
+    """One layer of a Transformer encoder with four heads, which divide the width of the codes (VSE-infinity, Table 8).
 
     The paper gives no widths. There are no biases, as most would shift all logits of a set equally, and there is no
     dropout, so that the coefficients remain a function of the size.
-
-    Args:
-        position_dim: width of the codes and of a state, a multiple of 4.
-        hidden_dim: width of the feed-forward network.
-
-    Raises:
-        RecipeError: the width of the codes is not a multiple of the number of heads.
     """
 
     reads_codes: bool = True
@@ -99,11 +88,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
 
 class MLP(nn.Sequential):
-    """One hidden layer over each position by itself, which does not know the set's size (VSE-infinity, B.3).
-
-    Args:
-        hidden_dim: width of the hidden layer.
-    """
+    """One hidden layer over each position by itself, which does not know the set's size (VSE-infinity, B.3)."""
 
     reads_codes: bool = True
 
@@ -118,13 +103,9 @@ class MLP(nn.Sequential):
 
 
 class Interpolation(nn.Module):
-    """Learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3; the idea of FSPool).
+    """``num_positions`` learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3; FSPool).
 
     The linear map that follows commutes with the stretching, so this is the paper's "fixed size vector".
-
-    Args:
-        num_positions: the number of states that are learned.
-        hidden_dim: the width of a state.
     """
 
     reads_codes: bool = False
@@ -338,12 +319,7 @@ class GPODataDependent(Pooling):
 
     ``v_d = sum_k theta_k u_kd``, ``theta = softmax_k(f(BiGRU([PE(k), u_k])) / temperature)``, with u_k the k-th
     largest value of every dimension. The paper gives no formula; the two inputs are concatenated here. As theta
-    depends on the item, not only on its size, it is computed for each item.
-
-    Args:
-        position_dim: P, the width of the positional encoding.
-        hidden_dim: the width of the generator's BiGRU, per direction.
-        temperature: the number that divides the generator's output before the softmax.
+    depends on the item, not only on its size, it is computed for each item. Options are as in ``GPO``.
     """
 
     def __init__(

@@ -35,8 +35,6 @@ class EfficientNetLite(Backbone):
 
     Args:
         pretrained: whether to start from the ImageNet weights; otherwise at random.
-        fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
-        gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
         image_size: the side of the square in pixels; None takes the size at which the network was trained.
         scales: several sizes instead of one, such as (224, 448): the cells of all maps form one set, each with its box.
             An image smaller than a scale is enlarged to it.

@@ -48,9 +48,6 @@ class ResNet(Backbone):
         fit: how an image becomes a square: ``stretch`` resizes the whole image, ``crop`` resizes its shorter side to
             8/7 of ``image_size`` and cuts out the middle.
         pixels: ``imagenet`` standardises red, green and blue; ``caffe`` subtracts the mean from blue, green and red.
-        fine_tune: whether to train the network; its BatchNorm statistics do not change.
-        gradient_checkpointing: whether, in training, only the activations between the network's blocks are kept and the
-            others are recomputed: less memory, the same gradients.
 
     Raises:
         ModelError: the weights cannot be read, or belong to a network of other sizes.

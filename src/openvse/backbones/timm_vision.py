@@ -28,8 +28,6 @@ class TimmVision(Backbone):
     Args:
         model: timm's name of architecture and weights; ``local-dir:FOLDER`` and ``hf-hub:ID`` are such names too.
         pretrained: whether to start from the published weights; otherwise at random.
-        fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
-        gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
         image_size: the side of the square in pixels; None takes that of the model.
 
     Raises:

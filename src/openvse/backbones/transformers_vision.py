@@ -36,12 +36,10 @@ class TransformersVision(CheckpointBackbone):
 
     Args:
         model: hub id, local folder, or ``package:NAME`` of an installed package.
-        fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
         train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
             other blocks run without dropout and without a graph. None trains all blocks.
         lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
             ``Lora``.
-        gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
         image_size: the side in pixels of the square to which the whole image is resized; None follows the
             checkpoint's preprocessing (which may cut off the rim).
         class_token: whether to put the class token before the patches, where augmentation keeps it and the aggregator

@@ -49,13 +49,7 @@ def image_batches(
 def text_batches(
     texts: TextLoader, batch_size: int, *, rank: int = 0, num_processes: int = 1
 ) -> Iterator[PlacedInputs]:
-    """Yield all texts by length, so that little of a batch is padding; of several processes, each yields its batches.
-
-    Args:
-        texts: token ids or stored states of each text.
-        batch_size: the number of texts per batch.
-        num_processes: the number of processes that take turns with the batches.
-    """
+    """Yield all texts by length, so that little is padding; of several processes, each yields its batches."""
     order = np.argsort(texts.lengths.numpy(), kind="stable")
     for start in range(rank * batch_size, len(order), num_processes * batch_size):
         positions = order[start : start + batch_size]

@@ -267,14 +267,5 @@ TextLoader: TypeAlias = TokenTable | StoredTexts
 
 
 def text_loader(encoder: TextEncoder, texts: Sequence[str], features: FeatureStore | None) -> TextLoader:
-    """Return the loader of texts, from stored states if there is a store, otherwise from token ids.
-
-    Args:
-        encoder: the encoder that makes the token ids.
-        texts: the texts, in the order of their positions.
-        features: the store of their states.
-
-    Raises:
-        StoreError: the store lacks some of the texts.
-    """
+    """Return the loader of texts, from stored states if there is a store, which has all, otherwise from token ids."""
     return TokenTable(encoder.tokenize(texts)) if features is None else StoredTexts(features, texts)

@@ -80,14 +80,7 @@ class QuestionSet:
         return np.array([row[question.image_id] for question in self.questions], dtype=np.int64)
 
     def split(self, name: str) -> QuestionSet:
-        """Return the questions of one split.
-
-        Args:
-            name: "train", "validation" or "test", or a synonym such as "dev" or "val".
-
-        Raises:
-            DataError: the name is unknown, or the split is empty; the message lists the splits.
-        """
+        """Return the questions of one split; see ``Corpus.split``."""
         labels = self.split_labels()
         wanted, positions = split_positions(name, labels, of=self.name, unit="question")
         chosen = [self.questions[position] for position in positions]

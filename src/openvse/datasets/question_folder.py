@@ -11,7 +11,7 @@ from typing import Any
 from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.datasets.folder import METADATA, metadata_files
 from openvse.datasets.parquet import ARROW_SUFFIXES
-from openvse.datasets.rows import IMAGE_FIELDS, field_names, read_objects, read_rows
+from openvse.datasets.rows import IMAGE_FIELDS, field_names, numbered_objects, read_rows
 from openvse.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl")
@@ -59,7 +59,11 @@ def _read(file: Path, root: Path) -> Iterator[Question]:
     """Yield the questions of one metadata file, with identifiers of images relative to the root."""
     folder = file.parent.relative_to(root)
     lines = file.suffix.lower() == ".jsonl"
-    for question in chain.from_iterable(read_objects(file, _questions)) if lines else _read_table(file):
+    for question in (
+        chain.from_iterable(each for _, each in numbered_objects(file, _questions))
+        if lines
+        else _read_table(file)
+    ):
         image_id = (folder / question.image_id).as_posix()
         path = file.parent / question.image_id
         yield replace(question, image_id=image_id, path=path, split=question.split or folder.name)

@@ -69,16 +69,7 @@ class DataSets(Registry[Corpus | QuestionSet]):
             self.add(name, loader, facts=facts)
 
     def add(self, name: str, part: Loader, *, facts: Facts | None = None) -> None:
-        """Register a data set.
-
-        Args:
-            name: the name that users write in ``NAME:ROOT``.
-            part: the loader; see ``Loader``.
-            facts: the facts of the published copy.
-
-        Raises:
-            RecipeError: another data set has this name, or the facts have a different name.
-        """
+        """Register a loader under a name, with the facts of the published copy, which have the same name."""
         if facts is not None and facts.name != name:
             raise RecipeError(
                 f"{self.kind} {name!r} comes with the facts of {facts.name!r}: give both one name"

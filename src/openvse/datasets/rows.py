@@ -238,13 +238,8 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
             raise DataError(f"{path}, line {number}: write {key}, a tab and the sentence")
 
 
-def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
-    """Yield what ``read`` makes of the JSON on each line of a file (see ``parse_json``); empty lines are skipped."""
-    return (entry for _, entry in numbered_objects(file, read))
-
-
 def numbered_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[tuple[int, ObjectT]]:
-    """Yield the number of each line, too; see ``read_objects``."""
+    """Yield the number of each line that is not empty, and what ``read`` makes of its JSON (see ``parse_json``)."""
     for number, line in enumerate(table_lines(file), start=1):
         if not line.strip():
             continue

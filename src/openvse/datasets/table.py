@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from openvse.datasets.rows import (
     Columns,
     field_names,
     numbered_objects,
-    read_objects,
     read_record,
     read_rows,
 )
@@ -48,7 +48,8 @@ def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
         case ".csv" | ".tsv":
             return read_table(file, columns)
         case ".jsonl":
-            return read_objects(file, lambda entry: read_record(entry, file.parent, columns))
+            read = partial(read_record, folder=file.parent, columns=columns)
+            return (record for _, record in numbered_objects(file, read))
         case suffix if suffix in ARROW_SUFFIXES:
             records = list(read_arrow(file, columns))
             return iter(identified(records, file.parent, by_id=bool(columns.id))[0])
@@ -70,30 +71,23 @@ def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
             raise DataError(f"{path}, line {line}: {error}") from None
 
 
-def read_entries(
-    file: Path,
-) -> tuple[list[str], Callable[[Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]]:
-    """Return the columns of a table, or the keys of its first line, and what yields the number and cells of a row."""
+def names_in(file: Path) -> list[str]:
+    """Return the columns of a table, or the keys of its first line; raise DataError if the file is neither."""
+    if file.suffix.lower() not in TABLE_SUFFIXES:
+        raise DataError(f"{file}: it is no list that we read; give one of {', '.join(TABLE_SUFFIXES)}")
+    return column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
+
+
+def read_entries(file: Path, wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Return the number and some cells of each row of a table, by the names of their columns."""
     match file.suffix.lower():
         case ".csv" | ".tsv":
-
-            def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-                for line, cells in read_rows(file, [[name] for name in wanted], unread=names):
-                    yield line, dict(zip(wanted, cells, strict=True))
+            rows = read_rows(file, [[name] for name in wanted], unread=field_names(file))
+            return ((line, dict(zip(wanted, cells, strict=True))) for line, cells in rows)
         case ".jsonl":
-
-            def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-                return numbered_objects(file, _object)
-        case suffix if suffix in ARROW_SUFFIXES:
-
-            def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-                return enumerate(read_columns(file, wanted), start=1)
+            return numbered_objects(file, _object)
         case _:
-            raise DataError(f"{file}: it is no list that we read; give one of {', '.join(TABLE_SUFFIXES)}")
-    names = _names_in(file)
-    if not names:
-        next(rows(()), None)  # which names the line that is none
-    return names, rows
+            return enumerate(read_columns(file, wanted), start=1)
 
 
 def _object(entry: Any) -> Mapping[str, Any]:
@@ -127,15 +121,11 @@ def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
 def describe_other_tables(root: Path, columns: Columns = USUAL) -> str:
     """Return what the first table of a folder without a file of captions lacks; "" if it holds no table."""
     for file in sorted(root.iterdir()) if root.is_dir() else ():
-        if file.suffix.lower() in TABLE_SUFFIXES and file.is_file() and _names_in(file):
+        if file.suffix.lower() in TABLE_SUFFIXES and file.is_file() and names_in(file):
             return f"{file.name} has {_lacking(file, columns)}"
     return ""
 
 
 def _lacking(file: Path, columns: Columns) -> str:
     text = file.suffix.lower() in (".csv", ".tsv")
-    return (columns.in_text() if text else columns).lacking(_names_in(file))
-
-
-def _names_in(file: Path) -> list[str]:
-    return column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
+    return (columns.in_text() if text else columns).lacking(names_in(file))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from openvse.datasets.opening import columns_of
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, first_field
-from openvse.datasets.table import TABLE_SUFFIXES, read_entries
+from openvse.datasets.table import TABLE_SUFFIXES, names_in, read_entries
 from openvse.errors import DataError, TextError
 from openvse.files import read_lines, whole_characters
 from openvse.indexing.manifest import Item
@@ -140,7 +140,9 @@ def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
 
 def _rows(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
     """Return what a table lists, which the names of its columns show, and its rows."""
-    names, entries = read_entries(file)
+    names = names_in(file)
+    if not names:
+        next(read_entries(file, ()), None)  # which names the line that is none
     if columns.named and file.suffix.lower() in (".csv", ".tsv"):
         columns = columns.in_text()
     fields: dict[RecordKind, tuple[str, ...]] = {
@@ -165,7 +167,7 @@ def _rows(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[Record
     wanted = [column, *([id_column] if id_column in names else [])]
     return chosen, [
         (number, whole_characters(_cell(entry.get(id_column))), _cell(entry.get(column)))
-        for number, entry in entries(wanted)
+        for number, entry in read_entries(file, wanted)
     ]
 
 

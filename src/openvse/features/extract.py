@@ -159,17 +159,7 @@ def extract_text_features(
 
     Args:
         encoder: the encoder whose text model makes the states; it is moved to ``device``.
-        texts: the sentences.
-        store: the folder of the store, which is created if it is missing.
-        batch_size: the number of texts encoded at once.
-        device: the device on which the text model runs.
-        dtype: the number format of the store.
-        workers: processes that extract parts of the texts; the store is the same, bit for bit, as with one process of
-            as many threads as each of them has.
-        progress: a function that is called after each batch, and once if there is nothing to do.
-
-    Returns:
-        The number of distinct texts that were added, and the number that the store already had.
+        texts: the sentences; the other arguments are those of ``extract_features``.
 
     Raises:
         OpenVSEError: there are workers, and Ray is not installed, or no cluster answers.

@@ -201,11 +201,7 @@ class FeatureStore:
 
 
 def open_store(path: Path | None, encoder: ImageEncoder | TransformersText) -> FeatureStore | None:
-    """Open the store that an encoder can read, also from a folder of stores; None if no path is given.
-
-    Raises:
-        StoreError: see ``open_fitting``.
-    """
+    """Open the store that an encoder can read, as ``open_fitting`` does; None if no path is given."""
     if path is None:
         return None
     return open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
@@ -224,14 +220,9 @@ def has_store_of(path: Path, encoder: ImageEncoder) -> bool:
 
 
 def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore | None:
-    """Open the store of token states that a text encoder can read, also from a folder of stores.
+    """Open the store of token states that a text encoder can read; None without a path, or if it can use none.
 
-    Returns:
-        The store; None if no path is given, or if the encoder cannot use stored states, such as one whose text model
-        was fine-tuned.
-
-    Raises:
-        StoreError: see ``open_fitting``.
+    A text model that was fine-tuned, for instance, cannot use stored states.
     """
     return open_store(path, encoder) if states_can_be_stored(encoder) else None
 

@@ -19,9 +19,6 @@ class Pooled(Fusion):
 
     Args:
         aggregator: the aggregator of each side; two copies are made.
-        num_heads: h, the number of heads of every attention.
-        dropout: the dropout probability in training.
-        class_token: whether to put a learned token first on each side.
 
     Raises:
         RecipeError: the aggregator needs a global vector, or does not yield a fixed number of embeddings.

@@ -13,9 +13,7 @@ class ScoreAttentionFusion(Fusion):
     """``y_k = sum_n S_kn(X, Z) x_n``: X attends to Z for its weights, and the reverse (eq. 3 and 4).
 
     Args:
-        num_heads: h, the number of heads of every attention.
         num_vectors: k, the number of parallel reductions.
-        dropout: the dropout probability, in training, of the layers before the reduction.
     """
 
     def __init__(
