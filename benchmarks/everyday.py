@@ -143,9 +143,10 @@ def photograph(path: Path, clip: Path) -> list[list[object]]:
     from openvse.backbones import TransformersVision
     from openvse.media.images import read_image
     from openvse.output.thumbnails import THUMBNAIL_PX
-    from openvse.serving.service import small_image
+    from openvse.serving.decoding import decode
 
     backbone = TransformersVision(model=str(clip))
+    small = {"kind": "small", "side": THUMBNAIL_PX, "quality": 78}
 
     def whole_thumbnail() -> bytes:
         image, encoded = read_image(path), io.BytesIO()
@@ -162,7 +163,7 @@ def photograph(path: Path, clip: Path) -> list[list[object]]:
             partial(backbone.read, path, exact=False),
             partial(backbone.read, path),
         ),
-        "a first thumbnail, ms": (partial(small_image, path), whole_thumbnail),
+        "a first thumbnail, ms": (partial(decode, small, bytes(path)), whole_thumbnail),
     }
     return [[name, *(1000 * each for each in turns(pair, repeats=7))] for name, pair in pairs.items()]
 

@@ -18,11 +18,11 @@ from starlette.datastructures import UploadFile
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from openvse.errors import MissingItemError, ModelError, OpenVSEError
+from openvse.errors import BadImageError, MissingItemError, ModelError, OpenVSEError
 from openvse.indexing import build_index
 from openvse.model import TwoTower
-from openvse.serving import Limits, Settings
-from openvse.serving.layers import Bounds, RequestMetrics, session_of
+from openvse.serving import Limits, Settings, decoding
+from openvse.serving.layers import Bounds, RequestMetrics
 from openvse.serving.server import listen
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
@@ -59,8 +59,8 @@ def test_the_page_gets_a_cookie_for_the_token(locked: TestClient) -> None:
     reply = locked.post("/session", json={"token": TOKEN})
     told = reply.headers["set-cookie"].lower()
     assert "httponly" in told and "samesite=strict" in told and TOKEN not in told
-    cookie = {"cookie": f"openvse_session={session_of(TOKEN)}"}
-    assert locked.get("/api/search", params=ASKED, headers=cookie).status_code == 200
+    assert locked.get("/api/search", params=ASKED).status_code == 200  # the client has kept the cookie
+    locked.cookies.clear()
 
 
 @pytest.mark.medium
@@ -285,32 +285,28 @@ def test_many_fields_cost_nothing_and_long_bodies_are_refused_before_they_are_pa
     assert "at most 64 fields" in locked.post("/session", content=hundred, headers=known).json()["error"]
 
 
-def test_a_place_of_an_upload_is_free_when_its_work_has_ended(
+@pytest.mark.medium
+def test_decoding_ends_in_time_and_gives_back_its_place_and_its_process(
     place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from openvse.serving import service as module
+    ended: list[int] = []
 
-    decode, may_end = module.read_image, threading.Event()
+    def endless(decoder: object, *_: object) -> object:
+        return decoder._process.wait()  # type: ignore[attr-defined]
 
-    def slow(*args: object, **options: object) -> object:
-        may_end.wait(20)
-        return decode(*args, **options)  # type: ignore[arg-type]
+    async def free(service: Service) -> bool:
+        for _ in range(3):  # with one place, each waits until the one before has ended
+            with pytest.raises(BadImageError, match="not decoded within 0.1 seconds"):
+                async with service.uploaded(UploadFile(io.BytesIO(png()))):
+                    pass
+        return not service._uploads.locked()
 
-    async def free(service: Service) -> list[bool]:
-        with pytest.raises(TimeoutError):
-            async with service.uploaded(UploadFile(io.BytesIO(png()))):
-                pass
-        during = service._uploads.locked()
-        may_end.set()
-        for _ in range(500):
-            if not service._uploads.locked():
-                break
-            await asyncio.sleep(0.02)
-        return [during, service._uploads.locked()]
-
-    monkeypatch.setattr(module, "read_image", slow)
-    limits = Limits(uploads=1, answer_s=0.1)
-    assert asyncio.run(free(Service(place.index, model, Settings(limits=limits)))) == [True, False]
+    kill = decoding._Decoder.kill
+    monkeypatch.setattr(decoding._Decoder, "ask", endless)
+    monkeypatch.setattr(decoding._Decoder, "kill", lambda each: (ended.append(each._process.pid), kill(each)))
+    limits = Limits(uploads=1, decode_s=0.1)
+    assert asyncio.run(free(Service(place.index, model, Settings(limits=limits))))
+    assert len({*ended}) == 3
 
 
 def test_files_that_are_no_images_are_not_sent_whatever_the_index_says(

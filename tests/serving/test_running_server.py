@@ -81,17 +81,28 @@ def test_small_replies_are_not_held_back() -> None:
 
 
 @pytest.mark.medium
-def test_requests_beside_more_connections_than_allowed_are_refused(
-    place: Place, model: TwoTower, running: Start
+def test_requests_beside_more_work_than_allowed_are_refused(
+    place: Place, model: TwoTower, running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun, may_end = list[int](), threading.Event()
+
+    def captions(_: Service, key: int) -> list[str]:
+        begun.append(key)
+        may_end.wait(20)
+        return []
+
+    monkeypatch.setattr(Service, "captions", captions)
     server = running(Service(place.index, model, Settings(limits=Limits(connections=5))))
-    some = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
-    assert httpx.get(f"{server.url}/health").status_code == 503
-    for each in some:
-        each.close()
-    until = time.monotonic() + 10
-    while httpx.get(f"{server.url}/health").status_code != 200:
-        assert time.monotonic() < until
+    with ThreadPoolExecutor(4) as threads:
+        busy = [threads.submit(httpx.get, f"{server.url}/api/items/1/captions", timeout=30) for _ in range(4)]
+        until = time.monotonic() + 20
+        while len(begun) < 4 and time.monotonic() < until:
+            time.sleep(0.01)
+        refused = httpx.get(f"{server.url}/health").status_code
+        may_end.set()
+        assert [each.result().status_code for each in busy] == [200] * 4
+    assert refused == 503
+    assert httpx.get(f"{server.url}/health").status_code == 200
 
 
 @pytest.mark.medium

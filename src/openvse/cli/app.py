@@ -128,6 +128,7 @@ def _version(wanted: bool) -> bool:
 
 @app.callback()
 def options(
+    context: typer.Context,
     plugin: Annotated[
         list[Path] | None,
         typer.Option(
@@ -177,6 +178,7 @@ def options(
     logging.getLogger("openvse").setLevel(logging.INFO if verbose else logging.NOTSET)
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
-    keep_freed_memory()
+    if context.invoked_subcommand != "serve":  # a server gives back what a large request took
+        keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)

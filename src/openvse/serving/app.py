@@ -30,7 +30,7 @@ from openvse.errors import (
     nearest,
 )
 from openvse.serving.batching import BusyError
-from openvse.serving.layers import Bounds, Guard, Replies
+from openvse.serving.layers import Bounds, Guard, Replies, Sessions
 from openvse.serving.routes import api, plain
 from openvse.serving.schemas import ManySearches, OneSearch, QuestionBody
 from openvse.serving.service import Service
@@ -62,9 +62,10 @@ def create_app(service: Service) -> ASGIApp:
         docs_url=None,  # these pages would load their scripts from elsewhere
         redoc_url=None,
         openapi_url="/openapi.json",
+        redirect_slashes=False,  # a redirect would repeat whatever host a request names
         lifespan=life,
     )
-    app.state.service = service
+    app.state.service, app.state.sessions = service, Sessions(service.limits.session_s)
     app.include_router(api)
     app.include_router(plain)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
@@ -79,7 +80,7 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(TimeoutError, _reply_timeout)
     app.add_exception_handler(Exception, _reply_bug)
     bounded = Bounds(Zipped(app), service.limits, service.metrics)
-    return Replies(Guard(bounded, service.settings, service.metrics), service.metrics)
+    return Replies(Guard(bounded, service.settings, service.metrics, app.state.sessions), service.metrics)
 
 
 class Zipped:

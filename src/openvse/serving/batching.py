@@ -64,7 +64,11 @@ class Gatherer(Generic[AskT, AnswerT]):
         self._asked.append((question, answer))
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
-        return await asyncio.wait_for(answer, timeout_s)
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except (TimeoutError, asyncio.CancelledError):  # what nobody waits for takes no memory
+            self._asked = deque(each for each in self._asked if each[1] is not answer)
+            raise
 
     async def drained(self) -> None:
         """Wait until every question is answered."""

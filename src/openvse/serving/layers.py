@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -56,7 +58,8 @@ COOKIE = "openvse_session"
 UPLOADS = ("/api/search/image", "/api/images", "/api/ask")
 """Paths that take an image."""
 
-_SESSION_BYTES = 4096
+_SMALL_BYTES = 4096
+_SESSIONS = 10_000
 
 OPEN_PATHS = ("/", "/health", "/ready", "/session")
 """Paths that need no token, besides the files of the page; their replies say nothing about the images."""
@@ -114,8 +117,8 @@ class Replies:
 class Guard:
     """Refuses requests without the token, from other web sites, and to a name that is not this server's."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: RequestMetrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: RequestMetrics, sessions: Sessions) -> None:
+        self._app, self._settings, self._metrics, self._sessions = app, settings, metrics, sessions
         self._names = {"localhost", "127.0.0.1", "::1", settings.host, *settings.names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +136,7 @@ class Guard:
         """Return status, reason and message of a refusal; None lets the request pass."""
         if not self._is_named(headers.get("host", "")):
             return 421, "host", "the server does not go by this name: start it with --name NAME"
-        if path.startswith("/api") and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        if path.startswith(("/api", "/session")) and is_foreign(headers):
             return 403, "site", "pages of other web sites may not ask this server"
         is_open = path in OPEN_PATHS or path.startswith("/page/")
         if is_open or not self._settings.token or self._is_known(headers):
@@ -153,14 +156,22 @@ class Guard:
         return name.strip("[]").lower() in self._names
 
     def _is_known(self, headers: Headers) -> bool:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return is_token(given.strip(), self._settings.token)
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and is_token(cookie.value, session_of(self._settings.token))
+        return is_bearer(headers, self._settings.token) or self._sessions.holds(session_in(headers))
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Return whether a page of another web site asks; browsers that do not say so name the site of the page."""
+    if (site := headers.get("sec-fetch-site")) is not None:
+        return site in ("cross-site", "same-site")
+    origin, host = headers.get("origin"), headers.get("host", "").lower()
+    named = (origin or "").lower().partition("://")[2]
+    return origin is not None and host not in (named, named.rpartition(":")[0])  # a proxy may omit the port
+
+
+def is_bearer(headers: Headers, token: str) -> bool:
+    """Return whether a request shows the token itself."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and is_token(given.strip(), token)
 
 
 def is_token(given: str, token: str) -> bool:
@@ -168,9 +179,43 @@ def is_token(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
-def session_of(token: str) -> str:
-    """Return the value of the page's cookie, which proves that the token is known and does not contain it."""
-    return hmac.new(token.encode(), b"openvse session", hashlib.sha256).hexdigest()
+def session_in(headers: Headers) -> str:
+    """Return the name of the session in the cookie of a request, or ""."""
+    return cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+
+
+class Sessions:
+    """The sessions of the page: each begins with the token, and ends in time, when it is told to, or with the server.
+
+    Only digests of their names are kept. Of more than 10,000 the oldest end.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._ends = seconds, OrderedDict[bytes, float]()
+
+    def begin(self) -> str:
+        """Begin a session, and return its name, which is the value of the cookie."""
+        name, now = secrets.token_urlsafe(32), time.monotonic()
+        while self._ends and (len(self._ends) >= _SESSIONS or next(iter(self._ends.values())) <= now):
+            self._ends.popitem(last=False)
+        self._ends[_digest(name)] = now + self._seconds
+        return name
+
+    def holds(self, name: str) -> bool:
+        """Return whether a session of this name is in progress."""
+        return self._ends.get(_digest(name), 0.0) > time.monotonic()
+
+    def end(self, name: str) -> None:
+        """End a session."""
+        self._ends.pop(_digest(name), None)
+
+    def end_all(self) -> None:
+        """End all sessions."""
+        self._ends.clear()
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "replace")).digest()
 
 
 class Bounds:
@@ -185,9 +230,10 @@ class Bounds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, self, self._most(scope["path"]))
+        headers = Headers(scope=scope)
+        body = _Body(receive, self, self._most(scope["path"], headers.get("content-type", "")))
         try:
-            body.check_length(Headers(scope=scope).get("content-length", ""))
+            body.check_length(headers.get("content-length", ""))
             await self._app(scope, body, send)
         except HTTPException as error:
             reply = JSONResponse({"error": error.detail}, error.status_code, error.headers)
@@ -195,11 +241,12 @@ class Bounds:
         finally:
             self.held -= body.num_bytes
 
-    def _most(self, path: str) -> int:
+    def _most(self, path: str, kind: str) -> int:
         """Return the size of the largest body that a path takes: parsing JSON takes much more time than an upload."""
-        if path in UPLOADS:
+        if path in UPLOADS and kind.lower().startswith("multipart/form-data"):
             return self.limits.upload_bytes
-        return min(self.limits.upload_bytes, _SESSION_BYTES if path == "/session" else self.limits.json_bytes)
+        is_json = path.startswith("/api") and path not in UPLOADS
+        return min(self.limits.upload_bytes, self.limits.json_bytes if is_json else _SMALL_BYTES)
 
 
 class _Body:

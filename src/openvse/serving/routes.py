@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from mimetypes import guess_type
 from typing import IO, Annotated, Any
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from openvse.errors import DataError, nearest
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
-from openvse.serving.layers import COOKIE, is_token, session_of
+from openvse.serving.layers import COOKIE, Sessions, is_bearer, is_token, session_in
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
     Id,
@@ -122,7 +121,7 @@ async def _asked(
     if fields.image is not None:
         if image is not None:
             raise DataError("two images are given, one by its name: give one of them")
-        image = await service.run_io(partial(read_image, service.query_image(fields.image)))
+        image = await run_in_threadpool(read_image, service.query_image(fields.image))
     return await run_in_threadpool(asked_by, fields, page, service.served, image)
 
 
@@ -317,8 +316,25 @@ async def session(request: Request, asked: Session) -> Response:
         return JSONResponse({"status": "no token is needed"})
     if not is_token(asked.token, token):
         return JSONResponse({"error": "the token is wrong"}, 401)
+    sessions: Sessions = request.app.state.sessions
     reply = JSONResponse({"status": "welcome"})
-    reply.set_cookie(
-        COOKIE, session_of(token), httponly=True, samesite="strict", secure=request.url.scheme == "https"
-    )
+    is_secure = request.url.scheme == "https"
+    reply.set_cookie(COOKIE, sessions.begin(), httponly=True, samesite="strict", secure=is_secure)
+    return reply
+
+
+@plain.delete(
+    "/session", tags=["server"], responses={401: {"description": "There is no session to end.", **ERROR}}
+)
+async def end_session(request: Request) -> Response:
+    """End the session of the cookie; with the token as ``Authorization: Bearer TOKEN``, end all sessions."""
+    sessions: Sessions = request.app.state.sessions
+    if is_bearer(request.headers, _service(request).settings.token):
+        sessions.end_all()
+    elif sessions.holds(name := session_in(request.headers)):
+        sessions.end(name)
+    else:
+        return JSONResponse({"error": "there is no session to end: send its cookie, or the token"}, 401)
+    reply = JSONResponse({"status": "ended"})
+    reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return reply

@@ -19,6 +19,7 @@ LARGEST_PAGE = 200
 _LARGEST = 2**53
 _WILD = 8
 _MOST_FIELDS = 64
+_MOST_CHARACTERS = 10_000
 
 
 def _readable(text: str) -> str:
@@ -131,6 +132,14 @@ class ManySearches(PageFields):
         Field(min_length=1, max_length=64, examples=[[{"q": "a dog"}, {"q": "a cat", "avoid": ["indoors"]}]]),
     ]
 
+    @model_validator(mode="after")
+    def _are_short(self) -> ManySearches:
+        """Raise ValueError for sentences that would keep the model, and so all others, for seconds."""
+        total = sum(len(text) for each in self.queries for text in (each.q, *each.avoid))
+        if total > _MOST_CHARACTERS:
+            raise ValueError(f"have at most {_MOST_CHARACTERS:,} characters in all sentences, not {total:,}")
+        return self
+
 
 class QuestionBody(Fields):
     """A question about an image."""
@@ -150,6 +159,10 @@ def asked_by(
     """Return the query of a request, and the page of its hits."""
     where = tuple(map(parse_condition, page.where))
     for condition in where:
+        if condition.field.removeprefix("meta.") in served.hidden_fields:  # answers would tell what is hidden
+            raise DataError(
+                f"{condition.field} names places of the server: give a condition on another field"
+            )
         if condition.value.count("*") > _WILD:  # more take too long to compare
             raise DataError(f"{condition.value!r} has more than {_WILD} stars: give a simpler pattern")
     like = None if fields.like is None else served.id_of(fields.like)

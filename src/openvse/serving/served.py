@@ -69,7 +69,8 @@ class Served:
     """One state of what is served: an engine, and its items by their keys, which clients use.
 
     The paths of its roots and of further ``folders`` are hidden from clients. ``fields`` are the keys of the users'
-    metadata, each with some of its values, the most frequent first.
+    metadata, each with some of its values, the most frequent first, and ``hidden_fields`` those that name such
+    a path and take no conditions.
     """
 
     def __init__(self, engine: SearchEngine, folders: Sequence[Path] = ()) -> None:
@@ -83,8 +84,10 @@ class Served:
             self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
             self._folders = folders
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
-            values = [pair for pair in self._catalogue.metadata_values() if not self._place.search(pair[1])]
-            self.fields = _fields_of(values)
+            pairs = self._catalogue.metadata_values()
+            self.hidden_fields = {name for name, value in pairs if self._place.search(value)}
+            values = [pair for pair in pairs if not self._place.search(pair[1])]
+            self.fields = _fields_of([pair for pair in values if pair[0] not in self.hidden_fields])
             self.titles = sorted({value for name, value in values if name == "title"})
             self._count = len(self._catalogue)
         except BaseException:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openvse.errors import OpenVSEError
@@ -59,9 +60,11 @@ def make_server(app: Any, limits: Limits) -> Server:
     """Return the server of an application; its ``run`` takes the sockets to listen on."""
     from uvicorn import Config, Server
 
+    from openvse.serving.connections import Connection
+
     config = Config(
         app,
-        http="h11",
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type] # called, as a class is
         h11_max_incomplete_event_size=_LONGEST_HEAD,
         limit_concurrency=limits.connections,
         timeout_keep_alive=_KEEP_ALIVE_S,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
@@ -19,14 +18,14 @@ from typing import IO, Any, TypeAlias, TypeVar
 from PIL import Image
 from starlette.datastructures import UploadFile
 
-from openvse.errors import EngineError, MissingItemError, ModelError, OpenVSEError, message_of
+from openvse.errors import BadImageError, EngineError, MissingItemError, ModelError, message_of
 from openvse.halves import training_module
-from openvse.media.images import read_image
-from openvse.media.videos import ClipSource, read_poster
+from openvse.media.videos import ClipSource
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
 from openvse.serving.batching import BusyError, Gatherer, RememberingModel, ServedModel
+from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
 from openvse.serving.layers import RequestMetrics
 from openvse.serving.schemas import LARGEST_PAGE
 from openvse.serving.served import Served, Source
@@ -40,14 +39,9 @@ ResultT = TypeVar("ResultT")
 ServedAnswer: TypeAlias = tuple[Served, Answer]
 """An answer, and what was served when it was given."""
 
-LARGE_PX = 1280
-"""The longer side of the image in the panel of the page."""
-
-QUERY_PX = 800
-"""The longer side of an image that is kept for searches; models read images of less."""
-
 _EXAMPLES = 6
 _SLOW_WAITING = 32
+_DECODERS, _FOR_UPLOADS = 3, 2  # processes that decode, and how many of them uploads may take
 _WORDS = range(2, 10)
 _TEXTS = (".txt", ".caption", ".csv", ".tsv", ".json", ".jsonl", ".token")
 
@@ -56,7 +50,8 @@ class Service:
     """An index or an engine, and its models, for the requests of an event loop.
 
     One thread searches, and batches the questions that arrive meanwhile. Another one does slow work (re-ranking,
-    explanations, answers), so that it does not delay searches. Two decode images.
+    explanations, answers), so that it does not delay searches. Processes decode images. Each kind of work has its own
+    queue: images keep neither files, facts nor updates of the index waiting, and uploads keep no thumbnails waiting.
 
     Args:
         model: the model that made its embeddings; an exported one has no map of what it looked at.
@@ -99,8 +94,9 @@ class Service:
         self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
-        self._decoders = ThreadPoolExecutor(2, "openvse-decode")
-        self._num_slow = 0
+        self._decoders = Decoders(_DECODERS, self.limits.decode_s)
+        self._decoding_uploads = asyncio.Semaphore(_FOR_UPLOADS)
+        self._num_slow, self._slow_turn = 0, asyncio.Lock()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
             self._answers,
             self._main,
@@ -115,7 +111,7 @@ class Service:
 
     async def start(self) -> None:
         """Read the captions, warm up the model with one query, and begin to follow the index."""
-        await asyncio.get_running_loop().run_in_executor(self._slow, self._read_captions)
+        await asyncio.to_thread(self._read_captions)
         if len(self.served):
             await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)), timeout_s=600)
         self._following = asyncio.create_task(self._follow())
@@ -133,8 +129,8 @@ class Service:
         await self._gatherer.drained()
         self._main.submit(self.served.close)
         self._main.shutdown(wait=False)
-        for pool in (self._slow, self._decoders):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._slow.shutdown(wait=False, cancel_futures=True)
+        self._decoders.close()
 
     def _watching(self, place: Path | EngineAddress) -> FolderWatch:
         if not isinstance(place, Path):
@@ -167,13 +163,15 @@ class Service:
             )
         reranker = self._hit_reranker if rerank else None
         wanted = [(query, page if reranker is None else reranker.first(page)) for query, page in asked]
-        answers = await asyncio.gather(*(self._gatherer.ask(each, self.limits.answer_s) for each in wanted))
         replies = []
-        for (query, page), (served, first) in zip(asked, answers, strict=True):
-            answer = first
-            if reranker is not None:
-                answer = (await self.run_slow(partial(reranker.rerank, [query], [first], [page])))[0]
-            replies.append(served.describe_answer(answer, self._captions))
+        async with asyncio.timeout(self.limits.answer_s):
+            asking = (self._gatherer.ask(each, self.limits.answer_s) for each in wanted)
+            answers = await asyncio.gather(*asking)
+            for (query, page), (served, first) in zip(asked, answers, strict=True):
+                answer = first
+                if reranker is not None:
+                    answer = (await self.run_slow(partial(reranker.rerank, [query], [first], [page])))[0]
+                replies.append(served.describe_answer(answer, self._captions))
         return replies
 
     def engine_failed(self, error: EngineError) -> None:
@@ -190,51 +188,55 @@ class Service:
         return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
-        """Run slow work on a thread beside the searches; raise BusyError if too much waits already, or TimeoutError."""
+        """Run slow work on a thread beside the searches; raise BusyError if too much waits already, or TimeoutError.
+
+        Work that takes too long goes on. Until it has ended, further work waits here, where it can be given up.
+        """
         if self._num_slow >= _SLOW_WAITING:
             raise BusyError("too many questions wait for an answer: try again in a moment")
         self._num_slow += 1
-        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.wait_for(loop.run_in_executor(self._slow, work), self.limits.answer_s)
+            async with asyncio.timeout(self.limits.answer_s):
+                await self._slow_turn.acquire()
+                working = asyncio.get_running_loop().run_in_executor(self._slow, work)
+                working.add_done_callback(self._end_turn)
+                return await asyncio.shield(working)
         finally:
             self._num_slow -= 1
 
-    async def run_io(self, work: Callable[[], ResultT]) -> ResultT:
-        """Read or write a file beside the searches; raise TimeoutError if it is not done in time."""
-        loop = asyncio.get_running_loop()
-        return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
+    def _end_turn(self, worked: asyncio.Future[ResultT]) -> None:
+        """Let the next slow work begin."""
+        self._slow_turn.release()
+        if not worked.cancelled():
+            worked.exception()  # otherwise asyncio logs that nobody looked at it
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """Hold one of the places for uploads."""
+        async with asyncio.timeout(self.limits.answer_s):
+            await self._uploads.acquire()
+        try:
+            yield
+        finally:
+            self._uploads.release()
+
+    async def _decoded(
+        self, decode: Callable[[bytes, int], Awaitable[ResultT]], upload: UploadFile
+    ) -> ResultT:
+        """Decode what a client sent in one way; raise TimeoutError if its turn does not come in time."""
+        async with asyncio.timeout(self.limits.answer_s), self._decoding_uploads:
+            return await decode(await upload.read(), self.limits.upload_pixels)
 
     @asynccontextmanager
     async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
-        """Decode an image that a client sent, and hold one of the places for uploads while it is in use.
-
-        Decoding that takes too long goes on, and so its place is free only when it has ended.
-        """
-        async with asyncio.timeout(self.limits.answer_s):
-            await self._uploads.acquire()
-        decoding: asyncio.Future[Image.Image] | None = None
-        try:
-            work = partial(read_image, await upload.read(), max_pixels=self.limits.upload_pixels)
-            work = partial(work, shorter_side=QUERY_PX)
-            decoding = asyncio.get_running_loop().run_in_executor(self._decoders, work)
-            yield await asyncio.wait_for(asyncio.shield(decoding), self.limits.answer_s)
-        finally:
-            if decoding is None or decoding.done():
-                self._uploads.release()
-            else:
-                decoding.add_done_callback(self._release)
-
-    def _release(self, decoded: asyncio.Future[Image.Image]) -> None:
-        """Give back the place of an upload that nobody waits for any more."""
-        self._uploads.release()
-        if not decoded.cancelled():
-            decoded.exception()  # otherwise asyncio logs that nobody looked at it
+        """Decode an image that a client sent, and hold one of the places for uploads while it is in use."""
+        async with self._place():
+            yield await self._decoded(self._decoders.pixels, upload)
 
     async def keep(self, upload: UploadFile) -> str:
         """Store an image for the searches of a client, and return its name, a digest of its content."""
-        async with self.uploaded(upload) as image:
-            content = await self.run_io(partial(encoded_query, image))
+        async with self._place():
+            content = await self._decoded(self._decoders.query, upload)
         name = hashlib.sha256(content).hexdigest()[:32]
         self._query_images.keep(name, content)
         return name
@@ -247,14 +249,27 @@ class Service:
         return content
 
     async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
-        """Return an item as a small WebP."""
+        """Return an item, or a frame from the middle of a clip, as a small WebP, or a large one for the panel."""
         served = self.served
 
-        def made() -> bytes:
-            path, name = served.file(key), f"{key} {served.version(key)} {large}"
-            return self.thumbnails.get(name, partial(small_image, path, large=large))
+        def found() -> tuple[Path, str, bytes | None]:
+            name = f"{key} {served.version(key)} {large}"
+            return served.file(key), name, self.thumbnails.find(name)
 
-        return await self.run_io(made)
+        async with asyncio.timeout(self.limits.answer_s):
+            path, name, content = await asyncio.to_thread(found)
+            if content is None:
+                side, quality = (LARGE_PX, 82) if large else (THUMBNAIL_PX, 78)
+                try:
+                    content = await self._decoders.small(path, side, quality)
+                except SlowImageError:
+                    content = b""  # it is not tried again
+                except BadImageError as error:
+                    raise _unseen(path) from error
+                self.thumbnails.keep(name, content)
+        if not content:
+            raise _unseen(path)
+        return content
 
     @property
     def looks(self) -> bool:
@@ -302,10 +317,16 @@ class Service:
         return [*map(self.served.readable, sentences[:_EXAMPLES])]
 
     def _read_captions(self) -> None:
-        """Read the captions of the first folder again, if its text files have changed."""
+        """Read the captions of the first folder again, if its text files have changed; a failure leaves none."""
         state = texts_in(self.served.engine.root)
-        if state != self._captions_of:
-            self._captions, self._captions_of = captions_beside(self.served.engine.root), state
+        if state == self._captions_of:
+            return
+        self._captions_of = state
+        try:
+            self._captions = captions_beside(self.served.engine.root)
+        except Exception as error:  # whatever a text of the folder does
+            self._captions = {}
+            _logger.warning("the captions beside the images cannot be read: %s", message_of(error))
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the server for clients, without the paths of its files."""
@@ -333,8 +354,7 @@ class Service:
 
     async def _follow(self) -> None:
         """Open the index again after every change; searches in progress keep their state."""
-        loop, least = asyncio.get_running_loop(), max(self.settings.reload_s, self._source.pause_s)
-        pause = least
+        pause = least = max(self.settings.reload_s, self._source.pause_s)
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._failed.wait(), pause)
@@ -342,7 +362,7 @@ class Service:
             self._failed.clear()
             began = time.monotonic()
             try:
-                await loop.run_in_executor(self._decoders, self.reload)
+                await asyncio.to_thread(self.reload)
             except Exception as error:  # whatever it is, the server goes on, and looks again
                 if message_of(error) != self.trouble:
                     _logger.warning("the index is served as it was: %s", message_of(error))
@@ -372,30 +392,8 @@ def texts_in(root: Path) -> object:
     return root
 
 
-def small_image(path: Path, *, large: bool = False) -> bytes:
-    """Return an image, or a frame from the middle of a clip, as a small WebP, or a large one for the panel."""
-    side = LARGE_PX if large else THUMBNAIL_PX
-    try:
-        image = read_poster(path, shorter_side=side)
-    except OpenVSEError as error:
-        raise MissingItemError(
-            f"{path.name} cannot be shown: it is gone, damaged or of an unknown kind"
-        ) from error
-    image.thumbnail((side, side))
-    encoded = io.BytesIO()
-    image.save(encoded, "WEBP", quality=82 if large else 78)
-    return encoded.getvalue()
-
-
-def encoded_query(image: Image.Image) -> bytes:
-    """Return an image as a small JPEG, or as a PNG if it is small anyway, so that every browser can show it."""
-    encoded = io.BytesIO()
-    if max(image.size) <= QUERY_PX // 2:
-        image.save(encoded, "PNG")
-    else:
-        image.thumbnail((QUERY_PX, QUERY_PX))
-        image.save(encoded, "JPEG", quality=95, subsampling=0)
-    return encoded.getvalue()
+def _unseen(path: Path) -> MissingItemError:
+    return MissingItemError(f"{path.name} cannot be shown: it is gone, damaged or of an unknown kind")
 
 
 def open_file(path: Path) -> IO[bytes]:

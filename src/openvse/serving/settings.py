@@ -25,9 +25,12 @@ class Limits:
         uploads: uploaded images that are in memory at the same time; others wait.
         upload_s: seconds in which the whole body of a request has to arrive.
         answer_s: seconds after which a question without an answer is given up.
+        decode_s: seconds in which an image has to be decoded.
         stall_s: seconds after which a connection is closed whose client reads nothing of a reply (Linux only).
+        head_s: seconds in which the head of a request has to arrive.
+        session_s: seconds after which the page asks for the token again.
         stop_s: seconds that requests in progress have to end when the server stops.
-        connections: the most open connections.
+        connections: the most open connections; those that wait for their clients make room for others.
         waiting: the most questions that wait for the model.
         together: maximum queries per model call; 1 disables batching.
         thumbnail_bytes: memory for small images.
@@ -43,7 +46,10 @@ class Limits:
     uploads: int = 8
     upload_s: float = 30.0
     answer_s: float = 30.0
+    decode_s: float = 10.0
     stall_s: float = 30.0
+    head_s: float = 10.0
+    session_s: float = 604_800.0
     stop_s: float = 20.0
     connections: int = 4000
     waiting: int = 512

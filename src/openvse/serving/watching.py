@@ -65,9 +65,12 @@ class FolderWatch:
                     if self._there() != there:
                         due = True
                         break
-            except OSError as error:  # the system may watch no more folders
+            except (
+                Exception
+            ) as error:  # the system may watch no more folders; whatever it is, the server goes on
                 self._warn(
-                    f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: {error}"
+                    f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: "
+                    f"{message_of(error)}"
                 )
                 due = not self._update()
                 self._ending.wait(_SCAN_S)

@@ -1,0 +1,83 @@
+"""Connections of a server: a client that does not go on keeps no place from others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from openvse.serving.settings import Limits
+
+_ROOM = 16
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a head takes too long, or if others need its place while it waits for its client.
+
+    Args:
+        limits: ``head_s`` and ``connections`` count here.
+        config: what uvicorn says of its server, with the arguments that follow.
+    """
+
+    def __init__(
+        self, config: Any, server_state: Any, app_state: Any, _loop: Any = None, *, limits: Limits
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits, self._since = limits, self.loop.time()
+        self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is in progress."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the next step is the client's: the rest of a head or a body, or reading a reply."""
+        return self._is_idle or self.conn.their_state is h11.SEND_BODY or self.flow.write_paused
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give the first head its time, and make room for the next connection."""
+        super().connection_made(transport)
+        self._time_head()
+        if len(self.connections) > self._limits.connections - self._room:
+            self._make_room()
+
+    def handle_events(self) -> None:
+        """Give a head that has begun its time, which ends when the head is whole."""
+        super().handle_events()
+        self._time_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the time of the head."""
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def _time_head(self) -> None:
+        if not self._is_idle and self._late is not None:
+            self._late.cancel()
+            self._late, self._since = None, self.loop.time()
+        elif self._is_idle and self._late is None:
+            self._late = self.loop.call_later(self._limits.head_s, self.timeout_keep_alive_handler)
+
+    @property
+    def _room(self) -> int:
+        return max(1, self._limits.connections // _ROOM)
+
+    def _make_room(self) -> None:
+        """Close those that have waited longest for their clients, first of the address that has most of them."""
+        others = (each for each in self.connections if isinstance(each, Connection) and each is not self)
+        waiting = [each for each in others if each._waits]
+        count = Counter(each._address for each in waiting)
+        waiting.sort(key=lambda each: (-count[each._address], each._since))
+        for each in waiting[: self._room]:
+            self.connections.discard(each)
+            each.transport.abort()

@@ -1,0 +1,188 @@
+"""Pictures of others are decoded in processes of their own: one that takes too long or much memory is ended, alone."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+
+from openvse.errors import BadImageError, OpenVSEError
+from openvse.media.images import pixel_limit, read_image
+from openvse.media.videos import read_poster
+from openvse.serving.batching import BusyError
+
+LARGE_PX = 1280
+"""The longer side of the image in the panel of the page."""
+
+QUERY_PX = 800
+"""The longer side of an image that is kept for searches; models read images of less."""
+
+_MEMORY = 1 << 30, 24  # bytes of a process, and for each pixel that may be decoded
+_BEHIND = 5  # how far a process stands back behind the searches (nice)
+_SECRETS = ("OPENVSE_TOKEN", "OPENVSE_QDRANT_API_KEY", "PGPASSWORD")
+
+
+class Decoders:
+    """Processes that decode, each for one picture at a time. They start when they are first needed.
+
+    The memory that a picture takes is bounded by the pixels that may be decoded, and its time by ``seconds``. A process
+    that exceeds either ends, or crashes, fails that picture alone.
+
+    Args:
+        count: the number of processes.
+    """
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._places, self._seconds = asyncio.Semaphore(count), seconds
+        self._threads = ThreadPoolExecutor(count, "openvse-decode")
+        self._idle: list[_Decoder] = []
+
+    async def pixels(self, content: bytes, max_pixels: int) -> Image.Image:
+        """Return an uploaded picture; raise BadImageError if it cannot be used, or takes too long."""
+        task = {"kind": "pixels", "max_pixels": max_pixels}
+        told, decoded = await self._decoded(task, content)
+        return Image.frombytes("RGB", told["size"], decoded)
+
+    async def query(self, content: bytes, max_pixels: int) -> bytes:
+        """Return an uploaded picture as a small file that every browser can show."""
+        return (await self._decoded({"kind": "query", "max_pixels": max_pixels}, content))[1]
+
+    async def small(self, path: Path, side: int, quality: int) -> bytes:
+        """Return a file, or a frame from the middle of a clip, as a WebP of a longest side."""
+        return (await self._decoded({"kind": "small", "side": side, "quality": quality}, os.fsencode(path)))[
+            1
+        ]
+
+    async def _decoded(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
+        loop = asyncio.get_running_loop()
+        async with self._places:
+            try:
+                decoder = (
+                    self._idle.pop() if self._idle else await loop.run_in_executor(self._threads, _Decoder)
+                )
+            except OSError as error:
+                raise BusyError("the server starts no decoder now: try again in a moment") from error
+            try:
+                async with asyncio.timeout(self._seconds):
+                    told, decoded = await loop.run_in_executor(self._threads, decoder.ask, task, content)
+            except BaseException as error:
+                decoder.kill()  # the thread that asks it is free then, too
+                self._threads.submit(decoder.end)
+                if isinstance(error, TimeoutError):
+                    late = f"it is not decoded within {self._seconds:g} seconds: make it smaller"
+                    raise SlowImageError(late) from error
+                if isinstance(error, OSError):
+                    raise BadImageError("its decoder failed: save it in another format") from error
+                raise
+            self._idle.append(decoder)
+        if "error" in told:
+            raise BadImageError(told["error"])
+        return told, decoded
+
+    def close(self) -> None:
+        """End the processes."""
+        for each in self._idle:
+            each.kill()
+            each.end()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class SlowImageError(BadImageError):
+    """The decoding of a picture was ended, because it took too long."""
+
+
+class _Decoder:
+    """A process that decodes. It gets no secrets, and imports nothing from the folder where the server runs."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "openvse.serving.decoding"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # decoders write there what a file says
+            env={name: value for name, value in os.environ.items() if name not in _SECRETS},
+            process_group=0,  # Ctrl-C is for the server
+        )
+
+    def ask(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
+        """Send a task and its bytes, and return the reply; raise OSError if the process ends."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        _write(self._process.stdin, task, content)
+        return _read(self._process.stdout)
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """Wait until the process has ended, and close its pipes."""
+        with suppress(OSError), self._process:
+            pass
+
+
+def _write(file: IO[bytes], told: Mapping[str, Any], content: bytes) -> None:
+    file.write(json.dumps({**told, "bytes": len(content)}).encode() + b"\n")
+    file.write(content)
+    file.flush()
+
+
+def _read(file: IO[bytes]) -> tuple[Mapping[str, Any], bytes]:
+    """Return the next message; raise BrokenPipeError if the other side has ended."""
+    line = file.readline()
+    told = json.loads(line) if line.endswith(b"\n") else {"bytes": 1}
+    content = file.read(told["bytes"])
+    if len(content) < told["bytes"]:
+        raise BrokenPipeError("the other process has ended")
+    return told, content
+
+
+def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
+    """Do a task, and return what is told of the result, and its bytes."""
+    encoded = io.BytesIO()
+    if task["kind"] == "small":
+        side = task["side"]
+        image = read_poster(Path(os.fsdecode(content)), shorter_side=side)
+        image.thumbnail((side, side))
+        image.save(encoded, "WEBP", quality=task["quality"])
+        return {}, encoded.getvalue()
+    image = read_image(content, max_pixels=task["max_pixels"], shorter_side=QUERY_PX)
+    if task["kind"] == "pixels":
+        return {"size": image.size}, image.tobytes()
+    if max(image.size) <= QUERY_PX // 2:
+        image.save(encoded, "PNG")
+    else:
+        image.thumbnail((QUERY_PX, QUERY_PX))
+        image.save(encoded, "JPEG", quality=95, subsampling=0)
+    return {}, encoded.getvalue()
+
+
+def main() -> None:
+    """Do tasks from the standard input until it ends."""
+    os.nice(_BEHIND)
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        most = _MEMORY[0] + _MEMORY[1] * pixel_limit()
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    with suppress(BrokenPipeError):
+        while True:
+            task, content = _read(sys.stdin.buffer)
+            try:
+                reply = decode(task, content)
+            except OpenVSEError as error:
+                reply = {"error": str(error)}, b""
+            _write(sys.stdout.buffer, *reply)
+
+
+if __name__ == "__main__":
+    main()
