@@ -96,7 +96,7 @@ def server_of(name: str) -> Iterator[str | None]:
 def open_and_search(folder: Path, url: str | None) -> None:
     """Open the engine of an index and ask it some queries."""
     index = Index.open(folder)
-    engine = open_searcher(index, ExactSearch(index.segments), engine=url)
+    engine = open_searcher(index, ExactSearch(index.vector_files), engine=url)
     asked = as_queries(drawn_queries(20, index.manifest.dim, BLOCK))
     for number in range(20):
         engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)
@@ -113,7 +113,7 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
         started = time.perf_counter()
         index = Index.open(folder)
         plain = time.perf_counter() - started
-        engine = open_searcher(index, ExactSearch(index.segments), engine=url)
+        engine = open_searcher(index, ExactSearch(index.vector_files), engine=url)
         engine.search(EmbeddedQueries(asked[:1], None), TOP_K)
         reopened = time.perf_counter() - started - (0.0 if name == "exact" else plain)
 
@@ -254,7 +254,7 @@ def prepare(place: Path, items: int, dim: int, dtype: str) -> tuple[Path, ArrayS
     asked = as_queries(drawn_queries(QUERIES, dim, items))
     if not noted.is_file():
         write_index(folder, items, dim, dtype)
-        exact = ExactSearch(Index.open(folder).segments)
+        exact = ExactSearch(Index.open(folder).vector_files)
         truth = exact.search(EmbeddedQueries(asked, None), TOP_K)[1].tolist()
         noted.write_text(json.dumps(truth))
     truth = json.loads(noted.read_text())

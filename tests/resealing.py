@@ -8,7 +8,7 @@ import numpy as np
 
 from openvse.indexing import Index
 from openvse.indexing.database import Database
-from openvse.indexing.segments import row_checksum
+from openvse.indexing.vector_files import row_checksum
 
 
 def reseal(path: Path, position: int, value: float) -> None:

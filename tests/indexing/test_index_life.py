@@ -20,7 +20,7 @@ from openvse.indexing import (
     build,
     build_index,
     forget_root,
-    segments,
+    vector_files,
 )
 from openvse.media.listing import AGAIN
 from openvse.search import Query, SearchEngine
@@ -270,17 +270,17 @@ def test_an_index_that_is_mostly_waste_is_compacted_by_itself(
             os.utime(path, ns=(turn, turn))
         report = build_index(model, photos, out)
     assert report.compacted == 8
-    assert sum(len(segment.vectors) for segment in Index.open(out, check=True).segments) == 4
+    assert sum(len(segment.vectors) for segment in Index.open(out, check=True).vector_files) == 4
 
 
-def test_several_segments_are_one_index(
+def test_several_files_are_one_index(
     model: ColourModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index(model, photos, tmp_path / "whole")
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20)
+    monkeypatch.setattr(vector_files, "FILE_BYTES", 20)
     build_index(model, photos, tmp_path / "parts", batch_size=1)
     whole, parts = Index.open(tmp_path / "whole"), Index.open(tmp_path / "parts", check=True)
-    assert len(parts.segments) == 2 and parts.items == whole.items
+    assert len(parts.vector_files) == 2 and parts.items == whole.items
     assert np.array_equal(parts.vectors, whole.vectors)
     for word in ("red", "blue"):
         assert SearchEngine(model, parts).search(word) == SearchEngine(model, whole).search(word)

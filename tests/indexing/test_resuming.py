@@ -77,7 +77,7 @@ def assert_like_a_fresh_one(out: Path, photos: Path, model: ColourModel) -> None
     assert np.array_equal(found.vectors, fresh.vectors)
     vectors = [path.name for path in out.glob("vectors-*.npy")]
     assert {path.name for path in out.iterdir()} == {MANIFEST, LOCK, found.manifest.items, *vectors}
-    assert len(vectors) == len(found.segments) and found.is_complete
+    assert len(vectors) == len(found.vector_files) and found.is_complete
 
 
 @pytest.mark.medium

@@ -76,7 +76,7 @@ def metadata(number: int) -> dict[str, object]:
 
 
 def exact_of(index: Index) -> ExactSearch:
-    return ExactSearch(index.segments, names=index.table.ids)
+    return ExactSearch(index.vector_files, names=index.table.ids)
 
 
 def engine_of(folder: Path, name: str | None = None, url: str | None = None) -> tuple[Searcher, ExactSearch]:

@@ -284,7 +284,7 @@ def test_recall_against_the_exact_engine_is_measured(engine: tuple[str, str | No
             scores, positions = exact.search(asked, top_k + 5)
             return scores[:, 5:], positions[:, 5:]
 
-    assert measured_recall(Forgetful(index.segments), index, sample=20) == 0.5
+    assert measured_recall(Forgetful(index.vector_files), index, sample=20) == 0.5
 
 
 @pytest.mark.medium

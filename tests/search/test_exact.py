@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.functional import normalize, set_max_scores
-from openvse.indexing.segments import Segment
+from openvse.indexing.vector_files import MappedVectors
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.exact import ArrayComparison, ModelComparison
@@ -178,7 +178,7 @@ def test_models_of_pytorch_and_exported_ones_rank_alike(
     vectors[100:110] = vectors[:10]  # ties
     order = rng.permutation(300).astype(np.int32)
     order[::7] = -1  # rows that belong to no item any more
-    segments = [Segment(vectors[:120], order[:120]), Segment(vectors[120:], order[120:])]
+    segments = [MappedVectors(vectors[:120], order[:120]), MappedVectors(vectors[120:], order[120:])]
     mask = np.array([[True, True], [True, False], [True, True], [True, True]])
     weights = rng.normal(size=(3, 4)).astype(np.float32) if compound else None
     queries = EmbeddedQueries(ArraySet(unit(rng, 4, 2, 8), mask), weights)

@@ -162,7 +162,7 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
     write(folder, range(6000), drawn(6000, 0))
     update_bank(folder, HashModel(), [f"another sentence {number}" for number in range(2000)], BETA)
     engine_of(folder, "int8")
-    plain = ExactSearch(Index.open(folder).segments).search(
+    plain = ExactSearch(Index.open(folder).vector_files).search(
         EmbeddedQueries(HashModel().encode_text(ASKED), None), 1
     )[1]
     best_keys = held(folder)["best_keys"]

@@ -112,14 +112,14 @@ class ItemTable:
     modified_ns: Int[np.ndarray, "count"]
     sizes: Int[np.ndarray, "count"]
     roots: Int[np.ndarray, "count"]
-    segments: Int[np.ndarray, "count"]
+    files: Int[np.ndarray, "count"]
     rows: Int[np.ndarray, "count"]
     checksums: Int[np.ndarray, "count"]
 
 
 @dataclass(frozen=True)
-class SegmentFile:
-    """A segment in the database: its number, the name of its file and the number of its valid rows."""
+class VectorFile:
+    """A file of embeddings, a segment in the database: its number, its name and the number of its valid rows."""
 
     number: int
     file: str
@@ -224,10 +224,10 @@ class Database:
         rows: Any = self.read("SELECT root, path, label FROM roots ORDER BY root")
         return tuple(Root(*row) for row in rows)
 
-    def segments(self) -> list[SegmentFile]:
-        """Return the segments in their order."""
+    def vector_files(self) -> list[VectorFile]:
+        """Return the files of embeddings in their order."""
         rows: Any = self.read("SELECT segment, file, rows FROM segments ORDER BY segment")
-        return [SegmentFile(*row) for row in rows]
+        return [VectorFile(*row) for row in rows]
 
     def setting(self, name: str, default: str = "") -> str:
         """Return the value that was last noted under a name."""
@@ -252,7 +252,7 @@ class Database:
         return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))
 
     def same_content(self, size: int, content: bytes) -> list[tuple[str, int, int]]:
-        """Return id, segment and row of all items whose files have this size and content."""
+        """Return id, file and row of all items whose files have this size and content."""
         sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
         return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
@@ -290,7 +290,7 @@ class Database:
                 self._connection.execute(statement)
 
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
-        """Add items, each with its segment, its row there and its checksum; those whose ids are there are replaced."""
+        """Add items, each with its file, its row there and its checksum; those whose ids are there are replaced."""
         self._connection.executemany(_UPSERT, ((*_values(entry), *place, run) for entry, *place in items))
 
     def drop(self, ids: Iterable[str]) -> None:
@@ -319,21 +319,21 @@ class Database:
             ((root.number, os.fsencode(root.path), os.fsencode(root.label)) for root in roots),
         )
 
-    def new_segment(self, file: str, rows: int) -> int:
-        """Name a segment and return its number."""
+    def new_file(self, file: str, rows: int) -> int:
+        """Name a file of embeddings and return its number."""
         cursor = self._connection.execute("INSERT INTO segments (file, rows) VALUES (?, ?)", (file, rows))
         return int(cursor.lastrowid or 0)
 
-    def set_rows(self, segment: int, rows: int) -> None:
-        """Note the number of valid rows of a segment."""
-        self._connection.execute("UPDATE segments SET rows = ? WHERE segment = ?", (rows, segment))
+    def set_rows(self, file: int, rows: int) -> None:
+        """Note the number of valid rows of a file."""
+        self._connection.execute("UPDATE segments SET rows = ? WHERE segment = ?", (rows, file))
 
     def place(self, places: Iterable[tuple[int, int, int]]) -> None:
-        """Note where embeddings are: (segment, row, key of the item)."""
+        """Note where embeddings are: (file, row, key of the item)."""
         self._connection.executemany("UPDATE items SET segment = ?, row = ? WHERE key = ?", places)
 
-    def drop_empty_segments(self) -> None:
-        """Forget segments that no item needs."""
+    def drop_empty_files(self) -> None:
+        """Forget files that no item needs."""
         self._connection.execute("DELETE FROM segments WHERE segment NOT IN (SELECT segment FROM items)")
 
     def set(self, name: str, value: str) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from openvse.errors import BadImageError, ModelError
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.scanning import Candidate, header_of, same_segments, segments_of
-from openvse.indexing.segments import map_segment
+from openvse.indexing.vector_files import map_vectors
 from openvse.indexing.writer import FoundIndex, IndexWriter
 from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource, clip_seconds
@@ -116,7 +116,7 @@ class KnownContent:
 
     def __init__(self, index: FoundIndex, damaged: set[str]) -> None:
         self._index, self._database, self._damaged = index, index.database, damaged
-        self._segments: dict[int, Vectors] = {}
+        self._files: dict[int, Vectors] = {}
 
     def find(self, candidate: Candidate) -> list[tuple[Entry, ItemVectors]]:
         """Return the items of a file with their embeddings; none where its content is new.
@@ -135,9 +135,9 @@ class KnownContent:
         rows: list[tuple[Entry, ItemVectors]] = []
         header: str | None = None
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
-            if number not in self._segments:
-                self._segments |= self._mapped(number)
-            vectors = self._segments.get(number)
+            if number not in self._files:
+                self._files |= self._mapped(number)
+            vectors = self._files.get(number)
             if vectors is None or row >= len(vectors):
                 return []
             header = header if rows else header_of(candidate.path)
@@ -145,8 +145,8 @@ class KnownContent:
         return rows
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
-        folder, manifest, files = self._index.folder, self._index.manifest, self._database.segments()
-        return {file.number: map_segment(folder, file, manifest) for file in files if file.number == number}
+        folder, manifest, files = self._index.folder, self._index.manifest, self._database.vector_files()
+        return {file.number: map_vectors(folder, file, manifest) for file in files if file.number == number}
 
 
 @dataclass(frozen=True)

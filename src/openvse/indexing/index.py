@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError
-from openvse.indexing.database import Database, ItemTable, Root, SegmentFile, encode_id
+from openvse.indexing.database import Database, ItemTable, Root, VectorFile, encode_id
 from openvse.indexing.manifest import IndexManifest, Item, check_model, damaged, read_manifest
-from openvse.indexing.segments import Segment, finite_rows, map_segment, row_checksum
+from openvse.indexing.vector_files import MappedVectors, finite_rows, map_vectors, row_checksum
 from openvse.media.segments import file_of, span_of
 
 SMALL_BYTES = 1 << 24
@@ -38,7 +38,7 @@ class Index:
         manifest: what made it, and its shape.
         roots: the indexed folders, or the file of the sentences.
         table: the items and their facts, in the order of their ids.
-        segments: the embeddings, in the files that hold them.
+        vector_files: the embeddings, in the files that hold them.
         is_complete: False while an indexing is under way, or where one was interrupted.
 
     Examples:
@@ -52,7 +52,7 @@ class Index:
         manifest: IndexManifest,
         roots: Sequence[Root],
         table: ItemTable,
-        segments: Sequence[Segment],
+        vector_files: Sequence[MappedVectors],
         database: Database,
         *,
         is_complete: bool = True,
@@ -61,7 +61,7 @@ class Index:
         self.manifest = manifest
         self.roots = tuple(roots)
         self.table = table
-        self.segments = tuple(segments)
+        self.vector_files = tuple(vector_files)
         self.is_complete = is_complete
         self._root_of = {root.number: root for root in roots}
         self._database, self._reading = database, RLock()
@@ -85,7 +85,7 @@ class Index:
                 index = cls._of(folder, manifest)
                 break
             except IndexFormatError:
-                # A writer may have replaced files between our looks at the manifest, the database and the segments.
+                # A writer may have replaced files between our looks at the manifest, the database and the files.
                 if attempt == _ATTEMPTS:
                     raise
         if check:
@@ -101,14 +101,14 @@ class Index:
         database = Database(folder / manifest.items)
         try:
             with database.snapshot():
-                roots, table, files = database.roots(), database.table(), database.segments()
+                roots, table, files = database.roots(), database.table(), database.vector_files()
                 unfinished = database.setting("unfinished")
-                segments = _map_segments(folder, manifest, table, files)
+                mapped = _map_files(folder, manifest, table, files)
         except BaseException:
             database.close()
             raise
         manifest = replace(manifest, root=roots[0].path if roots else "", count=len(table.ids))
-        return cls(folder, manifest, roots, table, segments, database, is_complete=not unfinished)
+        return cls(folder, manifest, roots, table, mapped, database, is_complete=not unfinished)
 
     def __len__(self) -> int:
         return len(self.table.ids)
@@ -129,37 +129,39 @@ class Index:
     def vectors(self) -> Float[np.ndarray, "count K D"]:
         """The embeddings in the order of the items.
 
-        They are mapped into memory where they lie like this in one segment, as they do after a first indexing;
-        otherwise they are copied into memory. A search reads the segments instead.
+        They are mapped into memory where they lie like this in one file, as they do after a first indexing;
+        otherwise they are copied into memory. A search reads the files instead.
         """
-        if len(self.segments) == 1 and np.array_equal(self.segments[0].positions, np.arange(len(self))):
-            return self.segments[0].vectors
+        if len(self.vector_files) == 1 and np.array_equal(
+            self.vector_files[0].positions, np.arange(len(self))
+        ):
+            return self.vector_files[0].vectors
         return self.gather(np.arange(len(self)))
 
     @property
     def _bytes(self) -> int:
-        return sum(segment.vectors.nbytes for segment in self.segments)
+        return sum(file.vectors.nbytes for file in self.vector_files)
 
     def gather(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         """Return a copy of the embeddings of some items."""
         shape = (len(positions), self.manifest.num_embeddings, self.manifest.dim)
         taken = np.empty(shape, np.dtype(self.manifest.dtype))
-        segments, rows = self._places
-        here = segments[positions]
+        files, rows = self._places
+        here = files[positions]
         for number in np.unique(here).tolist():
             chosen = np.flatnonzero(here == number)
-            taken[chosen] = self.segments[number].vectors[rows[positions[chosen]]]
+            taken[chosen] = self.vector_files[number].vectors[rows[positions[chosen]]]
         return taken
 
     @cached_property
     def _places(self) -> tuple[Int[np.ndarray, "count"], Int[np.ndarray, "count"]]:
-        """The segment of each item, as a place in ``segments``, and its row there."""
-        segments, rows = np.zeros(len(self), np.int32), np.zeros(len(self), np.int32)
-        for number, segment in enumerate(self.segments):
-            used = np.flatnonzero(segment.positions >= 0)
-            segments[segment.positions[used]] = number
-            rows[segment.positions[used]] = used
-        return segments, rows
+        """The file of each item, as a place in ``vector_files``, and its row there."""
+        files, rows = np.zeros(len(self), np.int32), np.zeros(len(self), np.int32)
+        for number, file in enumerate(self.vector_files):
+            used = np.flatnonzero(file.positions >= 0)
+            files[file.positions[used]] = number
+            rows[file.positions[used]] = used
+        return files, rows
 
     def position(self, item_id: str) -> int | None:
         """Return the position of an item; None where the index does not hold it."""
@@ -221,11 +223,11 @@ class Index:
     def compare(self) -> None:
         """Compare the embeddings with their checksums; raise IndexFormatError if they differ."""
         table, changed = self.table, []
-        for segment in self.segments:
-            for row in np.flatnonzero(segment.positions >= 0).tolist():
-                place = int(segment.positions[row])
+        for file in self.vector_files:
+            for row in np.flatnonzero(file.positions >= 0).tolist():
+                place = int(file.positions[row])
                 item = Item(table.ids[place], int(table.modified_ns[place]), int(table.sizes[place]))
-                if row_checksum(item, segment.vectors[row]) != table.checksums[place]:
+                if row_checksum(item, file.vectors[row]) != table.checksums[place]:
                     changed.append(place)
         if changed:
             first = table.ids[min(changed)]
@@ -235,9 +237,9 @@ class Index:
 
     def _not_finite(self) -> list[int]:
         positions: set[int] = set()
-        for segment in self.segments:
-            used = segment.positions.copy()
-            used[finite_rows(segment.vectors)] = -1
+        for file in self.vector_files:
+            used = file.positions.copy()
+            used[finite_rows(file.vectors)] = -1
             positions.update(used[used >= 0].tolist())
         return sorted(positions)
 
@@ -252,24 +254,24 @@ def places_among(
     return places, held
 
 
-def _map_segments(
-    folder: Path, manifest: IndexManifest, table: ItemTable, files: Sequence[SegmentFile]
-) -> list[Segment]:
-    """Map the segments, with the items of their rows."""
-    segments = []
+def _map_files(
+    folder: Path, manifest: IndexManifest, table: ItemTable, files: Sequence[VectorFile]
+) -> list[MappedVectors]:
+    """Map the files of embeddings, with the items of their rows."""
+    mapped = []
     placed = 0
     for file in files:
-        here = np.flatnonzero(table.segments == file.number)
+        here = np.flatnonzero(table.files == file.number)
         if not len(here):
             continue
         try:
-            vectors = map_segment(folder, file, manifest)
+            vectors = map_vectors(folder, file, manifest)
             positions = np.full(file.rows, -1, np.int32)
             positions[table.rows[here]] = here
         except (OSError, ValueError, IndexError, EOFError) as error:
             raise damaged(folder, str(error)) from error
-        segments.append(Segment(vectors, positions))
+        mapped.append(MappedVectors(vectors, positions))
         placed += len(here)
     if placed != len(table.ids):
         raise damaged(folder, f"{len(table.ids) - placed} items have no embeddings")
-    return segments
+    return mapped

@@ -11,7 +11,7 @@ from openvse.errors import IndexFormatError
 from openvse.indexing.database import Database
 from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
 from openvse.indexing.manifest import MANIFEST, Item, damaged, read_manifest
-from openvse.indexing.segments import SegmentWriter, map_segment, row_checksum
+from openvse.indexing.vector_files import VectorWriter, map_vectors, row_checksum
 from openvse.indexing.writer import FoundIndex, IndexFolder, disk_errors
 
 
@@ -42,7 +42,7 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
             )
         with database.transaction():
             database.drop_root(forgotten[0].number)
-            database.drop_empty_segments()
+            database.drop_empty_files()
         return before - database.count()
 
 
@@ -51,13 +51,13 @@ _ROWS = 4096
 
 def unused_rows(database: Database) -> int:
     """Return the number of rows that no item needs."""
-    return sum(segment.rows for segment in database.segments()) - database.count()
+    return sum(file.rows for file in database.vector_files()) - database.count()
 
 
 def rewrite(index: FoundIndex) -> int:
     """Write all embeddings anew, in the order of the ids, and return the number of rows that are gone.
 
-    The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
+    The old files are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
     has no room for both, the index is what it was. The caller holds the writer's lock, and removes the old files.
     """
     unused = unused_rows(index.database)
@@ -69,19 +69,19 @@ def rewrite(index: FoundIndex) -> int:
 
 
 def _copy(index: FoundIndex, opened: ExitStack) -> None:
-    """Copy the rows into new segments, and name these instead of the old ones."""
+    """Copy the rows into new files, and name these instead of the old ones."""
     database, manifest, table = index.database, index.manifest, index.database.table()
     shape = manifest.num_embeddings, manifest.dim
-    old = {file.number: map_segment(index.folder, file, manifest) for file in database.segments()}
-    written: list[SegmentWriter] = []
-    places: list[tuple[SegmentWriter, int, int]] = []
+    old = {file.number: map_vectors(index.folder, file, manifest) for file in database.vector_files()}
+    written: list[VectorWriter] = []
+    places: list[tuple[VectorWriter, int, int]] = []
     for start in range(0, len(table.ids), _ROWS):
         stop = min(start + _ROWS, len(table.ids))
         if not written or written[-1].is_full:
-            written.append(SegmentWriter(index.folder, *shape, manifest.dtype))
+            written.append(VectorWriter(index.folder, *shape, manifest.dtype))
             opened.callback(written[-1].close)
         block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
-        here = table.segments[start:stop]
+        here = table.files[start:stop]
         for number in np.unique(here).tolist():
             chosen = np.flatnonzero(here == number)
             block[chosen] = old[number][table.rows[start:stop][chosen]]
@@ -91,9 +91,9 @@ def _copy(index: FoundIndex, opened: ExitStack) -> None:
     for writer in written:
         writer.flush()
     with database.transaction():
-        numbers = {writer: database.new_segment(writer.path.name, writer.rows) for writer in written}
+        numbers = {writer: database.new_file(writer.path.name, writer.rows) for writer in written}
         database.place((numbers[writer], row, key) for writer, row, key in places)
-        database.drop_empty_segments()
+        database.drop_empty_files()
 
 
 def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
@@ -106,17 +106,17 @@ def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
     size = count * manifest.num_embeddings * manifest.dim * np.dtype(manifest.dtype).itemsize
     thorough = check or (count <= SMALL_COUNT and size <= SMALL_BYTES)
     damaged: set[str] = set()
-    for segment in database.segments():
+    for file in database.vector_files():
         try:
-            vectors = map_segment(index.folder, segment, manifest)
+            vectors = map_vectors(index.folder, file, manifest)
         except (OSError, ValueError, EOFError):
             sql = "SELECT id FROM items WHERE segment = ?"
-            damaged |= {str(row[0]) for row in database.read(sql, (segment.number,))}
+            damaged |= {str(row[0]) for row in database.read(sql, (file.number,))}
             continue
         if not thorough:
             continue
         sql = "SELECT id, modified_ns, size, row, checksum FROM items WHERE segment = ?"
-        for item_id, modified_ns, bytes_, row, checksum in database.read(sql, (segment.number,)):
+        for item_id, modified_ns, bytes_, row, checksum in database.read(sql, (file.number,)):
             item = Item(str(item_id), int(str(modified_ns)), int(str(bytes_)))
             place = int(str(row))
             if place >= len(vectors) or row_checksum(item, vectors[place]) != checksum:

@@ -1,12 +1,12 @@
 """The manifest of an index: which model made it, the shape of its embeddings, and which files hold them.
 
     index.json            the manifest; it is replaced by rename
-    items-<id>.sqlite     the items, their metadata, the roots, and which rows of which segment are in use
-    vectors-<id>.npy      a segment of embeddings: float [rows, K, D], an ordinary NumPy file
+    items-<id>.sqlite     the items, their metadata, the roots, and which rows of which file are in use
+    vectors-<id>.npy      embeddings: float [rows, K, D], an ordinary NumPy file
     unfinished.json       a manifest of an index that is to replace this one and is not finished
     writer.lock           held while a process writes
 
-The database decides what is in the index. Embeddings are appended to a segment and are on the disk before the
+The database decides what is in the index. Embeddings are appended to a file and are on the disk before the
 transaction that names them, so at every moment an index is what the last transaction made it.
 """
 

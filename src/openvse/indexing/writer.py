@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import locked, made
-from openvse.indexing.database import Database, Entry, Root, SegmentFile
+from openvse.indexing.database import Database, Entry, Root, VectorFile
 from openvse.indexing.manifest import (
     MANIFEST,
     UNFINISHED,
@@ -26,7 +26,7 @@ from openvse.indexing.manifest import (
     damaged,
     read_manifest,
 )
-from openvse.indexing.segments import PATTERN, SegmentWriter, finite_rows, map_segment, row_checksum
+from openvse.indexing.vector_files import PATTERN, VectorWriter, finite_rows, map_vectors, row_checksum
 
 _MANY = 1000  # new items whose words are added before the end of a run
 
@@ -125,7 +125,7 @@ class IndexFolder:
                 return None
             named |= {index.manifest.items, f"{index.manifest.items}-journal"}
             try:
-                named |= {segment.file for segment in index.database.segments()}
+                named |= {each.file for each in index.database.vector_files()}
             except IndexFormatError:
                 return None
         return named
@@ -180,10 +180,10 @@ class IndexWriter:
         )
         self._roots = tuple(roots)
         self._database: Database | None = None
-        self._segment: SegmentWriter | None = None
-        self._number: int | None = None  # of the segment, once the database names it
-        self._filled: list[tuple[SegmentWriter, int | None]] = []
-        self._pending: list[tuple[Entry, SegmentWriter, int, int]] = []
+        self._file: VectorWriter | None = None
+        self._number: int | None = None  # of the file, once the database names it
+        self._filled: list[tuple[VectorWriter, int | None]] = []
+        self._pending: list[tuple[Entry, VectorWriter, int, int]] = []
         self._dropped: list[str] = []
         self._steps: list[Callable[[Database], None]] = []
         self._notes: dict[str, str] = {}
@@ -236,10 +236,10 @@ class IndexWriter:
                 f"written: check the weights of the model; if they are sound, remove the image from the folder"
             )
         with disk_errors(self._folder):
-            segment = self._segment_to_fill()
-            first = segment.append(stored)
+            file = self._file_to_fill()
+            first = file.append(stored)
         self._pending += [
-            (entry, segment, first + place, row_checksum(entry.item, stored[place]))
+            (entry, file, first + place, row_checksum(entry.item, stored[place]))
             for place, entry in enumerate(entries)
         ]
 
@@ -288,56 +288,54 @@ class IndexWriter:
         self.run = int(before.database.setting("run", "0")) + 1
         self.first_unfinished = int(before.database.setting("unfinished", "0"))
 
-    def _segment_to_fill(self) -> SegmentWriter:
-        """Return the segment that the next embeddings belong to: the last one of the index, until it is full."""
-        if self._segment is not None and self._segment.is_full:
-            self._filled.append((self._segment, self._number))
-            self._segment = self._number = None
-        if self._segment is None and not self._filled and self._database is not None:
-            for file in self._database.segments()[-1:]:
+    def _file_to_fill(self) -> VectorWriter:
+        """Return the file that the next embeddings belong to: the last one of the index, until it is full."""
+        if self._file is not None and self._file.is_full:
+            self._filled.append((self._file, self._number))
+            self._file = self._number = None
+        if self._file is None and not self._filled and self._database is not None:
+            for file in self._database.vector_files()[-1:]:
                 if self._is_whole(file):
-                    self._segment, self._number = self._open_segment(file), file.number
-        if self._segment is None or self._segment.is_full:
-            if self._segment is not None:
-                self._segment.close()
-            self._segment, self._number = self._open_segment(), None
-        return self._segment
+                    self._file, self._number = self._open_file(file), file.number
+        if self._file is None or self._file.is_full:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._number = self._open_file(), None
+        return self._file
 
-    def _open_segment(self, file: SegmentFile | None = None) -> SegmentWriter:
+    def _open_file(self, file: VectorFile | None = None) -> VectorWriter:
         manifest = self._manifest
         shape = manifest.num_embeddings, manifest.dim
         if file is None:
-            return SegmentWriter(self._folder, *shape, manifest.dtype)
-        return SegmentWriter(self._folder, *shape, manifest.dtype, file=file.file, rows=file.rows)
+            return VectorWriter(self._folder, *shape, manifest.dtype)
+        return VectorWriter(self._folder, *shape, manifest.dtype, file=file.file, rows=file.rows)
 
-    def _is_whole(self, file: SegmentFile) -> bool:
-        """Return whether a segment has all its rows, so that more may follow them."""
+    def _is_whole(self, file: VectorFile) -> bool:
+        """Return whether a file has all its rows, so that more may follow them."""
         try:
-            map_segment(self._folder, file, self._manifest)
+            map_vectors(self._folder, file, self._manifest)
         except (OSError, ValueError, EOFError):
             return False
         return True
 
     def _commit(self, *, finished: bool) -> None:
         """Put embeddings on the disk, and then name them, all at once."""
-        open_segments = [*self._filled, *([(self._segment, self._number)] if self._segment else [])]
-        for segment, _ in open_segments:
-            segment.flush()
+        open_files = [*self._filled, *([(self._file, self._number)] if self._file else [])]
+        for file, _ in open_files:
+            file.flush()
         if self._database is None:
             self._database = Database(self._folder / self._manifest.items, write=True)
         database = self._database
         with database.transaction():
             numbers = {}
-            for segment, number in open_segments:
+            for file, number in open_files:
                 if number is None:
-                    numbers[segment] = database.new_segment(segment.path.name, segment.rows)
+                    numbers[file] = database.new_file(file.path.name, file.rows)
                 else:
-                    numbers[segment] = number
-                    database.set_rows(number, segment.rows)
+                    numbers[file] = number
+                    database.set_rows(number, file.rows)
             database.set_roots(self._roots)
-            placed = (
-                (entry, numbers[segment], row, checksum) for entry, segment, row, checksum in self._pending
-            )
+            placed = ((entry, numbers[file], row, checksum) for entry, file, row, checksum in self._pending)
             database.put(placed, self.run)
             database.drop(self._dropped)
             for name, value in self._notes.items():
@@ -345,15 +343,15 @@ class IndexWriter:
             if finished:
                 for step in self._steps:
                     step(database)
-                database.drop_empty_segments()
+                database.drop_empty_files()
             database.keep_words(1 if finished else _MANY)
             self.first_unfinished = 0 if finished else self.first_unfinished or self.run
             database.set("unfinished", str(self.first_unfinished or ""))
             database.set("run", str(self.run))
-        for segment, _ in self._filled:
-            segment.close()
-        if self._segment is not None:
-            self._number = numbers[self._segment]
+        for file, _ in self._filled:
+            file.close()
+        if self._file is not None:
+            self._number = numbers[self._file]
         self._filled, self._pending, self._dropped, self._notes = [], [], [], {}
         if finished:
             self._steps = []
@@ -366,10 +364,10 @@ class IndexWriter:
             self._is_published = True
 
     def _close(self) -> None:
-        for segment, _ in [*self._filled, (self._segment, None)]:
-            if segment is not None:
+        for file, _ in [*self._filled, (self._file, None)]:
+            if file is not None:
                 with suppress(OSError):  # what cannot be flushed belongs to no index
-                    segment.close()
+                    file.close()
         if self._database is not None and not self._index.holds(self._database):
             self._database.close()
 

@@ -158,7 +158,7 @@ class IndexCatalogue(Catalogue):
         self, index: Index, compare: ItemComparison, *, model: object = None, engine: str | None = None
     ) -> None:
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
-        exact = ExactSearch(index.segments, compare, names=index.table.ids)
+        exact = ExactSearch(index.vector_files, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
         self._hubs = read_attraction(index, compare)
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import IndexFormatError, ModelError
 from openvse.halves import training_module
 from openvse.indexing.conditions import Condition
-from openvse.indexing.segments import Segment
+from openvse.indexing.vector_files import MappedVectors
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.search.query import EmbeddedQueries
 from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promising, unpack
@@ -88,7 +88,7 @@ def comparison_of(model: Any, holds: str) -> ItemComparison:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of a segment, those of them that may be found, and the positions of these."""
+    """Some rows of a file, those of them that may be found, and the positions of these."""
 
     vectors: Float[np.ndarray, "m K D"]
     positions: Int[np.ndarray, "n"]
@@ -108,7 +108,7 @@ class ExactSearch:
     are asked together.
 
     Args:
-        vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped; or the segments of an index.
+        vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped; or the files of an index.
         compare: how the model compares items with queries.
         names: of the items, for messages; positions where there are none.
         block_values: numbers of a block, of embeddings that are copied and of scores; memory is bounded by it.
@@ -121,16 +121,16 @@ class ExactSearch:
 
     def __init__(
         self,
-        vectors: Float[np.ndarray, "count K D"] | Sequence[Segment],
+        vectors: Float[np.ndarray, "count K D"] | Sequence[MappedVectors],
         compare: ItemComparison | None = None,
         *,
         names: Sequence[str] = (),
         block_values: int = 1 << 22,
     ) -> None:
         if isinstance(vectors, np.ndarray):
-            vectors = [Segment(vectors, np.arange(len(vectors), dtype=np.int32))]
-        self._segments = vectors
-        self._is_full = [bool((segment.positions >= 0).all()) for segment in vectors]
+            vectors = [MappedVectors(vectors, np.arange(len(vectors), dtype=np.int32))]
+        self._files = vectors
+        self._is_full = [bool((file.positions >= 0).all()) for file in vectors]
         self._compare: ItemComparison = ArrayComparison() if compare is None else compare
         self._block_values, self._names = block_values, names
         self.is_inner = self._compare.is_inner
@@ -176,7 +176,7 @@ class ExactSearch:
 
     def _plan(self, queries: EmbeddedQueries) -> tuple[int, int, list[_Part]]:
         """Return how many items a block has that is read in place, and one that is copied, and queries in batches."""
-        num_embeddings, dim = self._segments[0].vectors.shape[1:] if self._segments else (1, 1)
+        num_embeddings, dim = self._files[0].vectors.shape[1:] if self._files else (1, 1)
         parts, is_simple = queries.parts, queries.weights is None
         # At least 256 items a block: queries are taken together as long as their scores fit.
         products = num_embeddings * parts.mask.shape[1]
@@ -194,27 +194,27 @@ class ExactSearch:
         self, mapped: int, copied: int, allowed: Bool[np.ndarray, "count"] | None
     ) -> Iterator[_Block]:
         """Yield the rows that may be found, some at a time."""
-        for segment, is_full in zip(self._segments, self._is_full, strict=True):
+        for file, is_full in zip(self._files, self._is_full, strict=True):
             if is_full and allowed is None:
-                for start in range(0, len(segment.vectors), mapped):
+                for start in range(0, len(file.vectors), mapped):
                     some = slice(start, start + mapped)
-                    yield _Block(segment.vectors[some], segment.positions[some], None)
+                    yield _Block(file.vectors[some], file.positions[some], None)
                 continue
-            usable = segment.positions >= 0
+            usable = file.positions >= 0
             if allowed is not None:
-                usable &= allowed[segment.positions]
+                usable &= allowed[file.positions]
             rows = np.flatnonzero(usable)
             if 2 * len(rows) < len(usable):  # few: only these are read
                 for start in range(0, len(rows), copied):
                     few = rows[start : start + copied]
-                    yield _Block(segment.vectors[few], segment.positions[few], None)
+                    yield _Block(file.vectors[few], file.positions[few], None)
                 continue
             for start in range(0, len(usable), mapped):
                 first, last = np.searchsorted(rows, [start, start + mapped])
                 if first < last:
                     here = rows[first:last]
                     some = slice(start, start + mapped)
-                    yield _Block(segment.vectors[some], segment.positions[here], here - start)
+                    yield _Block(file.vectors[some], file.positions[here], here - start)
 
     def _improved(
         self,

@@ -193,7 +193,7 @@ def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100) -> f
     sums = first + second
     lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
     queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
-    truth = ExactSearch(index.segments).search(queries, 10)[1].tolist()
+    truth = ExactSearch(index.vector_files).search(queries, 10)[1].tolist()
     nearest = searcher.search(queries, 10)[1].tolist()
     hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(nearest, truth, strict=True)]
     return float(np.mean(hits))

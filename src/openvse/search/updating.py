@@ -195,7 +195,7 @@ def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Step
 def _recall(out: Path, url: str, model: Any) -> float:
     """Return the recall of the engine of an index."""
     opened = Index.open(out)
-    searcher = open_searcher(opened, ExactSearch(opened.segments), engine=url or None, model=model)
+    searcher = open_searcher(opened, ExactSearch(opened.vector_files), engine=url or None, model=model)
     try:
         return measured_recall(searcher, opened)
     finally:

@@ -1,4 +1,4 @@
-"""Segments: files of embeddings that only grow, and that are replaced as a whole."""
+"""Files of embeddings that only grow, and that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.indexing.database import SegmentFile, encode_id
+from openvse.indexing.database import VectorFile, encode_id
 from openvse.indexing.manifest import IndexManifest, Item, VectorDtype
 
-SEGMENT_BYTES = 1 << 28
-"""A segment of this size is full; embeddings go into the next one."""
+FILE_BYTES = 1 << 28
+"""A file of this size is full; embeddings go into the next one."""
 
 PATTERN = "vectors-*.npy"
 
@@ -24,15 +24,15 @@ _BLOCK = 1 << 14  # rows
 
 
 @dataclass(frozen=True)
-class Segment:
+class MappedVectors:
     """The embeddings in one file, memory-mapped, and the position of the item of each row; -1 where none has it."""
 
     vectors: Float[np.ndarray, "rows K D"]
     positions: Int[np.ndarray, "rows"]
 
 
-def map_segment(folder: Path, file: SegmentFile, manifest: IndexManifest) -> Float[np.ndarray, "rows K D"]:
-    """Map the embeddings of a segment into memory; raise OSError or ValueError if it is no file of such embeddings."""
+def map_vectors(folder: Path, file: VectorFile, manifest: IndexManifest) -> Float[np.ndarray, "rows K D"]:
+    """Map the embeddings of a file into memory; raise OSError or ValueError if it is no file of such embeddings."""
     path = folder / file.file
     with path.open("rb") as opened:
         np.lib.format.read_magic(opened)
@@ -60,8 +60,8 @@ def finite_rows(vectors: Float[np.ndarray, "count K D"]) -> Int[np.ndarray, "n"]
     return np.concatenate(finite) if finite else np.empty(0, dtype=np.int64)
 
 
-class SegmentWriter:
-    """Appends embeddings to a segment, behind its valid rows; without a file it begins a new one."""
+class VectorWriter:
+    """Appends embeddings to a file, behind its valid rows; without a name it begins a new one."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class SegmentWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next embeddings belong into another segment."""
-        return self.rows * self._row_bytes >= SEGMENT_BYTES
+        """Whether the next embeddings belong into another file."""
+        return self.rows * self._row_bytes >= FILE_BYTES
 
     def append(self, vectors: Float[np.ndarray, "B K D"]) -> int:
         """Write embeddings and return the row of the first; ``flush`` makes them durable."""
