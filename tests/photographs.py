@@ -48,15 +48,17 @@ def jpeg(
     exif: Image.Exif | None = None,
     xmp: bytes = b"",
     iptc: dict[int, list[bytes]] | None = None,
+    coded: bytes = b"",
 ) -> bytes:
-    """Return a JPEG of an image, or of a colour; IPTC has the texts of each data set."""
+    """Return a JPEG of an image, or of a colour; IPTC has the texts of each data set, and its coded character set."""
     file = io.BytesIO()
     image = Image.new("RGB", (64, 48), picture) if isinstance(picture, str) else picture
     image.save(file, "JPEG", exif=exif or b"", xmp=xmp)
     content = file.getvalue()
     if not iptc:
         return content
-    data = b"".join(
+    data = b"\x1c\x01\x5a" + struct.pack(">H", len(coded)) + coded if coded else b""
+    data += b"".join(
         b"\x1c\x02" + struct.pack(">BH", number, len(text)) + text
         for number, texts in iptc.items()
         for text in texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
     assert read_queries(["a dog in a jpg"], [], [])[0].image is None
     with pytest.raises(OpenVSEError, match="--like"):
         read_queries([], ["gone"], ["a.png"])
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(OpenVSEError, match="ordinary"):
+        read_queries([str(tmp_path / "pipe.jpg")], [], [])
     assert names_image("clip.mp4") and not names_image("what is a .jpg file")
     for name in (
         "photo.jxl",

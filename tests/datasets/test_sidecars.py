@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from drawn import drawn
@@ -28,6 +30,13 @@ def test_one_caption_a_line(tmp_path):
     }
     assert corpus.image_ids == ("a.png", "deep/b.png")
     assert corpus.problems == ("skipped 1 image(s) without a caption (first: c.png)",)
+
+
+def test_a_pipe_beside_an_image_is_not_waited_for(tmp_path):
+    write(tmp_path, "a.png", "b.png")
+    (tmp_path / "a.txt").write_text("a dog")
+    os.mkfifo(tmp_path / "b.txt")
+    assert open_corpus(tmp_path).image_ids == ("a.png",)
 
 
 def test_folders_that_are_splits(tmp_path):

@@ -276,10 +276,59 @@ def test_numbers_held_as_texts_quotes_and_two_signs(model: ColourModel, album: P
     assert found(out, "near = 35.7,139.7,1km") == {"tokyo.jpg"}  # a place held as text is one, too
 
 
+def test_texts_are_compared_as_words_are(tmp_path: Path):
+    lines: dict[str, dict[str, object]] = {
+        "Ähre/\uff211.JPG": {"title": "\u0130ZM\u0130R", "seen": "2024-05-31", "is": True, "note": ""},
+        "b.jpg": {"title": "Straße", "seen": "2024-06-01T10:00:00", "is": "True", "note": "x"},
+        "c.jpg": {"title": "soft\u00adhyphen", "seen": "2023", "is": "false", "note": "שָׁלוֹם"},
+        "d.jpg": {
+            "title": "STRASSE",
+            "seen": "2024",
+            "is": False,
+            "note": ["\uff83\uff9a\uff8b\uff9e", "2024-05"],
+        },
+    }
+    with IndexWriter(tmp_path, model="m", roots=[Root(0, "/nowhere", "")]) as writer:
+        entries = [Entry(Item(name, 10**18, 1), header=json.dumps(line)) for name, line in lines.items()]
+        writer.append(entries, np.ones((4, 1, 2), np.float32))
+    first, *_ = lines
+    for text, expected in {
+        "title = izmir": [first],
+        "title != \u0131zmir": ["b.jpg", "c.jpg", "d.jpg"],
+        "title = strasse": ["b.jpg", "d.jpg"],
+        "title ~ \uff33\uff2f\uff26\uff34\uff28*": ["c.jpg"],
+        "title ~ [r-t]traß?": ["b.jpg", "d.jpg"],
+        "title < K": [first],
+        "path = ahre/a1.jpg": [first],
+        "path ~ AHRE/*": [first],
+        "path ~ *.jpg": [*lines],
+        "note = שלום": ["c.jpg"],
+        "note contains テレビ": ["d.jpg"],
+        'note = ""': [first],
+        "title = “Straße”": ["b.jpg", "d.jpg"],
+        "'title' == «Straße»": ["b.jpg", "d.jpg"],
+        "is = TRUE": [first, "b.jpg"],
+        "is != true": ["c.jpg", "d.jpg"],
+        "seen = 2024-05": [first],
+        "seen ≤ 2024-05": [first, "c.jpg", "d.jpg"],
+        "seen > 2024-05": ["b.jpg"],
+        "seen ≠ 2024-06-01": [first, "c.jpg", "d.jpg"],
+        "note ≥ 2024-05": ["d.jpg"],
+        "note < 9": [],
+    }.items():
+        assert (text, sorted(found(tmp_path, text))) == (text, sorted(expected))
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "camera contains EOS AND tags = snow",
+        "camera = a&&tags=snow",
+        "camera = a || tags = snow",
+        "camera = a, tags = snow",
+        "camera = a;tags contains snow",
+        'camera = "a',
+        "year ≥= 3",
         "camera = a and tags = snow",
         "tags = a OR b",
         "rating => 3",
@@ -328,6 +377,12 @@ def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
     build_index(model, album, tmp_path / "index")
     assert said(tmp_path / "index")["drawn.png"]["height"] is None
     assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
+
+
+def test_a_pipe_in_place_of_metadata_is_not_waited_for(model: ColourModel, album: Path, tmp_path: Path):
+    os.mkfifo(album / "metadata.jsonl")
+    report = build_index(model, album, tmp_path / "index")
+    assert (report.count, report.metadata_problems) == (3, [])
 
 
 def test_metadata_may_give_a_file_another_of_its_names(model: ColourModel, album: Path, tmp_path: Path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import ExifTags, Image
+from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import IFDRational
 
 from openvse.media.headers import read_header
@@ -77,7 +78,8 @@ def test_a_wrong_date_is_none(tmp_path: Path, taken: object):
 
 def dated(name: str, value: str) -> bytes:
     """Return XMP that holds one date."""
-    spaces = 'xmlns:exif="http://ns.adobe.com/exif/1.0/" xmlns:photoshop="http://ns.adobe.com/photoshop/1.0/"'
+    at = "http://ns.adobe.com"
+    spaces = f'xmlns:exif="{at}/exif/1.0/" xmlns:photoshop="{at}/photoshop/1.0/" xmlns:xmp="{at}/xap/1.0/"'
     rdf = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
     return f'<r:RDF xmlns:r="{rdf}"><r:Description {spaces} {name}="{value}"/></r:RDF>'.encode()
 
@@ -90,6 +92,10 @@ def dated(name: str, value: str) -> bytes:
         ("photoshop:DateCreated", "1975-06-14", "1975-06-14"),
         ("photoshop:DateCreated", "1970-01-01", "1970-01-01"),
         ("exif:DateTimeOriginal", "1975-06-14T10:00+01:00", "1975-06-14T10:00:00+01:00"),
+        ("photoshop:DateCreated", "1975-06-14T10-05:30", "1975-06-14T10:00:00-05:30"),
+        ("exif:DateTimeOriginal", "1975-06+02:00", "1975-06"),
+        ("photoshop:DateCreated", "1975-06-14Z", "1975-06-14"),
+        ("xmp:CreateDate", "1975-06", "2020-01-01T12:00:00"),
         ("photoshop:DateCreated", "in summer 1975", None),
         ("photoshop:DateCreated", "1975-13", None),
         ("photoshop:DateCreated", "0000-00-00", "2020-01-01T12:00:00"),
@@ -102,6 +108,32 @@ def test_the_day_of_a_scan_counts_only_where_no_other_is_stated(
     scanned = exif_of()
     scanned.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeDigitized] = "2020:01:01 12:00:00"
     assert header(tmp_path, jpeg("red", scanned, dated(name, value))).get("taken") == taken
+
+
+@pytest.mark.parametrize("name", ["xmp:CreateDate", "exif:DateTimeDigitized"])
+def test_xmp_says_when_a_picture_was_scanned_if_exif_does_not(tmp_path: Path, name: str):
+    assert header(tmp_path, jpeg("red", None, dated(name, "2020-01"))) == {"taken": "2020-01"}
+
+
+def test_a_png_says_when_it_was_made(tmp_path: Path):
+    told, file = PngInfo(), io.BytesIO()
+    told.add_text("Creation Time", "2011:02:03 04:05:06")
+    Image.new("RGB", (9, 9)).save(file, "PNG", pnginfo=told)
+    assert header(tmp_path, file.getvalue(), "a.png") == {"taken": "2011-02-03T04:05:06"}
+
+
+@pytest.mark.parametrize(
+    ("written", "coded", "text"),
+    [
+        ("iso8859-2", b"\x1b-B", "Žižkov"),
+        ("iso8859-5", b"\x1b-L", "Привет"),
+        ("utf-8", b"\x1b%G", "雪"),
+        ("utf-16", b"", "Žižkov"),
+    ],
+)
+def test_iptc_names_its_encoding(tmp_path: Path, written: str, coded: bytes, text: str):
+    content = jpeg("red", None, b"", {5: [text.encode(written)]}, coded)
+    assert header(tmp_path, content) == {"title": text}
 
 
 @pytest.mark.parametrize(

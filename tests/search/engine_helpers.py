@@ -72,6 +72,9 @@ def metadata(number: int) -> dict[str, object]:
         'a "b.c': number % 2 == 0,
         "big": 10**30,
         "broken": "a\0b\ud800",
+        "camera": ("Böse X100", "x100 II", "BOSE x100")[number % 3],
+        "flag": (True, "True", "false", False)[number % 4],
+        "made": ("2024-05-31", "2023", "2024-06-01T10:00")[number % 3],
     }
 
 

@@ -125,6 +125,16 @@ CONDITIONS = [
     "big > 5",
     "absent = x",
     "absent = 1e999",
+    "tags = T1",
+    "tags = Now",
+    "camera = böse x100",
+    "camera ~ BOSE*",
+    "camera = X100 \uff29\uff29",
+    "flag = TRUE",
+    "flag = false",
+    "made = 2024-05",
+    "made > 2024-05",
+    "made <= 2023",
 ]
 
 

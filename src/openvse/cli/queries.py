@@ -39,9 +39,11 @@ def names_image(word: str) -> bool:
 def asked_image(path: str | Path) -> Asked:
     """Return an image that is asked for; raise OpenVSEError where there is no such file."""
     try:
-        exists = Path(path).is_file()
+        is_file, exists = Path(path).is_file(), Path(path).exists()
     except OSError:  # a name that no file can have
-        exists = False
+        is_file = exists = False
+    if exists and not is_file:
+        raise OpenVSEError(f"{path}: it is no ordinary file: give the path of an image or a clip")
     if not exists:
         raise OpenVSEError(
             f"{path}: this image does not exist: check the path; a sentence must not end like a file name"

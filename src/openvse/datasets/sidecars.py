@@ -67,7 +67,7 @@ def detect_sidecars(root: Path) -> bool:
 
 def _read(root: Path, path: Path | None) -> Sequence[str] | None:
     """Return the captions in a text file, one per line, or None without a file."""
-    if path is None:
+    if path is None or not path.is_file():  # a pipe would be waited for
         return None
     if path.is_symlink() or path.parent.is_symlink():
         refuse_outside_text(root, path)

@@ -17,18 +17,25 @@ from jaxtyping import Bool
 
 from openvse.errors import DataError
 from openvse.files import whole_characters
-from openvse.indexing.database import encode_id, plain_text
+from openvse.indexing.database import encode_id, taken_at
 from openvse.indexing.index import Index
+from openvse.indexing.words import folded
 from openvse.media.names import escaped
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "contains")
 
 _CONDITION = re.compile(
-    r'\s*(?:"(?P<quoted>[^"]+)"|(?P<field>[^\s=!<>~"]+))\s*(?P<operator>>=|<=|!=|==?|<|>|~|\bcontains\b)\s*(?P<value>.*?)\s*',
+    r"""\s*(?:(?P<mark>["'])(?P<quoted>.+?)(?P=mark)|(?P<field>(?!\()[^\s=!<>~≠≤≥"']+))\s*"""
+    r"(?P<operator>>=|<=|!=|==?|[<>~≠≤≥]|\bcontains\b)\s*(?P<value>.*?)\s*",
     re.DOTALL,
 )
-_QUOTED = re.compile(r"(?P<mark>[\"'])(?P<text>.+)(?P=mark)", re.DOTALL)
-_JOINED = re.compile(r"\s+(?:AND|OR|&&|\|\|)\s+|\s+(?:and|or)\s+(?=\S+\s*(?:[=!<>~]|contains\b))")
+_OTHER_SIGNS = {"==": "=", "≠": "!=", "≤": "<=", "≥": ">="}
+_QUOTED = re.compile(
+    r"""(?:"(.*)"|'(.*)'|[“”„](.*)[“”]|[\u2018\u2019\u201a](.*)[\u2018\u2019]|«(.*)»|»(.*)«)""", re.DOTALL
+)
+_JOINED = re.compile(
+    r"\s(?:AND|OR)\s|&&|\|\||(?:\s+(?:and|or)\s+|[,;]\s*)(?=[^\s,;=!<>~]+\s*(?:[=!<>~≠≤≥]|contains\b))"
+)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
@@ -63,8 +70,8 @@ class Condition:
             known), ``near`` (where it was taken), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of
             the metadata; ``meta.date`` is a key of the metadata that is called ``date``.
         operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
-            finds a part of a text without regard to case and accents, as words do (``index.words.folded``). Otherwise
-            accents are the same in one character or two, in keys, values and paths (Unicode's NFC).
+            finds a part of a text. Texts are compared as words are, without case and accents (``folded``). In keys
+            accents are the same in one character or two (Unicode's NFC).
         value: what to compare with; a list in the metadata fits if one of its values does.
 
     Examples:
@@ -110,8 +117,7 @@ class Condition:
 
     def _on_text(self, column: str, is_clip: str = "0") -> tuple[str, list[object]]:
         """Return the condition on a text; ``is_clip`` is SQL that says whether only the file of a segment counts."""
-        loosely = self.operator == "contains"
-        text, value = _plain(column, is_clip, loosely=loosely), [plain_text(self.value, loosely=loosely)]
+        text, value = _plain(column, is_clip), [encode_id(folded(self.value))]
         match self.operator:
             case "~":
                 return f"{text} GLOB CAST(? AS TEXT)", [*value]
@@ -132,14 +138,17 @@ class Condition:
                 return (end if self.operator == ">" else start), None
         return None, (start if self.operator == "<" else end)
 
+    def _bounds(self, date: str) -> tuple[str, list[datetime]]:
+        """Return the condition on a date, without regard to ``!=``, and its bounds."""
+        bounds = [(sign, bound) for sign, bound in zip((">=", "<"), self.span(), strict=True) if bound]
+        return " AND ".join(f"{date} {sign} ?" for sign, _ in bounds), [bound for _, bound in bounds]
+
     def _on_date(self) -> tuple[str, list[object]]:
-        bounds = list(zip((">=", "<"), self.span(), strict=True))
-        fits = " AND ".join(f"{_TAKEN} {sign} ?" for sign, bound in bounds if bound)
-        values: list[object] = [bound.isoformat() for _, bound in bounds if bound]
+        fits, bounds = self._bounds(_TAKEN)
+        values: list[object] = [bound.isoformat() for bound in bounds]
         if self.field == "date":
-            changed = " AND ".join(f"modified_ns {sign} ?" for sign, bound in bounds if bound)
-            fits = f"CASE WHEN {_TAKEN} IS NULL THEN {changed} ELSE {fits} END"
-            values = [*(int(bound.timestamp()) * 10**9 for _, bound in bounds if bound), *values]
+            fits = f"CASE WHEN {_TAKEN} IS NULL THEN {self._bounds('modified_ns')[0]} ELSE {fits} END"
+            values = [*(int(bound.timestamp()) * 10**9 for bound in bounds), *values]
         return (f"NOT ifnull({fits}, 0)" if self.operator == "!=" else fits), values
 
     def _on_place(self) -> tuple[str, list[object]]:
@@ -175,16 +184,38 @@ class Condition:
         if self.operator in ("~", "contains"):
             return self._on_text("CAST(said.value AS TEXT)")
         operator = "=" if self.operator == "!=" else self.operator
-        if self.value in ("true", "false", "null"):
+        if self.value == "null":
             return f"said.type {operator} ?", [self.value]
         equal, values = replace(self, operator=operator)._on_text("said.value")
+        is_number = _NUMBER.fullmatch(self.value) is not None
+        if operator != "=" and (is_number or self.is_date):  # no other text is more or less
+            equal, values = "0", []
+        if self.is_date:
+            dated, bounds = self._bounds("taken_at(said.value)")
+            equal = f"CASE WHEN taken_at(said.value) IS NULL THEN {equal} ELSE {dated} END"
+            values += [bound.isoformat() for bound in bounds]
         text = f"said.type = 'text' AND {equal}"
-        if not _NUMBER.fullmatch(self.value):
+        if self.is_truth:
+            return f"(said.type {operator} ? OR ({text}))", [folded(self.value), *values]
+        if not is_number:
             return text, values
         held = "CASE said.type WHEN 'text' THEN number_in(said.value) ELSE said.value END"
         number = f"said.type IN ('integer', 'real', 'text') AND {held} {operator} ?"
         other = f"said.type = 'text' AND number_in(said.value) IS NULL AND {equal}"
         return f"(({number}) OR ({other}))", [float(self.value), *values]
+
+    @property
+    def is_truth(self) -> bool:
+        """Whether its value is true or false."""
+        return folded(self.value) in ("true", "false")
+
+    @property
+    def is_date(self) -> bool:
+        """Whether its value is a date, which texts of the metadata may be, too."""
+        try:
+            return taken_at(self.value) is not None and _period(self.value) is not None
+        except DataError:  # it is no more than similar
+            return False
 
     def _comparable(self) -> tuple[str, ...]:
         """Return what messages call the values that its value can be compared with."""
@@ -192,9 +223,9 @@ class Condition:
             return ("numbers",)
         if self.field == "taken" or self.operator in ("~", "contains") or _NUMBER.fullmatch(self.value):
             return ("numbers", "texts")
-        return {"true": ("true or false",), "false": ("true or false",), "null": ("null",)}.get(
-            self.value, ("texts",)
-        )
+        if self.is_truth:
+            return ("true or false", "texts")
+        return ("null",) if self.value == "null" else ("texts",)
 
     def warning(self, read: Read) -> str:
         """Return a warning, or "", for an unknown key or another type of values, which fit no item or all."""
@@ -239,12 +270,11 @@ def _nearest_keys(key: str, keys: Sequence[str]) -> str:
     return f"there are {', '.join(map(escaped, there[:_KEYS_TOLD]))}{more}"
 
 
-def _plain(column: str, is_clip: str, *, loosely: bool) -> str:
+def _plain(column: str, is_clip: str) -> str:
     """Return the SQL of a text to compare: ASCII needs no function of Python, which takes ten times as long."""
     is_ascii = f"NOT ({is_clip}) AND length({column}) = length(CAST({column} AS BLOB))"
-    itself = f"lower({column})" if loosely else column
-    other = f"plain_text(CAST({column} AS BLOB), {int(loosely)}, {is_clip})"
-    return f"CASE WHEN {is_ascii} THEN {itself} ELSE CAST({other} AS TEXT) END"
+    other = f"folded(CAST({column} AS BLOB), {is_clip})"
+    return f"CASE WHEN {is_ascii} THEN lower({column}) ELSE CAST({other} AS TEXT) END"
 
 
 def forms_of(text: str) -> list[str]:
@@ -260,7 +290,7 @@ def forms_of(text: str) -> list[str]:
 def parse_condition(text: str) -> Condition:
     """Read FIELD OPERATOR VALUE, such as ``size > 2MB``; raise DataError if it cannot be understood.
 
-    ``==`` is ``=``, and quotation marks around a value are no part of it.
+    ``==`` is ``=``, ``≥`` is ``>=``, and quotation marks around a value are no part of it.
     """
     match = _CONDITION.fullmatch(whole_characters(text))
     if match is None or not match["value"]:
@@ -271,13 +301,14 @@ def parse_condition(text: str) -> Condition:
         )
     value = match["value"]
     if quoted := _QUOTED.fullmatch(value):
-        value = quoted["text"]
-    elif value[0] in "=<>" or _JOINED.search(value):
+        value = quoted[quoted.lastindex or 0]
+    elif value[0] in '=<>≠≤≥"“„«' or _JOINED.search(value):
         raise DataError(
             f"{_shortened(text)!r} is not one condition: give each condition its own --where, which must all be "
             "fulfilled, and put a value with a sign, AND or OR between quotation marks"
         )
-    condition = Condition(match["quoted"] or match["field"], match["operator"].replace("==", "="), value)
+    operator = _OTHER_SIGNS.get(match["operator"], match["operator"])
+    condition = Condition(match["quoted"] or match["field"], operator, value)
     condition.sql()
     return condition
 

@@ -382,7 +382,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 def add_functions(connection: sqlite3.Connection) -> None:
     """Give a connection the functions that conditions and words need."""
     connection.create_function("words_of", 2, words_of, deterministic=True)
-    connection.create_function("plain_text", 3, _plain_text, deterministic=True)
+    connection.create_function("folded", 2, _folded, deterministic=True)
     connection.create_function("values_of", 2, _values_of, deterministic=True)
     connection.create_function("taken_at", 1, taken_at, deterministic=True)
     connection.create_function("number_in", 1, number_in, deterministic=True)
@@ -430,26 +430,21 @@ def metres_between(
     return 2 * _EARTH_M * math.asin(min(1.0, math.sqrt(half)))
 
 
-def plain_text(text: str, *, loosely: bool) -> bytes:
-    """Return the bytes of a text for comparisons, in Unicode's NFC, or ``loosely`` folded as words are."""
-    return encode_id(folded(text) if loosely else composed(text))
-
-
-def _plain_text(stored: bytes | None, loosely: int, is_clip: int) -> bytes | None:
-    """Return a text for comparisons; of a segment of a clip, its file."""
+def _folded(stored: bytes | None, is_clip: int) -> bytes | None:
+    """Return a text as conditions compare it; of a segment of a clip, its file."""
     if stored is None:
         return None
     text = decode_id(stored)
-    return plain_text(file_of(text) if is_clip else text, loosely=bool(loosely))
+    return encode_id(folded(file_of(text) if is_clip else text))
 
 
 def _values_of(metadata: str | None, key: bytes) -> str | None:
     """Return the values that metadata have under a key, as a list of JSON; None where there are none."""
     if metadata is None:
         return None
-    wanted = plain_text(decode_id(key), loosely=False)
+    wanted = composed(decode_id(key))
     for name, value in json.loads(metadata).items():
-        if plain_text(name, loosely=False) == wanted:
+        if composed(name) == wanted:
             return json.dumps(value if isinstance(value, list | dict) else [value])
     return None
 

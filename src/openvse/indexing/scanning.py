@@ -521,11 +521,11 @@ def note_metadata(database: Database, root: Root, stated: Metadata) -> None:
 
 
 def _metadata_state(folder: Path) -> str:
-    """Return the time and size of a folder's ``metadata.jsonl``, "" where there is none."""
-    try:
-        status = (folder / METADATA).stat()
-    except OSError:
+    """Return the time and size of a folder's ``metadata.jsonl``, "" where there is none, or a pipe in its place."""
+    file = folder / METADATA
+    if not file.is_file():
         return ""
+    status = file.stat()
     return f"{status.st_mtime_ns} {status.st_size}"
 
 

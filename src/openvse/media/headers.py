@@ -6,6 +6,7 @@ is handed no document that declares entities. The facts of videos are those that
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 import warnings
@@ -19,6 +20,7 @@ from xml.etree import ElementTree
 
 from PIL import ExifTags, Image, IptcImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from openvse.media.images import opened_image
@@ -31,8 +33,8 @@ Header = dict[str, object]
 ``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description`` and ``keywords`` (a list)."""
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
-    r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)"
-    r"(?:[ T](\d\d):?(\d\d)(?::?(\d\d))?(?:\.\d+)?\s*(Z|[+-]\d\d:?\d\d)?)?)?)?[-:/. ]*",
+    r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d))?(?:\.\d+)?)?)?)?)?"
+    r"\s*(Z|[+-]\d\d:?\d\d)?[-:/. ]*",
     re.ASCII,
 )
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
@@ -48,6 +50,11 @@ _CREATED = (
     "{http://ns.adobe.com/photoshop/1.0/}DateCreated",
     "{http://ns.adobe.com/exif/1.0/}DateTimeOriginal",
 )
+_DIGITIZED = (
+    "{http://ns.adobe.com/exif/1.0/}DateTimeDigitized",
+    "{http://ns.adobe.com/xap/1.0/}CreateDate",
+)
+_PARTS_OF_8859 = {b"B": 2, b"C": 3, b"D": 4, b"L": 5, b"G": 6, b"F": 7, b"H": 8, b"M": 9}  # by ISO 2022
 _APPLE = "com.apple.quicktime."
 
 
@@ -86,12 +93,16 @@ def _joined(exif: Image.Exif, xmp: bytes | str, image: Image.Image | None) -> He
         _date(taken.get(ExifTags.Base.DateTimeOriginal), taken.get(ExifTags.Base.OffsetTimeOriginal)),
         *(_date(value) for name in _CREATED for value in texts(name)),
         *(_date(" ".join((day, *iptc(60)[:1]))) for day in iptc(55)),
+        _date(image.info.get("Creation Time")) if isinstance(image, PngImageFile) else None,
     ]
-    scanned = _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized))
+    scanned = [
+        _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized)),
+        *(_date(value) for name in _DIGITIZED for value in texts(name)),
+    ]
     described = _text(_stored(exif.get(ExifTags.Base.ImageDescription)))
     own = "" if _OF_CAMERA.fullmatch(described) else described
     return {
-        "taken": _first(shot, [scanned]),
+        "taken": _first(shot, scanned),
         "camera": _camera(_stored(exif.get(ExifTags.Base.Make)), _stored(exif.get(ExifTags.Base.Model))),
         **_place(exif.get_ifd(ExifTags.IFD.GPSInfo)),
         "title": next(iter((*texts(f"{_DC}title"), *iptc(5))), ""),
@@ -134,7 +145,7 @@ def _date(value: object, offset: object = "") -> str | None:
     known = [*takewhile(lambda part: part not in (None, "00"), match.groups()[:3])] if match else []
     written = "-".join(known)
     if match and len(known) == 3 and match[4]:
-        written += f"T{match[4]}:{match[5]}:{match[6] or '00'}"
+        written += f"T{match[4]}:{match[5] or '00'}:{match[6] or '00'}"
     if not _DIGITS.search(text) or written.startswith(_UNSET):
         return None
     try:
@@ -187,10 +198,13 @@ def _stored(value: object) -> object:
 def _text(value: object) -> str:
     """Return a text in one line, without what files leave behind its end; "" for what is none.
 
-    Bytes are UTF-8 (which EXIF 3.0 names), or else Windows-1252, of which the letters of Latin-1 are a part.
+    Bytes are UTF-8 (which EXIF 3.0 names), or else Windows-1252, of which the letters of Latin-1 are a part. A
+    byte-order mark says that they are UTF-16.
     """
     if isinstance(value, bytes):
-        stored = value.partition(b"\0")[0]
+        if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return _text(value.decode("utf-16", "replace"))
+        stored = value.removeprefix(codecs.BOM_UTF8).partition(b"\0")[0]
         try:
             return _text(stored.decode("utf-8"))
         except UnicodeDecodeError:
@@ -226,8 +240,17 @@ def _iptc(image: Image.Image | None) -> Callable[[int], list[str]]:
         with suppress(Exception):  # what is wrong with one block says nothing of the others
             held = IptcImagePlugin.getiptcinfo(image) or {}
 
+    coded = held.get((1, 90), b"")
+    part = (
+        _PARTS_OF_8859.get(coded[-1:])
+        if isinstance(coded, bytes) and coded[1:2] in (b"-", b".", b"/")
+        else None
+    )
+
     def texts(number: int) -> list[str]:
         values = held.get((2, number), [])
-        return list(filter(None, map(_text, values if isinstance(values, list) else [values])))
+        stored = values if isinstance(values, list) else [values]
+        decoded = [each.decode(f"iso8859-{part}", "replace") for each in stored] if part else stored
+        return list(filter(None, map(_text, decoded)))
 
     return texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,8 @@ from openvse.errors import EngineError
 from openvse.indexing.conditions import Condition
 from openvse.indexing.database import FOLLOW_LINKS, Root, taken_at
 from openvse.indexing.index import Index
+from openvse.indexing.words import folded
+from openvse.media.matching import composed
 from openvse.media.segments import file_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Payload = dict[str, object]
 
 _LARGE = 1 << 62
+_LONGEST_TEXT = 100  # characters of a text that servers compare
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,10 @@ class ItemFacts:
     metadata: dict[str, object] = field(default_factory=dict)
 
     def payload(self) -> Payload:
-        """Return them as any server takes them: ``texts`` lists the keys of the metadata that hold a text."""
+        """Return them as any server takes them.
+
+        ``texts`` lists the keys of the metadata that hold a text, and key and text as conditions compare them.
+        """
         return {
             "path": _sendable(self.path),
             "kind": self.kind,
@@ -52,7 +58,7 @@ class ItemFacts:
             "taken": seconds_of(taken_at(self.metadata.get("taken"))),
             "size": self.size,
             "meta": _sendable(self.metadata),
-            "texts": [_sendable(key) for key, value in self.metadata.items() if _holds_text(value)],
+            "texts": [each for key, value in self.metadata.items() for each in _texts(key, value)],
         }
 
     @classmethod
@@ -275,10 +281,15 @@ def seconds_of(date: str | None) -> float | None:
         return None
 
 
-def _holds_text(value: object) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list) and any(isinstance(each, str) for each in value)
-    )
+def _texts(key: str, value: object) -> Iterator[str]:
+    held = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+    yield from [str(_sendable(key))] * bool(held)
+    yield from (text_of(key, each) for each in held)
+
+
+def text_of(key: str, value: str) -> str:
+    """Return the entry of ``texts`` that the items have whose metadata have a text under a key."""
+    return str(_sendable(f"{composed(key)}={folded(value)[:_LONGEST_TEXT]}"))
 
 
 def _sendable(value: object) -> object:

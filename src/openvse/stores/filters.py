@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC
 
 from openvse.indexing.conditions import Condition, forms_of
+from openvse.indexing.words import folded
+from openvse.stores.base import text_of
 
 Clause = dict[str, object]
 """A test of a payload, as the REST interface of Qdrant writes it: a ``key`` with the ``match`` or ``range`` of its
@@ -72,11 +74,12 @@ def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
     if math.isinf(number) or (condition.operator == "=" and value == "null"):
         return []
     if condition.operator == "=":
-        if value in ("true", "false"):
-            return [{"key": path, "match": {"value": value == "true"}}]
-        texts: list[Clause] = [{"key": path, "match": {"value": form}} for form in forms_of(value)]
-        same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
-        return texts if math.isnan(number) else [same, has_text]
+        if condition.is_date or not math.isnan(number):  # a text may be the same date or number
+            same: Clause = {"key": path, "range": {"gte": number, "lte": number}}
+            return [has_text] if math.isnan(number) else [same, has_text]
+        text: Clause = {"key": "texts", "match": {"value": text_of(key, value)}}
+        truth: Clause = {"key": path, "match": {"value": folded(value) == "true"}}
+        return [text, truth] if condition.is_truth else [text]
     if condition.operator in _RANGES and not math.isnan(number):
         ranged: Clause = {"key": path, "range": {_RANGES[condition.operator]: number}}
         return [ranged, has_text]
