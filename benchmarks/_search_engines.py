@@ -25,7 +25,7 @@ from openvse.runtime import ArraySet
 from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import plan_engine, update_engine
+from openvse.stores.following import plan_engine, update_engine
 
 TOP_K = 10
 QUERIES = 200

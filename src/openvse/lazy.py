@@ -12,12 +12,9 @@ from typing import Any
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``.
+    """Return ``__getattr__`` and ``__dir__`` of a package, by its name.
 
     The lazy names are those that its ``__init__.py`` imports only for type checkers, under ``if TYPE_CHECKING``.
-
-    Args:
-        package: the name of the package.
     """
 
     def get(name: str) -> Any:

@@ -115,12 +115,7 @@ def decoded(
 ) -> Iterator[DecodedBatch[Item, Value]]:
     """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
 
-    Args:
-        read: reads an item; it is called in threads, and raises BadImageError if the item cannot be used.
-        name: returns what the messages of these errors begin with, such as the path of the item.
-
-    Yields:
-        The batches in their order. The items that cannot be used leave a gap.
+    An item that ``read`` refuses by BadImageError leaves a gap; the messages of these errors begin with its ``name``.
     """
 
     def tried(item: Item) -> tuple[Value | None, str | None]:
@@ -224,14 +219,9 @@ _STORE_BYTES = 100 << 20  # tasks and results are small; what is made goes to th
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that share work, on one machine or on many, through Ray Data.
+    """Processes that share work through Ray Data, on this machine or on a running cluster that sees the same files.
 
-    Attributes:
-        count: the number of processes.
-        threads: the number of CPU threads of each.
-        device: the device of each; ``cuda`` gives each process one GPU of its own.
-        cluster: the address of a running Ray cluster, whose machines must see all files under the same paths; None
-            starts the processes on this machine.
+    With the device ``cuda``, each has one GPU of its own.
     """
 
     count: int
@@ -245,13 +235,8 @@ def share_work(
 ) -> Generator[Result, None, None]:
     """Let workers do tasks, and yield each result as it is ready, in any order.
 
-    The task of a worker that dies is given to another one. Workers load the plug-ins of this process.
-
-    Args:
-        prepare: called once in each worker; returns what does a task there. It is pickled, as tasks and results are.
-
-    Raises:
-        OpenVSEError: Ray is not installed, no cluster is at the address, or what a task raised.
+    The task of a worker that dies is given to another one. Workers load the plug-ins of this process. ``prepare``
+    returns in each worker what does a task; it is pickled, as tasks and results are.
     """
     try:
         sent = pickle.dumps(prepare)

@@ -15,7 +15,7 @@ from openvse.indexing import Index, build_index
 from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
 from openvse.runtime.arrays import score_sets
 from openvse.search import ExactSearch, Page, Query, SearchEngine
-from openvse.stores import plan_engine, update_engine
+from openvse.stores.following import plan_engine, update_engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 

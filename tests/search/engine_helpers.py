@@ -19,7 +19,7 @@ from openvse.search import ExactSearch
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import Searcher
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import plan_engine, update_engine
+from openvse.stores.following import plan_engine, update_engine
 
 DIM = 12
 ROOTS = [Root(0, "/photos", "")]

@@ -19,7 +19,7 @@ from openvse.search import ExactSearch, SearchEngine
 from openvse.search.catalogue import open_searcher
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import STORES, EngineAddress, StoreKind, plan_engine, update_engine
+from openvse.stores import STORES, EngineAddress, StoreKind
 from openvse.stores.choice import (
     public_url,
     read_address,
@@ -27,6 +27,7 @@ from openvse.stores.choice import (
     shown_url,
     without_secrets,
 )
+from openvse.stores.following import plan_engine, update_engine
 from openvse.stores.int8 import Int8Store
 
 SECRET = "hunter-2%40x"

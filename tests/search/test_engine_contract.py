@@ -21,8 +21,9 @@ from openvse.search import measured_recall
 from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import Within, engine_names, plan_engine, update_engine
+from openvse.stores import Within, engine_names
 from openvse.stores.choice import EngineAddress
+from openvse.stores.following import plan_engine, update_engine
 
 
 @pytest.fixture(scope="session")

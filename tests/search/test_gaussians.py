@@ -17,7 +17,7 @@ from openvse.indexing.writer import Entry, IndexWriter
 from openvse.runtime.arrays import ArraySet, Kind, directions, embeds_gaussians
 from openvse.search import Query, SearchEngine, find_duplicates
 from openvse.similarities import CSD, Similarity
-from openvse.stores import plan_engine, update_engine
+from openvse.stores.following import plan_engine, update_engine
 from openvse.types import EmbeddingSet
 from search.engine_helpers import ROOTS, name_of, unit
 

@@ -18,8 +18,9 @@ from openvse.indexing import Index
 from openvse.indexing.manifest import read_manifest
 from openvse.search import Page, Query, SearchEngine
 from openvse.similarities import SetMax
-from openvse.stores import EngineAddress, plan_engine, update_engine
+from openvse.stores import EngineAddress
 from openvse.stores.choice import read_address
+from openvse.stores.following import plan_engine, update_engine
 from openvse.stores.pgvector import PgvectorStore
 from openvse.types import EmbeddingSet
 

@@ -25,7 +25,8 @@ from openvse.search.proposing import StoreSearch
 from openvse.serving import Settings
 from openvse.serving.served import Source
 from openvse.serving.service import Service
-from openvse.stores import EngineAddress, plan_engine, update_engine
+from openvse.stores import EngineAddress
+from openvse.stores.following import plan_engine, update_engine
 from tests.conftest import draw_photo
 from tests.runtime.colour_export import COLOURS, write_export
 from tests.serving.conftest import Place, client_of, png

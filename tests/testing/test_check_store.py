@@ -15,16 +15,8 @@ from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all te
 from openvse.errors import EngineError
 from openvse.indexing import Index
 from openvse.search import SearchEngine
-from openvse.stores import (
-    STORES,
-    EngineAddress,
-    ItemFacts,
-    Store,
-    StoreKind,
-    Within,
-    plan_engine,
-    update_engine,
-)
+from openvse.stores import STORES, EngineAddress, ItemFacts, Store, StoreKind, Within
+from openvse.stores.following import plan_engine, update_engine
 from openvse.testing import BrokenContractError, check_store
 from tests.search.engine_helpers import unit, write
 

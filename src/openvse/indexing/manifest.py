@@ -53,14 +53,11 @@ class IndexManifest:
     Attributes:
         model: the fingerprint of the model that made the embeddings.
         root: the first of the indexed folders, absolute; or the file of the sentences.
-        count: the number of items.
         num_embeddings: K.
         dim: D.
-        dtype: the type of a stored number.
         created: UTC, ISO 8601.
         items: the name of the database.
         model_place: the place of the model (see ``place_of``); None if nobody named it.
-        holds: the kind of the items.
         gaussians: whether the embeddings are distributions.
         engine: the engine that searches it; see ``stores.choice``. None is the exact one.
     """

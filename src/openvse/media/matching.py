@@ -23,13 +23,7 @@ def _caseless(name: str) -> str:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """The files that written paths stand for.
-
-    Attributes:
-        files: the file of each path that has one.
-        near: of paths without a file, the files that differ only in case or Unicode form, where it cannot be told which
-            one is meant.
-    """
+    """The files that written paths stand for; of a path without one, those near it in case or Unicode form."""
 
     files: Mapping[Path, Path]
     near: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)

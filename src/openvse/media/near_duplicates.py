@@ -42,13 +42,7 @@ Wanted: TypeAlias = Callable[[int, int], bool]
 
 @dataclass(frozen=True)
 class Look:
-    """The appearance of an image.
-
-    Attributes:
-        bits: whether the image becomes darker to the right, and downwards, at 8 x 8 places each (a difference hash).
-        colours: the image on 8 x 8 cells.
-        copy: the image on 64 x 64 pixels, as JPEG.
-    """
+    """The appearance of an image: a difference hash, its colours on 8 x 8 cells, and 64 x 64 pixels of it as JPEG."""
 
     bits: Bool[np.ndarray, "128"]
     colours: UInt8[np.ndarray, "8 8 3"]

@@ -44,14 +44,9 @@ def stretched(image: Image, size: tuple[int, int], resample: int = Resampling.BI
 def resized_middle(
     image: Image, shortest: int, crop: tuple[int, int], resample: int, *, rounds: bool = False
 ) -> Image:
-    """Resize an image, keeping its aspect ratio, and cut the middle out.
+    """Resize an image to its shortest side in pixels, keeping its aspect ratio, and cut the middle out.
 
-    Args:
-        image: an image of any size.
-        shortest: the length of the shorter side in pixels; that of the longer one is rounded down.
-        crop: the width and height that are cut out; what lies beyond the image is black.
-        resample: the filter, as Pillow numbers it.
-        rounds: whether the place of the crop is rounded to the nearest pixel, and not down.
+    The longer side is rounded down, and so is the place of the crop unless it ``rounds``. Beyond the image it is black.
     """
     short = min(image.size)
     wide, high = (shortest if side == short else int(shortest * side / short) for side in image.size)

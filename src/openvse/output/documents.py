@@ -103,13 +103,7 @@ class Document(ABC):
 
 
 def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:
-    """Return an HTML page in the style that all pages of openvse share.
-
-    Args:
-        title: the title of the page, which is also its heading; plain text.
-        note: a sentence under the heading; plain text.
-        style: CSS for this page only, which follows the shared CSS.
-    """
+    """Return an HTML page in the style of all pages of openvse, with a title and a note in plain text."""
     shared = files("openvse.output").joinpath("documents.css").read_text(encoding="utf-8")
     page = _PAGE.format(
         title=escape(title), style=shared + style, note=f"<p>{escape(note)}</p>" if note else "", body=body

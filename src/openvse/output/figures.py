@@ -91,11 +91,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def svg_element(draw: Callable[[], Figure], about: str) -> str:
-    """Return a figure as an SVG element for a web page, whose light or dark colours its axes and words follow.
-
-    Args:
-        about: what it shows, for people who cannot see it.
-    """
+    """Return a figure as an SVG element for a web page, whose light or dark colours its axes and words follow."""
     written = StringIO()
     with styled():
         figure = draw()

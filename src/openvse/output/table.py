@@ -52,9 +52,6 @@ class Table:
 
         Long cells are broken between words. A table that is too wide even so is cut into several, one below the
         other, each of which begins with the first column.
-
-        Args:
-            width: the number of columns of the terminal.
         """
         lines = [[*self.header], *self._shown()]
         columns = [_Column.of([line[number] for line in lines]) for number in range(len(self.header))]
@@ -86,9 +83,7 @@ class Table:
     ) -> str:
         """Return a ``table`` inside a ``div`` of the class "wide", which scrolls on a narrow screen.
 
-        Args:
-            mark: returns the class of a cell by its row, which is -1 for the header, and its column; or "".
-            named: whether the first cell of each row is its heading.
+        A cell gets the class that ``mark`` returns for its row, which is -1 for the header, and its column.
         """
 
         def cell(tag: str, text: str, row: int, column: int) -> str:

@@ -109,12 +109,7 @@ def _tuples(value: Any) -> Any:
 
 
 class VocabularyTokenizer:
-    """Splits a sentence into words and looks them up.
-
-    Args:
-        splitter: a name in ``WORD_SPLITTERS``.
-        nearest: whether an unknown word is read as the known one with the nearest spelling.
-    """
+    """Splits a sentence into words and looks them up; the splitter is a name in ``WORD_SPLITTERS``."""
 
     def __init__(
         self,
@@ -145,13 +140,7 @@ class VocabularyTokenizer:
 
 
 class PieceTokenizer:
-    """Cuts a sentence into word pieces, as the tokenizer of a pretrained text model does.
-
-    Args:
-        file: the name of its file, in the format of the ``tokenizers`` library.
-        unknown: the id of a piece that the tokenizer lacks; None if it has none.
-        cleaning: what is done to a sentence before; see ``tokenization.cleaning``.
-    """
+    """Cuts a sentence into word pieces, as a pretrained text model does, by a file of the ``tokenizers`` library."""
 
     def __init__(
         self,

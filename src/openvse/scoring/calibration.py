@@ -40,9 +40,6 @@ class CalibrationData:
 
     Attributes:
         name: the data set and its split.
-        num_images: the number of images that every sentence was compared with.
-        num_texts: the number of sentences.
-        num_pairs: the number of relevant pairs.
         digest: a hash of the names of the images, the sentences and the relevant pairs; empty where there are no names.
     """
 

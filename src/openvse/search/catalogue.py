@@ -69,11 +69,7 @@ _logger = logging.getLogger(__name__)
 class Catalogue(ABC):
     """The items that a search covers, each at a position: its place in an index, or its key in a store.
 
-    An item has an id, and a key: a number that is never used again.
-
-    Attributes:
-        place: the address of a store that is searched without its index; "" for an index.
-        is_complete: False while an indexing is under way, or where one was interrupted.
+    An item has an id, and a key: a number that is never used again. The place is the address of a store without index.
     """
 
     note: Note

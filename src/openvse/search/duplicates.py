@@ -161,12 +161,8 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterat
 def _groups(pairs: Iterable[tuple[int, int]], gone: set[int]) -> dict[int, list[int]]:
     """Return the images to keep, each with those that it stands for, which are all in a pair with it.
 
-    So no chain joins images that do not resemble each other.
-
-    Args:
-        pairs: of images in the order of their worth, the better one first. The pairs in which an image comes second are
-            before those in which it comes first.
-        gone: filled with the others while the pairs come.
+    So no chain joins images that do not resemble each other. In a pair, the better image comes first, and the pairs in
+    which an image comes second are before those in which it comes first. ``gone`` is filled while the pairs come.
     """
     groups: dict[int, list[int]] = {}
     for better, other in pairs:

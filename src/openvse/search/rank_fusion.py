@@ -32,11 +32,8 @@ MOST = 4096
 class WordHits:
     """Items with words of a sentence, the best first, and equal ones by position.
 
-    Attributes:
-        shares: how much of the sentence each item has: the share of its words, each weighted by how few items have it
-            (inverse document frequency).
-        words: those of the sentence that some item has.
-        bits: which of these each item has; the first word is the lowest bit.
+    A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
+    document frequency); the lowest of its bits stands for the first word.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -119,12 +116,8 @@ def joined(
 ) -> Ranking:
     """Join two rankings by the sum of ``1 / (RRF_K + rank)``, that of words times ``WEIGHT`` and its share cubed.
 
-    Of equal sums, items with words come first, and then those with the better score.
-
-    Args:
-        looks: the items by visual similarity; at least ``DEPTH`` where there are so many.
-        best: scores the items with words that are not among these.
-        count: how many of the first items are wanted; None takes all.
+    Of equal sums, items with words come first, and then those with the better score. At least ``DEPTH`` items by visual
+    similarity are needed; ``best`` scores the others.
     """
     by_position = np.argsort(words.positions)
     places, held = places_among(words.positions[by_position], looks.positions)

@@ -14,13 +14,11 @@ from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, Within
 
 if TYPE_CHECKING:
     from openvse.stores.choice import EngineAddress, engine_names, read_address
-    from openvse.stores.following import EngineReport, plan_engine, update_engine
 
 __all__ = [
     "STORES",
     "CatalogueStore",
     "EngineAddress",
-    "EngineReport",
     "ItemFacts",
     "Note",
     "Store",
@@ -28,9 +26,7 @@ __all__ = [
     "Within",
     "engine_names",
     "open_vector_store",
-    "plan_engine",
     "read_address",
-    "update_engine",
 ]
 
 # These use the registry below.
