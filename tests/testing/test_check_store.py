@@ -15,7 +15,7 @@ from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all te
 from openvse.errors import EngineError
 from openvse.indexing import Index
 from openvse.search import SearchEngine
-from openvse.stores import STORES, EngineAddress, ItemFacts, Store, StoreKind, Within
+from openvse.stores import STORES, EngineAddress, ItemFacts, StoreKind, VectorStore, Within
 from openvse.stores.following import plan_engine, update_engine
 from openvse.testing import BrokenContractError, check_store
 from tests.search.engine_helpers import unit, write
@@ -23,7 +23,7 @@ from tests.search.engine_helpers import unit, write
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore:Local mode", "ignore:Payload indexes")]
 
 
-class PlainStore(Store):
+class PlainStore(VectorStore):
     """A store of one's own: a dictionary that every place shares, in a few lines."""
 
     places: ClassVar[dict[str, dict[int, np.ndarray]]] = {}

@@ -191,7 +191,7 @@ Null: TypeAlias = Annotated[
     bool,
     typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
 ]
-Store: TypeAlias = Annotated[
+FeatureStorePath: TypeAlias = Annotated[
     Path, typer.Argument(help="The feature store: a folder that is created, or to which features are added.")
 ]
 Stored: TypeAlias = Annotated[

@@ -51,25 +51,20 @@ class ImageEmbedder(Protocol):
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the model."""
-        ...
 
     @property
     def indexable(self) -> bool:
         """Whether scores computed from the embeddings of an index are exactly those of the model."""
-        ...
 
     @property
     def reads_videos(self) -> bool:
         """Whether it embeds clips too."""
-        ...
 
     def read_image(self, image: Any) -> Any:
         """Decode a ``ClipSource`` for ``encode_pixels``, in any thread; raise BadImageError if it cannot be used."""
-        ...
 
     def encode_pixels(self, images: Sequence[Any]) -> Any:
         """Embed, as one batch, what ``read_image`` returned, as an embedding set of tensors or arrays."""
-        ...
 
 
 @dataclass(frozen=True)

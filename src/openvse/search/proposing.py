@@ -15,7 +15,7 @@ from openvse.indexing.index import Index
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ExactSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import Store, Within
+from openvse.stores import VectorStore, Within
 from openvse.stores.following import EngineState
 from openvse.stores.ranking import largest, pack, unpack
 
@@ -54,7 +54,7 @@ class StoreSearch:
         self,
         name: str,
         index: Index,
-        store: Store,
+        store: VectorStore,
         state: EngineState,
         exact: ExactSearch,
         *,

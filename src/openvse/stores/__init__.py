@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from openvse.errors import EngineError, install
 from openvse.lazy import lazy_names
 from openvse.registry import Registry
-from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, Within
+from openvse.stores.base import CatalogueStore, ItemFacts, Note, VectorStore, Within
 
 if TYPE_CHECKING:
     from openvse.stores.choice import EngineAddress, engine_names, read_address
@@ -21,8 +21,8 @@ __all__ = [
     "EngineAddress",
     "ItemFacts",
     "Note",
-    "Store",
     "StoreKind",
+    "VectorStore",
     "Within",
     "engine_names",
     "open_vector_store",
@@ -45,20 +45,20 @@ class StoreKind:
         container: what holds an index on its server.
     """
 
-    opens: type[Store] | str
+    opens: type[VectorStore] | str
     extra: str = ""
     schemes: Mapping[str, str] | None = None
     example: str = ""
     container: str = "folder"
 
     @property
-    def store(self) -> type[Store]:
+    def store(self) -> type[VectorStore]:
         """The class; its library is imported here, and EngineError raised if it is not installed."""
         if not isinstance(self.opens, str):
             return self.opens
         module, _, name = self.opens.partition(":")
         try:
-            store: type[Store] = getattr(import_module(module), name)
+            store: type[VectorStore] = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
             raise EngineError(
                 f"{name} needs the package {error.name}, which is not installed: {install(self.extra)}"
@@ -67,15 +67,15 @@ class StoreKind:
 
     def __call__(
         self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> Store:
-        """Open the store; see ``Store``."""
+    ) -> VectorStore:
+        """Open the store; see ``VectorStore``."""
         return self.store(address, num_embeddings, dim, create=create)
 
 
 _QDRANT = {"http": "http", "https": "https", "qdrant": "http", "qdrants": "https"}
 _POSTGRES = {"postgresql": "postgresql", "postgres": "postgres"}
 
-STORES: Registry[Store] = Registry(
+STORES: Registry[VectorStore] = Registry(
     "store",
     {
         "int8": StoreKind("openvse.stores.int8:Int8Store"),
@@ -106,6 +106,6 @@ def store_kind(name: str) -> StoreKind:
     return kind
 
 
-def open_vector_store(address: EngineAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
+def open_vector_store(address: EngineAddress, shape: tuple[int, int], *, create: bool = False) -> VectorStore:
     """Open the store at an address, for the shape K and D; ``create`` makes its place where there is none."""
     return store_kind(address.engine)(address, *shape, create=create)

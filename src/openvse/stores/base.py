@@ -88,7 +88,7 @@ class Within:
     keys: Int[np.ndarray, "n"] | None = None
 
 
-class Store(ABC):
+class VectorStore(ABC):
     """Holds the embeddings of items by their keys, and finds those with the largest inner products.
 
     Items and points are never renamed, so every change can be repeated after an interruption. A store only proposes:
@@ -145,7 +145,7 @@ class Store(ABC):
         """Close files and connections."""
 
 
-class CatalogueStore(Store):
+class CatalogueStore(VectorStore):
     """A store that can be searched without the folder of its index: it holds facts of its items, too."""
 
     @classmethod

@@ -18,7 +18,7 @@ from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.indexing.index import Index, places_among
 from openvse.indexing.manifest import MANIFEST, read_manifest
-from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_vector_store, store_kind
+from openvse.stores import CatalogueStore, ItemFacts, Note, VectorStore, open_vector_store, store_kind
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import PLACE, PREFIX, EngineAddress, split_engine
 
@@ -225,7 +225,7 @@ def update_engine(
 class _Update:
     """One update of an engine."""
 
-    def __init__(self, index: Index, address: EngineAddress, store: Store) -> None:
+    def __init__(self, index: Index, address: EngineAddress, store: VectorStore) -> None:
         self._index, self._engine, self._store = index, address.engine, store
         self._file = state_file(address)
         self._state = EngineState.read(self._file)

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
 from openvse.runtime.arrays import loaded_torch
-from openvse.stores.base import ItemFacts, Store, Within
+from openvse.stores.base import ItemFacts, VectorStore, Within
 from openvse.stores.choice import EngineAddress
 from openvse.stores.ranking import promising
 
@@ -32,8 +32,8 @@ _BLOCK = 1 << 16  # points scored at once
 _NAME = re.compile(r"keys-(\d+)\.i64")
 
 
-class Int8Store(Store):
-    """A store of points in 8 bits, in a folder; see ``Store`` for the arguments."""
+class Int8Store(VectorStore):
+    """A store of points in 8 bits, in a folder; see ``VectorStore`` for the arguments."""
 
     def __init__(
         self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False

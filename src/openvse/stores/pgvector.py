@@ -40,7 +40,7 @@ class PgvectorStore(CatalogueStore):
     Embeddings of more than 2,000 numbers are kept in half precision, as pgvector's graph takes no wider ones, and those
     of more than 4,000 without a graph.
 
-    The password may be in the URL, in ``PGPASSWORD`` or in PostgreSQL's own password file. See ``Store`` for the
+    The password may be in the URL, in ``PGPASSWORD`` or in PostgreSQL's own password file. See ``VectorStore`` for the
     arguments.
     """
 

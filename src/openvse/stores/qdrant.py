@@ -48,7 +48,7 @@ _logger = logging.getLogger(__name__)
 class QdrantStore(CatalogueStore):
     """A collection of points, whose distance is the inner product.
 
-    A password or an ``api_key`` in the URL is the key. See ``Store`` for the arguments.
+    A password or an ``api_key`` in the URL is the key. See ``VectorStore`` for the arguments.
     """
 
     def __init__(

@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from openvse.errors import EngineError
 from openvse.indexing.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
-from openvse.stores import CatalogueStore, EngineAddress, ItemFacts, Store, Within
+from openvse.stores import CatalogueStore, EngineAddress, ItemFacts, VectorStore, Within
 from openvse.testing.contract import hold, part_name, require
 
-OpenStore: TypeAlias = Callable[..., Store]
+OpenStore: TypeAlias = Callable[..., VectorStore]
 """A store's class, or its ``StoreKind``: called with an address, K, D, and ``create``."""
 
 COUNT, DIM = 60, 8
@@ -66,7 +66,7 @@ class _Place:
     address: EngineAddress
 
     @contextmanager
-    def filled(self, num_embeddings: int = 1) -> Iterator[Store]:
+    def filled(self, num_embeddings: int = 1) -> Iterator[VectorStore]:
         """Yield a store that holds items, and remove it afterwards."""
         store = self.opens(self.address, num_embeddings, DIM, create=True)
         try:
@@ -110,12 +110,12 @@ def _nearest(vectors: Float[np.ndarray, "n K D"], query: Float[np.ndarray, "D"])
     return [int(KEYS[place]) for place in np.argsort(-(vectors @ query).max(axis=1))]
 
 
-def _proposed(store: Store, query: Float[np.ndarray, "D"], count: int, within: Within) -> list[int]:
+def _proposed(store: VectorStore, query: Float[np.ndarray, "D"], count: int, within: Within) -> list[int]:
     (keys,) = store.nearest(query[np.newaxis], count, within)
     return list(dict.fromkeys(np.asarray(keys).tolist()))
 
 
-def _all(store: Store) -> set[int]:
+def _all(store: VectorStore) -> set[int]:
     return set(_proposed(store, QUERY, 10 * COUNT, Within()))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from openvse.cli.options import Store, Stored
+from openvse.cli.options import FeatureStorePath, Stored
 from openvse.cli.stopping import going_on
 from openvse.train_cli.commands.data import data
 
@@ -28,7 +28,7 @@ def import_features(
             help="The features: a .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."
         ),
     ],
-    out: Store,
+    out: FeatureStorePath,
     kind: Annotated[
         str | None,
         typer.Option(

@@ -14,8 +14,8 @@ from openvse.cli.app import app
 from openvse.cli.options import (
     Cluster,
     Device,
+    FeatureStorePath,
     Processes,
-    Store,
     Stored,
     ThreadsOfEach,
     chosen_workers,
@@ -54,7 +54,7 @@ def extract(
         ),
     ],
     data: Annotated[str, typer.Argument(help="The data: a folder, a table, or NAME:ROOT such as hf:FOLDER.")],
-    store: Store,
+    store: FeatureStorePath,
     options: Annotated[
         list[str] | None,
         typer.Argument(
