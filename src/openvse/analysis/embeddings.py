@@ -154,10 +154,8 @@ def analyze_embeddings(
 ) -> Analysis:
     """Measure alignment, uniformity and hubs, recall by the length of captions and by their rarest word.
 
-    Args:
-        embedded: the same corpus as each model embeds it.
-        training: captions of the training split, in which words are counted; without them, those of the corpus.
-        places: whether to draw a map of the embeddings by t-SNE, which needs scikit-learn.
+    Words are counted in the captions of ``training``, or else of the corpus. ``places`` adds a map of the embeddings by
+    t-SNE, which needs scikit-learn.
     """
     corpus = embedded[0].corpus
     hits = [find_hits(each, FIRST) for each in embedded]

@@ -85,12 +85,9 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
 
 
 def pick_queries(candidates: Sequence[QueryHits], count: int, pick: Pick = "random") -> dict[str, list[int]]:
-    """Choose queries of each direction by the hits of one model.
+    """Choose ``count`` queries of each direction by the hits of one model.
 
-    Args:
-        candidates: the hits of all queries.
-        count: how many queries of each direction to choose.
-        pick: ``random`` draws them, ``first`` takes the first ones, ``missed`` draws among those without a right hit.
+    ``random`` draws them, ``first`` takes the first ones, ``missed`` draws among those without a right hit.
     """
     chosen = {}
     for side in ("t2i", "i2t"):

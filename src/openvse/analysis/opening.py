@@ -74,14 +74,9 @@ def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
 
 
 def named_sources(words: Sequence[str]) -> dict[str, str]:
-    """Return runs or models by their names in tables and figures.
+    """Return runs or models, each as ``find_run`` takes it or as ``NAME=RUN``, by their names in tables and figures.
 
-    Args:
-        words: runs or models, as ``find_run`` takes them, or ``NAME=RUN``. Without a name, that of the folder is taken,
-            or the word itself where two would be equal.
-
-    Raises:
-        OpenVSEError: a run, a model or a name is given twice, or a part of ``NAME=RUN`` is missing.
+    Without a name, that of the folder is taken, or the word itself where two would be equal.
     """
     given = [split_name(word) for word in words]
     if bare := next((word for word, parts in zip(words, given, strict=True) if "" in parts), None):
@@ -99,16 +94,7 @@ def named_sources(words: Sequence[str]) -> dict[str, str]:
 
 
 def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:
-    """Open the split of a request.
-
-    Args:
-        request: the data and split.
-        limit: how many images to take, spread evenly; None takes all.
-        opened: the whole data, if they are open already.
-
-    Raises:
-        DataError: there is no such split, or see ``open_corpus``.
-    """
+    """Open the split of a request, or take it from the ``opened`` data; ``limit`` images of it, spread evenly."""
     corpus = opened or open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )

@@ -163,9 +163,6 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
         words: ``key=value``, or ``key=value,value`` to vary the key. Commas in brackets or quotes belong to a value.
         settings: values of several keys that change together, ``NAME:key=value,key=value``. Names ``LABEL=VALUE`` with
             one label make an axis of this label, and all other names make one more axis.
-
-    Raises:
-        OpenVSEError: a value is empty or given twice, a setting has another form, or the seed is among the words.
     """
     shared: list[str] = []
     axes: list[Axis] = []

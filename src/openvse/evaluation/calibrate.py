@@ -23,12 +23,7 @@ class ScoreCounts:
     highest, one for all scores below and one for all above. So memory does not depend on the number of pairs, and no
     range of scores has to be assumed.
 
-    Args:
-        member: the embeddings and the similarity.
-        relevance: the relevant pairs, at least one.
-
     Attributes:
-        relevance: the relevant pairs.
         relevant: ``int64 [BINS + 2]``, the number of relevant pairs in each bin.
         irrelevant: the same of the other pairs.
     """

@@ -33,13 +33,7 @@ def shown_metrics(findings: Findings) -> list[str]:
 
 
 def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
-    """Return a table for a paper or a README, with what a reader needs to know.
-
-    Args:
-        notes: how its figures were measured, one line each.
-        form: "markdown" or "text", with the notes as a list below the table; or "latex", with the notes as comments
-            above it.
-    """
+    """Return a table as text or Markdown with its notes as a list below, or in LaTeX with them as comments above."""
     if form == "latex":
         return table.to_latex(notes)
     shown = table.to_text() if form == "text" else table.to_markdown()

@@ -175,10 +175,8 @@ def stores_for(
 ) -> list[FeatureSource | None]:
     """Return the store of each model: the named one; or that of its run, if it holds all images as they are now.
 
-    Args:
-        first: the number of the first model among those of the request.
-        several: whether one place was named for several models: one that can read images then reads them if no store
-            there is of its encoder, as the grids of an ensemble do beside stored regions.
+    ``first`` is the number of the first model among those of the request. If one place was named for ``several``, a
+    model that can read images reads them where no store there is of its encoder.
     """
     stores: list[FeatureSource | None] = []
     for number, model in enumerate(models):

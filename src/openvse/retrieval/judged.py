@@ -123,10 +123,8 @@ def _rank_among(
 ) -> QueryRanks:
     """Rank candidates for queries of any modality; queries without a positive are left out.
 
-    Args:
-        itself: whether query n is candidate n, which is then never ahead of a positive.
-        every: whether to place all positives.
-        swapped: whether the similarity takes the candidates first (images are asked for by texts).
+    With ``itself``, query n is candidate n, which is then never ahead of a positive. With ``swapped``, the similarity
+    takes the candidates first (images are asked for by texts).
     """
     asking, rows_of_pairs = np.unique(positives[0], return_inverse=True)
     asked = queries[torch.from_numpy(asking)]

@@ -39,10 +39,10 @@ class ScoreMap:
     word_shares: Float[Tensor, "M"]
     view: tuple[int, int]
 
-    def describe(self) -> dict[str, Any]:
-        """Return the map as JSON."""
+    def describe(self, of: str = "score") -> dict[str, Any]:
+        """Return the map of a score, or of attention, as JSON."""
         return {
-            "of": "score",
+            "of": of,
             "boxes": rounded(self.boxes),
             "shares": rounded(self.shares),
             "tiled": self.tiled,
@@ -116,16 +116,9 @@ def describe_answer(one: Explained) -> dict[str, Any]:
         "looked": None,
     }
     if one.boxes is not None and one.image_weights is not None and one.word_weights is not None:
-        reply["looked"] = {
-            "of": "attention",
-            "boxes": rounded(one.boxes),
-            "shares": rounded(one.image_weights.mean(dim=0)),
-            "tiled": one.tiled,
-            "words": one.words,
-            "word_shares": rounded(one.word_weights.mean(dim=0)),
-            "view": 1,
-            "views": 1,
-        }
+        shares, of_words = one.image_weights.mean(dim=0), one.word_weights.mean(dim=0)
+        seen = ScoreMap(one.boxes, shares, one.tiled, one.words, of_words, (1, 1))
+        reply["looked"] = seen.describe("attention")
     return reply
 
 

@@ -209,11 +209,8 @@ def published_for(
 ) -> dict[str, dict[str, float]]:
     """Return those published figures of a model's recipe that can stand beside an evaluation, by their source.
 
-    Args:
-        provenance: the provenance of the model; it is not validated, so entries of another form are left out.
-        size: the values that an entry must have, for instance ``{"num_images": 1000, "folds": 1}``; a value that an
-            entry lacks counts as 1.
-        protocols: the protocols that the evaluation is one of; an entry that names another is left out.
+    An entry must have the values of ``size``, such as ``{"num_images": 1000, "folds": 1}`` (a missing one counts as 1),
+    and name no other protocol. Provenance is not validated, so entries of another form are left out.
     """
     entries = provenance.get("published")
     return {

@@ -108,7 +108,7 @@ def compare(
     from openvse.training.kind import Request
 
     rows, again = parse_rows(runs, apart=apart), Reranking.read(f"MODEL,{rerank}")
-    check(rows, features or (), html, overwrite=overwrite, no_test=no_test, protocol=protocol)
+    check(rows, html, overwrite=overwrite, no_test=no_test, protocol=protocol)
     if as_json and form != "text":
         raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
     request = Request(
@@ -124,6 +124,7 @@ def compare(
         rerank_weight=again.weight,
         resamples=resamples or (1000 if single(rows) else 2000),
     )
+    request.check_stores(sum(len(run.models) for group in rows.values() for run in group))
     measure(rows, request, html, device, examples, "json" if as_json else form, no_test=no_test)
 
 
@@ -160,15 +161,12 @@ def single(rows: Rows) -> bool:
     return len(named) == len(named[0].models) == 1
 
 
-def check(
-    rows: Rows, features: Sequence[Path], html: Path | None, *, overwrite: bool, no_test: bool, protocol: str
-) -> None:
+def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, protocol: str) -> None:
     """Refuse what would fail only after hours: runs that make no rows, a page that cannot be written."""
     from openvse.files import refuse_there
     from openvse.output.figures import import_figure
 
     runs = sum(map(len, rows.values()))
-    models = sum(len(run.models) for group in rows.values() for run in group)
     if no_test and html is None:
         raise OpenVSEError("--no-test only writes a page: give --html FILE")
     if len(rows) < 2 and not (no_test or single(rows)):
@@ -178,11 +176,6 @@ def check(
         )
     if protocol and not single(rows):
         raise OpenVSEError("--protocol is for a single run: name one, or give --folds")
-    if len(features) not in (0, 1, models):
-        raise OpenVSEError(
-            f"--features is given {len(features)} times for {models} models: give it once for all, or once per model, "
-            f"in their order"
-        )
     if html is not None:
         import_figure()
     if html is not None and html.is_dir():
