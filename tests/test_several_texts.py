@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from openvse.errors import DataError
-from openvse.files import several
-from openvse.media.images import one_or_many
+import openvse
+from openvse.errors import BadImageError, DataError
+from openvse.features import FeatureStore
+from openvse.files import given_path, several
+from openvse.media.images import one_or_many, read_image
 from openvse.registry import load_plugin
-from openvse.search import Page, Query
+from openvse.search import Index, Page, Query
 
 
 class Table:
@@ -32,7 +39,17 @@ def test_texts_in_any_form_are_a_list() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [None, 3, b"a dog", bytearray(b"a dog"), Table(), {"caption": "a dog"}, ["a dog", None], [float("nan")]],
+    [
+        None,
+        3,
+        b"a dog",
+        bytearray(b"a dog"),
+        np.array("a dog"),
+        Table(),
+        {"caption": "a dog"},
+        ["a dog", None],
+        [math.nan],
+    ],
 )
 def test_what_is_no_list_of_texts_is_refused_in_a_line(given: object) -> None:
     with pytest.raises(DataError, match="captions") as refused:
@@ -45,10 +62,42 @@ def test_a_text_is_a_sequence_of_one_in_queries() -> None:
     assert Page(where="kind = image") == Page(where=("kind = image",))
 
 
-@pytest.mark.parametrize("score", [float("nan"), float("inf")])
-def test_a_lowest_score_is_a_number(score: float) -> None:
-    with pytest.raises(DataError, match="min_score"):
-        Page(min_score=score)
+@pytest.mark.parametrize("number", [math.nan, math.inf, "5", [5], 2.5, None])
+def test_numbers_of_a_search_are_numbers(number: object) -> None:
+    def made(kind: Any, **given: object) -> None:
+        """Check the arguments alone: tests refuse other types before."""
+        kind.__post_init__(SimpleNamespace(**{each.name: each.default for each in fields(kind)} | given))
+
+    for name in ("top_k", "skip"):
+        with pytest.raises(DataError, match=name):
+            made(Page, **{name: number})
+    if number in (2.5, None):
+        return
+    for name in ("min_score", "min_precision"):
+        with pytest.raises(DataError, match=name):
+            made(Page, **{name: number})
+    for name in ("image_weight", "avoid_weight"):
+        with pytest.raises(DataError, match=name):
+            made(Query, text="a dog", **{name: number})
+
+
+@pytest.mark.parametrize("given", [None, 3, b"x", "", []])
+def test_what_is_no_path_is_refused_in_a_line(given: object) -> None:
+    with pytest.raises(DataError, match="the index"):
+        given_path(given, "the index")
+    for opened in (Index.open, FeatureStore, openvse.load):
+        with pytest.raises(DataError, match="give a path"):
+            opened("")
+
+
+def test_bytes_in_any_form_are_one_image() -> None:
+    file = BytesIO()
+    Image.new("RGB", (4, 3), "red").save(file, "PNG")
+    content = file.getvalue()
+    for given in (bytearray(content), memoryview(content), BytesIO(content)):
+        assert one_or_many(given) == [content]  # type: ignore[arg-type]
+    with pytest.raises(BadImageError, match="some pixels"):
+        read_image(Image.new("RGB", (0, 3)))
 
 
 @pytest.mark.parametrize("given", [[], {"path": "a.png"}, Table()])

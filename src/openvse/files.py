@@ -398,13 +398,21 @@ def several(given: object, what: str, kinds: tuple[type, ...] = (str,)) -> list[
         return [given]
     advice = f"give a text or a list of texts as {what}, such as one column of a table"
     is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
-    if is_table or isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
+    is_one = isinstance(given, bytes | bytearray) or getattr(given, "ndim", 1) == 0
+    if is_table or is_one or not isinstance(given, Iterable):
         raise DataError(f"{what} is of the type {type(given).__name__}: {advice}")
     listed = list(given)
     for number, each in enumerate(listed):
         if not isinstance(each, kinds):
             raise DataError(f"{what}: number {number} is of the type {type(each).__name__}: {advice}")
     return listed
+
+
+def given_path(given: object, what: str) -> Path:
+    """Return a path; raise DataError where ``what`` is none, or "", which would be the folder of work."""
+    if not isinstance(given, str | os.PathLike) or not str(given):
+        raise DataError(f"{what} is {given!r:.40}: give a path, such as 'my/folder'")
+    return Path(given)
 
 
 def whole_characters(text: str) -> str:

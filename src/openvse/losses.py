@@ -73,6 +73,10 @@ class Loss(nn.Module):
             DataError: the shapes do not fit together, or ``positives`` is missing although I and T differ.
         """
         is_bound = isinstance(self.term, MultiViewBound)
+        if not isinstance(scores, Tensor):
+            raise DataError(
+                f"the scores are of the type {type(scores).__name__}: give a float tensor [images, texts]"
+            )
         if scores.dim() not in ((2, 3) if is_bound else (2,)) or not scores.is_floating_point():
             views = " or [views, images, texts]" if is_bound else ""
             raise DataError(

@@ -148,6 +148,9 @@ def test_files_of_one_shot_are_no_copies(
     (tmp_path / original).write_bytes(b"its original")
     image.save(tmp_path / beside, "JPEG")
     assert find_duplicates(tmp_path) == ([], [])
+    (tmp_path / "finished").mkdir()
+    shutil.move(tmp_path / beside, tmp_path / "finished" / beside)  # many keep them in two folders
+    assert find_duplicates(tmp_path) == ([], [])
     image.save(tmp_path / "another.png")
     groups, _ = find_duplicates(tmp_path)
     listed = {path.name for group in groups for path in group[1:]}

@@ -134,7 +134,7 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     """Return embeddings of unit length without a gradient; refuse NaN and infinity."""
     if isinstance(given, EmbeddingSet):
         return unit_embeddings(given.detach(), side)
-    tensor = given.detach() if isinstance(given, Tensor) else _tensor(given, side)
+    tensor = given.detach().to_dense() if isinstance(given, Tensor) else _tensor(given, side)
     units = unit_embeddings(_moderate(tensor), side)
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
@@ -147,7 +147,10 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
 
 def _tensor(given: np.ndarray, side: str) -> Tensor:
     """Return an array of numbers as a tensor, in the byte order of this machine."""
-    array = np.ascontiguousarray(given)
+    try:
+        array = np.ascontiguousarray(given)
+    except ValueError as error:
+        raise DataError(f"the rows of the {side} are not of one width: give floats [items, width]") from error
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise DataError(f"the {side} are {array.dtype} {list(array.shape)}: give floats of at most 64 bits")
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))

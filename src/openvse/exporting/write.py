@@ -37,7 +37,7 @@ from openvse.exporting.programs import (
     write_onnx,
 )
 from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
-from openvse.files import is_free, replacing_files
+from openvse.files import given_path, is_free, replacing_files
 from openvse.model import TwoTower, evaluating
 from openvse.model.base import Model
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
@@ -102,7 +102,7 @@ def export(
     Examples:
         >>> openvse.export(openvse.load("clip-b32"), "exported")  # doctest: +SKIP
     """
-    target = Path(folder)
+    target = given_path(folder, "the folder of the export")
     if not isinstance(model, TwoTower):
         raise ModelError(
             f"a model that {model.purpose} has no export: export a model that {TwoTower.purpose}"

@@ -26,6 +26,7 @@ from openvse.features.layout import (
     read_ids,
 )
 from openvse.features.sources import SourceFile, changed_since, read_sources
+from openvse.files import given_path
 from openvse.functional import position_mask
 from openvse.media.names import escaped
 from openvse.media.packed import ImageFile
@@ -77,7 +78,7 @@ class FeatureStore:
         Raises:
             StoreError: the store is missing, damaged, of another format version or made by another encoder.
         """
-        self.path = path = Path(path)
+        self.path = path = given_path(path, "the feature store")
         self._manifest = StoreManifest.read(path)
         fits = expected_fingerprint is None or self._manifest.fits(expected_fingerprint)
         self._manifest.check(path, None if fits else expected_fingerprint)

@@ -136,7 +136,8 @@ def build_index(
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
-    given = several(folder, "folder", (str, Path))
+    if not (given := several(folder, "folder", (str, Path))):
+        raise DataError("folder is empty: give at least one folder of images")
     ignore = None if ignore is None else several(ignore, "ignore")
     _check_allowed(model, segment_seconds)
     embedder = partial(Embedder, model, batch_size, stored)

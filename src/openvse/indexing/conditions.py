@@ -295,9 +295,9 @@ def parse_condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(whole_characters(text))
     if match is None or not match["value"]:
         raise DataError(
-            f"{text!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, such as "
-            f"'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a key of "
-            f"the metadata"
+            f"{_shortened(text)!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, "
+            f"such as 'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a "
+            f"key of the metadata"
         )
     value = match["value"]
     if quoted := _QUOTED.fullmatch(value):

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError
+from openvse.files import given_path
 from openvse.indexing.database import Database, ItemTable, Root, VectorFile, encode_id
 from openvse.indexing.manifest import IndexManifest, Item, check_model, damaged, read_manifest
 from openvse.indexing.vector_files import MappedVectors, finite_rows, map_vectors, row_checksum
@@ -77,7 +78,7 @@ class Index:
         Raises:
             IndexFormatError: it is missing, damaged, of another format version, or made by another model.
         """
-        folder = Path(path)
+        folder = given_path(path, "the index")
         for attempt in range(1, _ATTEMPTS + 1):
             manifest = read_manifest(folder)
             check_model(folder, manifest, model_fingerprint)

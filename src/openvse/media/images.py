@@ -76,6 +76,8 @@ def one_or_many(
     images: ImageLike | ClipSegment | Iterable[ImageLike | ClipSegment],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
+    if isinstance(images, bytearray | memoryview | io.BufferedIOBase):
+        return [images.read() if isinstance(images, io.BufferedIOBase) else bytes(images)]
     if isinstance(images, str | Path | bytes | PackedFile | Image.Image | ClipSegment):
         return [images]
     if isinstance(images, np.ndarray):
@@ -268,7 +270,7 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
     Nothing is decoded here but JPEG XL, whose size is compared with the limit first; see ``_scale``.
     """
     match source:
-        case Image.Image():
+        case Image.Image() if min(source.size):
             return nullcontext(source)
         case np.ndarray():
             return nullcontext(_from_array(source))
@@ -276,9 +278,11 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
             content = source if isinstance(source, bytes) else source.read_bytes()
             name, size = "" if isinstance(source, bytes) else source.name, len(content)
             file: Path | io.BytesIO = io.BytesIO(content)
-        case _:
+        case str() | Path():
             file = Path(source)
             name, size = file.name, file.stat().st_size
+        case _:
+            raise BadImageError("give a path, the bytes of a file, a PIL image of some pixels, or an array")
     if size == 0:
         raise BadImageError("the file is empty")
     if suffix_kind(name) == "camera raw":

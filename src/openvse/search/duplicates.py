@@ -110,10 +110,10 @@ def _may_go(better: Path, other: Path) -> bool:
     """Return whether an image is no more than a copy of another one.
 
     A raw file never is: it is the negative. Neither is the JPEG or the HEIC that a camera wrote beside it, or the JPEG
-    beside a HEIC, which are files of the same name.
+    beside a HEIC, which are files of the same name, also in a folder of their own.
     """
     kinds = {suffix_kind(path.name) for path in (better, other)}
-    is_shot = better.parent == other.parent and better.stem.casefold() == other.stem.casefold()
+    is_shot = better.stem.casefold() == other.stem.casefold()
     return suffix_kind(other.name) != RAW and not (is_shot and kinds & {RAW, HEIC} and len(kinds) > 1)
 
 

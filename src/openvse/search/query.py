@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -51,7 +52,8 @@ class Query:
         object.__setattr__(self, "avoid", tuple(map(whole_characters, several(self.avoid, "avoid"))))
         if not self.text.strip() and self.image is None and self.like is None:
             raise DataError("the query is empty: give a sentence, an image, or an item of the index")
-        if not 0 <= self.image_weight <= 1 or not 0 <= self.avoid_weight < math.inf:
+        weights = self.image_weight, self.avoid_weight
+        if not _are(Real, *weights) or not 0 <= weights[0] <= 1 or not 0 <= weights[1] < math.inf:
             raise DataError(
                 f"image_weight is {self.image_weight} and avoid_weight {self.avoid_weight}: give an image_weight from "
                 f"0 to 1, and an avoid_weight of 0 or more"
@@ -101,11 +103,12 @@ class Page:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", tuple(several(self.where, "where", (str, Condition))))
-        if self.min_score is not None and not math.isfinite(self.min_score):
-            raise DataError(f"min_score is {self.min_score}: give a number, or leave it out")
-        if self.top_k < 1 or self.skip < 0:
+        for name, bound in (("min_score", self.min_score), ("min_precision", self.min_precision)):
+            if bound is not None and not (_are(Real, bound) and math.isfinite(bound)):
+                raise DataError(f"{name} is {bound!r}: give a number, or leave it out")
+        if not _are(Integral, self.top_k, self.skip) or self.top_k < 1 or self.skip < 0:
             raise DataError(
-                f"top_k is {self.top_k} and skip {self.skip}: give a top_k of 1 or more, and a skip of 0 or more"
+                f"top_k is {self.top_k!r} and skip {self.skip!r}: give a top_k of 1 or more, and a skip of 0 or more"
             )
         if self.only not in (None, *get_args(Only)):
             raise DataError(f"only is {self.only!r}: give words, looks, or nothing for both")
@@ -114,6 +117,10 @@ class Page:
     def is_limited(self) -> bool:
         """Whether hits with low scores are left out."""
         return self.min_score is not None or self.min_precision is not None
+
+
+def _are(kind: type[Real] | type[Integral], *given: object) -> bool:
+    return all(isinstance(each, kind) for each in given)
 
 
 @dataclass(frozen=True)

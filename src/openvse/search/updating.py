@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import IndexFormatError, ModelError
+from openvse.files import given_path
 from openvse.halves import training_module
 from openvse.indexing.build import IndexReport, build_index
 from openvse.indexing.embedding import Sharing
@@ -114,7 +115,8 @@ def index(
         ModelError: no index can serve the model, or an exported model is to do what only the model itself can.
     """
     model = load_embedder(str(model)) if isinstance(model, str | Path) else model
-    wanted, tell = settings or IndexSettings(), progress or (lambda step, state: None)
+    out, wanted = given_path(out, "the folder of the index"), settings or IndexSettings()
+    tell = progress or (lambda step, state: None)
     stored, place = _allowed(model, wanted, features, sharing), _place(model, out)
     change = plan_engine(out, wanted.engine, model=model)
     for root in forget:
@@ -123,7 +125,7 @@ def index(
     build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype)
     build = partial(build, segment_seconds=wanted.segment_seconds, compact=compact, check=check)
     items = build(stored=stored, model_place=place, sharing=sharing, progress=partial(tell, "images"))
-    return _update_beside(model, Path(out), items, wanted, change, tell, check=check)
+    return _update_beside(model, out, items, wanted, change, tell, check=check)
 
 
 def _update_beside(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
-from openvse.files import check_same, read_text, settle
+from openvse.files import check_same, given_path, read_text, settle
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
@@ -63,7 +63,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 
 def folder_of_model(source: str | Path, *, revision: str | None = None) -> Path:
     """Return the folder of a model, or of the best one of a run; it may have to be downloaded or converted first."""
-    folder = Path(source)
+    folder = given_path(source, "the model")
     if not folder.exists():
         return published_folder(str(source)) or _download(str(source), revision)
     best = folder / "best"

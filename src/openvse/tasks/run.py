@@ -18,8 +18,8 @@ from accelerate.state import AcceleratorState
 from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.corpus import also_trained_on
-from openvse.errors import CheckpointError, TrainingError
-from openvse.files import locked, made, replacing_files, settle, write_whole
+from openvse.errors import CheckpointError, RecipeError, TrainingError
+from openvse.files import given_path, locked, made, replacing_files, settle, write_whole
 from openvse.functional import computes_bf16
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
@@ -77,7 +77,9 @@ def train(
     """
     if resume and overwrite:
         raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
-    folder, watcher = Path(folder), watcher or Silent()
+    if not isinstance(recipe, RunRecipe):
+        raise RecipeError(f"the recipe is {recipe!r:.40}: give load_recipe(...)")
+    folder, watcher = given_path(folder, "the folder of the run"), watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
