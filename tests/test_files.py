@@ -255,7 +255,7 @@ def test_a_folder_is_free_where_only_a_stopped_writer_left_something(tmp_path: P
     folder = tmp_path / "model"
     assert is_free(folder, "config")
     assert ends_at(lambda: replace_the_set(folder), folder, 5) == STOPPED
-    assert list(folder.iterdir()) == [folder / ".config.partial"]
+    assert list(folder.iterdir()) == [folder / ".config.new"]
     assert is_free(folder, "config")
     (folder / "mine").touch()
     assert not is_free(folder, "config")

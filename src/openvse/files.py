@@ -132,7 +132,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield partial
             _finish(partial, mode)
             partial.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -162,8 +162,8 @@ def replacing_files(folder: Path, named: str, gone: Iterable[str] = ()) -> Itera
                 yield partial
                 (partial / _GONE).write_text(json.dumps(sorted(gone)))
                 for path in sorted(partial.rglob("*")):
-                    _sync(path) if path.is_dir() else _finish(path, mode)
-                _sync(partial)
+                    sync(path) if path.is_dir() else _finish(path, mode)
+                sync(partial)
                 partial.rename(ready)
         except DiskError as error:  # about a file of the new set
             raise DiskError(str(error).replace(str(partial), str(folder)), str(error.strerror)) from error
@@ -184,7 +184,7 @@ def settle(folder: str | Path, named: str) -> tuple[int, int] | None:
         with writing(
             place, f"the new files are whole, and the next command puts those in {ready} at their places"
         ):
-            _sync(place)
+            sync(place)
             with suppress(FileNotFoundError):  # another process settles it, too
                 _put_into_place(place, ready, named)
     return _identity(place / named)
@@ -206,7 +206,7 @@ def is_free(folder: Path, named: str) -> bool:
 
 def _places_of_set(folder: Path, named: str) -> tuple[Path, Path]:
     """Return where the files of a set are before they are whole, and from then on until they are at their places."""
-    return folder / f".{named}.partial", folder / f".{named}.ready"
+    return folder / f".{named}.new", folder / f".{named}.ready"
 
 
 def _put_into_place(folder: Path, ready: Path, named: str) -> None:
@@ -222,7 +222,7 @@ def _put_into_place(folder: Path, ready: Path, named: str) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (ready / name).replace(folder / name)
     shutil.rmtree(ready, ignore_errors=True)
-    _sync(folder)
+    sync(folder)
 
 
 def _remove(path: Path) -> None:
@@ -255,10 +255,10 @@ def _finish(path: Path, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the system and the disk know how."""
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk, where the system and the disk know how."""
     with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY)
+        opened = os.open(path, os.O_RDONLY)
         try:
             os.fsync(opened)
         finally:

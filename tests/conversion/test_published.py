@@ -185,6 +185,6 @@ def test_a_killed_conversion_leaves_no_model_and_the_next_one_makes_it(cache: Pa
     done = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     folder = tmp_path / "converted" / "models" / NAME
-    assert [path.name for path in (folder / "model").iterdir()] == [".config.json.partial"]
+    assert [path.name for path in (folder / "model").iterdir()] == [".config.json.new"]
     assert openvse.load(NAME).spec.embed_dim == 12
-    assert not (folder / "model" / ".config.json.partial").exists()
+    assert not (folder / "model" / ".config.json.new").exists()

@@ -191,8 +191,8 @@ def test_a_tower_of_images_that_cannot_be_exported_leaves_that_of_texts(
 @pytest.mark.usefixtures("exports")
 def test_damage_leaves_an_index_that_searches(model: TwoTower, index: Path) -> None:
     folder = towers_of(index, model.fingerprint)
-    (folder / ".export.json.partial").mkdir(parents=True)  # what a killed process leaves
-    (folder / ".export.json.partial" / "text.onnx").write_bytes(b"half")
+    (folder / ".export.json.new").mkdir(parents=True)  # what a killed process leaves
+    (folder / ".export.json.new" / "text.onnx").write_bytes(b"half")
     assert open_towers(index, read_manifest(index), not_needed)[0] is None
     assert len(SearchEngine(model, Index.open(index)).search("a dog")[0]) == 10
     assert write_towers(model, index).sides == ("text",)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from openvse.errors import OpenVSEError
-from openvse.files import made, replacing, write_whole
+from openvse.files import replacing_files, settle
 from openvse.output.figures import styled
 from openvse.output.table import Table
 
@@ -39,30 +39,36 @@ class Analysis:
     warnings: tuple[str, ...] = ()
 
     def write(self, folder: Path, *, overwrite: bool = False) -> list[Path]:
-        """Write tables as CSV and figures as PNG and SVG, each by write-then-rename, and return the files."""
+        """Write tables as CSV and figures as PNG and SVG, which take their places together, and return the files."""
         refuse_written(folder, self.name, overwrite=overwrite)
         written: list[Path] = []
-        with made(folder):
+        with replacing_files(folder, _named(self.name), _written(folder, self.name)) as partial:
             for part, table in self.tables.items():
-                written.append(folder / f"{_joined(self.name, part)}.csv")
-                write_whole(written[-1], table.to_csv())
+                written.append(partial / f"{_joined(self.name, part)}.csv")
+                written[-1].write_text(table.to_csv(), encoding="utf-8")
             for part, draw in self.figures.items():
-                written += _save(draw, folder / _joined(self.name, part))
-        return written
+                written += _save(draw, partial / _joined(self.name, part))
+        return [folder / path.name for path in written]
 
 
 def refuse_written(folder: Path, name: str, *, overwrite: bool) -> None:
     """Raise OpenVSEError where an earlier result of an analysis would be replaced, before any work is done."""
-    if overwrite:
-        return
-    there = sorted(
+    settle(folder, _named(name))
+    if not overwrite and (there := _written(folder, name)):
+        shown = ", ".join(there[:3]) + (" ..." if len(there) > 3 else "")
+        raise OpenVSEError(f"{folder} already holds {shown}: choose another --out, or give --overwrite")
+
+
+def _written(folder: Path, name: str) -> list[str]:
+    return sorted(
         path.name
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.suffix[1:] in ENDINGS and (path.stem == name or path.stem.startswith(f"{name}_"))
     )
-    if there:
-        shown = ", ".join(there[:3]) + (" ..." if len(there) > 3 else "")
-        raise OpenVSEError(f"{folder} already holds {shown}: choose another --out, or give --overwrite")
+
+
+def _named(name: str) -> str:
+    return f"{name}.csv"
 
 
 def _save(draw: Draw, stem: Path) -> list[Path]:
@@ -70,10 +76,9 @@ def _save(draw: Draw, stem: Path) -> list[Path]:
         figure = draw()
         paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg")]
         for path in paths:
-            with replacing(path) as partial:
-                # Without a date, equal numbers give equal files.
-                metadata = {"Date": None} if path.suffix == ".svg" else {}
-                figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
+            # Without a date, equal numbers give equal files.
+            metadata = {"Date": None} if path.suffix == ".svg" else {}
+            figure.savefig(path, format=path.suffix[1:], metadata=metadata)
     return paths
 
 

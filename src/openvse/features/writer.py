@@ -28,7 +28,7 @@ from openvse.features.layout import (
     encode_ids,
     read_ids,
 )
-from openvse.files import locked, writing
+from openvse.files import locked, replacing, writing
 
 
 class FeatureStoreWriter:
@@ -208,7 +208,8 @@ def _create(folder: Path, empty: StoreManifest) -> None:
         # Other data, or a store that lost its manifest, must not be overwritten.
         raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
     for name in empty.file_bytes:
-        (folder / name).write_bytes(empty.header(name))
+        with replacing(folder / name) as partial:
+            partial.write_bytes(empty.header(name))
     empty.write(folder)
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from openvse.corpus import SplitData
 from openvse.errors import TrainingError, message_of
+from openvse.files import sync
 from openvse.model import Start
 from openvse.specs import PhaseSpec, RunRecipe
 from openvse.training.before_after import FromStart
@@ -24,7 +25,7 @@ from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpo
 from openvse.training.collapse import CollapseDetector
 from openvse.training.environment import environment, peak_memory, precision_of
 from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
-from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
+from openvse.training.records import METRICS, EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule, announcement, phase_changes, same_past
 from openvse.training.task import AnyTask, Step
 
@@ -361,6 +362,7 @@ class Trainer:
                 **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.state()}),
             }
+            sync(self.folder / METRICS)  # with all that the checkpoint has done
             save_checkpoint((folder or self.folder) / CHECKPOINT, self.progress, state)
 
 

@@ -32,7 +32,7 @@ from openvse.cli.options import (
     read_query_bank,
 )
 from openvse.errors import ModelError, OpenVSEError
-from openvse.files import refuse_there, write_whole
+from openvse.files import refuse_there, replacing_files, settle, write_whole
 from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def evaluate(
     from openvse.training.kind import Request
 
     if out is not None:
+        settle(out, WRITTEN[0])
         refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
     again = Reranking.read(rerank or "")
     if again.features is not None:
@@ -161,7 +162,10 @@ def write(evaluation: Evaluation, out: Path | None, curve_file: Path | None) -> 
 
     if not leads():
         return
-    written = [] if out is None else evaluation.write(out)
+    written: list[Path] = []
+    if out is not None:
+        with replacing_files(out, WRITTEN[0]) as partial:
+            written = [out / path.relative_to(partial) for path in evaluation.write(partial)]
     if curve_file is not None and evaluation.calibration is not None:
         write_whole(curve_file, evaluation.calibration.to_json())
         written.append(curve_file)

@@ -1,0 +1,102 @@
+"""Every command that writes is stopped at changes of the disk; here a sample of what ``make crash`` tries."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from typer.main import get_command
+
+from openvse.cli.program import app
+from tests.crash import power
+from tests.crash.cases import CASES, MADE_OF_OTHERS, READS_ONLY, nothing_yet
+from tests.crash.tries import Call, NoCompilerError, built
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = {
+    "encode npy replaced": 8,
+    "index exact to int8": 4,
+    "index int8 to exact": 4,
+    "index int8 update": 4,
+    "train replaced": 4,
+    "blend": 4,
+}
+"""Cases of the faults that were found once, and how often each is stopped."""
+
+
+def commands(group: Any, before: str = "") -> Iterator[str]:
+    for name, each in group.commands.items():
+        if isinstance(each, click.Group) or hasattr(each, "commands"):
+            yield from commands(each, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+def test_every_command_that_writes_has_a_case() -> None:
+    """A new one brings its case, or says of which others it is made, or that it writes nothing."""
+    tried = {re.sub(r" --.*", "", case.command) for case in CASES}
+    known = {
+        name.removesuffix(f" {kind}") if (kind := name.split()[-1]) and name.startswith("analyze ") else name
+        for name in commands(get_command(app))
+    }
+    assert known == tried | READS_ONLY | {*MADE_OF_OTHERS}
+    assert all({*parts} <= tried for parts in MADE_OF_OTHERS.values())
+
+
+def test_the_table_of_promises_is_that_of_the_cases() -> None:
+    text = (ROOT / "docs" / "recovery.md").read_text()
+    rows = {
+        name: found
+        for names, found in re.findall(r"^\| (`.*?) \| (.*?) \|", text, re.M)
+        for name in re.findall(r"`(.*?)`", names)
+    }
+    promised = {case.command for case in CASES}
+    assert promised <= rows.keys()
+    for case in CASES:
+        whole = case.between in (None, nothing_yet)
+        assert (" or " in rows[case.command]) >= whole, case.name
+
+
+@pytest.mark.slow
+def test_a_sample_of_stops(tmp_path: Path) -> None:
+    """Without a compiler the calls of ``openvse.files`` are stopped alone, in ``tests/test_files.py``."""
+    environment = os.environ | {"OPENVSE_CRASH": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    try:
+        built(tmp_path)
+    except NoCompilerError:
+        return
+    words = [sys.executable, "-m", "tests.crash.run", *SAMPLE, "--most", "4", "--jobs", "1", "--seed", "3"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert {row["case"] for row in rows} == {*SAMPLE}
+    assert {row["fault"] for row in rows} == {"end", "torn", "full", "broken", "power"}
+
+
+def test_a_power_cut_loses_what_was_not_synced(tmp_path: Path) -> None:
+    calls = [
+        Call(1, "create", "new"),
+        Call(2, "write", "new", content=b"one"),
+        Call(3, "rename", "file", "new"),
+        Call(4, "sync", "file"),
+        Call(5, "write", "file", offset=3, content=b" two"),
+    ]
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "file").write_bytes(b"old")
+    found = {}
+    for cut in range(len(calls) + 1):
+        for name, kept in power.states(calls, cut):
+            power.play(tmp_path / "before", kept, tmp_path / "after")
+            found[cut, name] = {path.name: path.read_bytes() for path in (tmp_path / "after").iterdir()}
+    assert found[3, "no content"] == {"file": b""}
+    assert found[3, "no names"] == {"file": b"old"}
+    assert (4, "no content") not in found
+    assert found[5, "no content"] == {"file": b"one"}
