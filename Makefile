@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo check test test-fast lint docs wheel wheel-check bench clean
+.PHONY: demo check test test-fast crash lint docs wheel wheel-check bench clean
 .DEFAULT_GOAL := test
 
 # torch goes first and by its exact version, so that no other package's looser wish picks the build. The demo installs only what it
@@ -35,6 +35,9 @@ test-fast: $(INSTALLED)  ## All tests but the slow ones (under 4 minutes on 2 co
 
 test: $(INSTALLED)  ## Every test.
 	$(PYTEST)
+
+crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (at most 15 minutes on 2 cores; needs gcc).
+	$(BIN)/python -m tests.crash.run --most 20
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

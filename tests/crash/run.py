@@ -43,7 +43,7 @@ def try_case(case: Case, faults: Sequence[str], most: int, seed: int, out: IO[st
     """Try the faults of a case, and return and write what was found."""
     trial, rows = Trial(case, BASE / "states" / case.name.replace(" ", "-")), []
     for fault in faults:
-        limit = max(2, round(most * SHARES[fault]))
+        limit = max(1, round(most * SHARES[fault]))
         found = power_cuts(trial, limit, seed) if fault == "power" else None
         if found is None:
             found = [trial.attempt(fault, number) for number in trial.chosen(fault, limit, seed)]

@@ -21,15 +21,8 @@ from tests.crash.cases import CASES, MADE_OF_OTHERS, READS_ONLY, nothing_yet
 from tests.crash.tries import Call, NoCompilerError, built
 
 ROOT = Path(__file__).parents[2]
-SAMPLE = {
-    "encode npy replaced": 8,
-    "index exact to int8": 4,
-    "index int8 to exact": 4,
-    "index int8 update": 4,
-    "train replaced": 4,
-    "blend": 4,
-}
-"""Cases of the faults that were found once, and how often each is stopped."""
+SAMPLE = ("encode npy replaced", "index exact to int8", "index int8 update", "train replaced", "blend")
+"""Cases of the faults that were found once."""
 
 
 def commands(group: Any, before: str = "") -> Iterator[str]:
@@ -73,7 +66,7 @@ def test_a_sample_of_stops(tmp_path: Path) -> None:
         built(tmp_path)
     except NoCompilerError:
         return
-    words = [sys.executable, "-m", "tests.crash.run", *SAMPLE, "--most", "4", "--jobs", "1", "--seed", "3"]
+    words = [sys.executable, "-m", "tests.crash.run", *SAMPLE, "--most", "2", "--jobs", "1", "--seed", "3"]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
