@@ -23,4 +23,5 @@ def _client() -> QdrantClient:
 def local_qdrant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connect to the client's own mode where a test names ``LOCAL``."""
     connected = qdrant._connected
-    monkeypatch.setattr(qdrant, "_connected", lambda url, **_: _client() if url == LOCAL else connected(url))
+    monkeypatch.setattr(qdrant, "_connected", lambda url: _client() if url == LOCAL else connected(url))
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", LOCAL)  # an index alone names no server

@@ -7,9 +7,33 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
+_SECRETS = (
+    # What stands before the last @ of a URL: all but the user of a database may be a password or a key.
+    (
+        re.compile(r"(?!postgres(?:ql)?://[\w.-]+@)(\b[a-z][a-z0-9+.-]{1,20}:/{1,2})\S*@", re.IGNORECASE),
+        r"\1...@",
+    ),
+    # A parameter of a URL, or of the other form in which databases are named: host=here password=...
+    (
+        re.compile(
+            r"\b((?:passw\w+|passphrase|pwd|api[_-]?key|token|secret)\s*=\s*)('[^']*'|[^\s&]+)", re.IGNORECASE
+        ),
+        r"\1***",
+    ),
+)
+
 
 class OpenVSEError(Exception):
-    """Base of every error that the user's input causes; the command line prints its one line and exits with 2."""
+    """Base of every error that the user's input causes; the command line prints its one line and exits with 2.
+
+    Its message shows no password or key of a URL, whoever quotes one.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        for pattern, shown in _SECRETS if ":/" in text or "=" in text else ():
+            text = pattern.sub(shown, text)
+        super().__init__(text)
 
 
 class RecipeError(OpenVSEError):
@@ -35,6 +59,13 @@ class TextError(OpenVSEError, ValueError):
     """
 
 
+class JsonError(DataError, ValueError):
+    """A text is not JSON, or more of it or nested more deeply than is read.
+
+    It is also a ValueError, as other damage of a text file is.
+    """
+
+
 class StoreError(OpenVSEError):
     """A feature store is missing, damaged, or made by another encoder."""
 
@@ -53,6 +84,10 @@ class CheckpointError(OpenVSEError):
 
 class MissingHalfError(OpenVSEError, ImportError):
     """Something needs the training half of openvse, which is not installed; the message says how to install it."""
+
+    def __init__(self, message: object = "", *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class IndexFormatError(OpenVSEError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from openvse.errors import DataError, DiskError, ModelError, OpenVSEError, decoded_text
+from openvse.errors import DataError, DiskError, JsonError, ModelError, OpenVSEError, decoded_text
 
 LOCK = "writer.lock"
 """The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
@@ -311,19 +311,19 @@ def parse_json(
     """Return the content of a text of JSON, which may come from anybody; with ``finite`` None stands for NaN or 1e999.
 
     Raises:
-        DataError: it is not JSON, too long, or nested more deeply than any data are.
+        JsonError: it is not JSON, too long, or nested more deeply than any data are.
     """
     if len(text) > most:
-        raise DataError(f"{len(text):,} characters of JSON are too many; at most {most:,} are read")
+        raise JsonError(f"{len(text):,} characters of JSON are too many; at most {most:,} are read")
     try:
         hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": lambda _: None} if finite else {}
         tree = json.loads(text, object_hook=hook, **hooks)
     except RecursionError:
-        raise DataError(f"JSON of more than {_MAX_JSON_DEPTH} levels is not read") from None
+        raise JsonError(f"JSON of more than {_MAX_JSON_DEPTH} levels is not read") from None
     except json.JSONDecodeError as error:
-        raise DataError(f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})") from error
+        raise JsonError(f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})") from error
     except ValueError as error:  # of a number with thousands of digits
-        raise DataError(f"not JSON ({error})") from error
+        raise JsonError(f"not JSON ({error})") from error
     level = [tree] if text.count("[") + text.count("{") > _MAX_JSON_DEPTH else []
     for _ in range(_MAX_JSON_DEPTH):
         level = [
@@ -333,8 +333,25 @@ def parse_json(
             for part in (each.values() if isinstance(each, dict) else each)
         ]
     if level:
-        raise DataError(f"JSON of more than {_MAX_JSON_DEPTH} levels is not read")
+        raise JsonError(f"JSON of more than {_MAX_JSON_DEPTH} levels is not read")
     return tree
+
+
+def read_json(
+    path: Path, *, most: int = MAX_JSON_CHARACTERS, hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
+    """Return the content of a file of JSON, which may come from anybody; see ``parse_json``.
+
+    Raises:
+        JsonError: it is too large, not JSON, or nested more deeply than any data are.
+        TextError: it is not UTF-8.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(min(path.stat().st_size, most) + 1)  # a device has no size, and may have no end
+    if len(content) > most:
+        raise JsonError(f"more than {most:,} bytes of JSON are not read")
+    return parse_json(decoded_text(content, path), hook=hook, most=most)
 
 
 def _finite(text: str) -> float | None:

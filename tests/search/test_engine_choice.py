@@ -80,11 +80,10 @@ def test_secrets_are_neither_in_the_index_nor_in_messages(
     assert "\n" not in str(caught.value)
 
 
-def test_keys_of_the_environment_go_only_to_a_server_that_the_user_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_server_that_only_an_index_names_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index of somebody else may name any server."""
+    """An index of somebody else may name any server, also one that only this machine reaches."""
     from openvse.stores import pgvector, qdrant
 
     keys: list[object] = []
@@ -97,27 +96,32 @@ def test_keys_of_the_environment_go_only_to_a_server_that_the_user_named(
             return True
 
     monkeypatch.setattr(qdrant, "QdrantClient", Server)
+    monkeypatch.setattr(pgvector.psycopg, "connect", lambda url, **_: keys.append(url))
     monkeypatch.setenv("OPENVSE_QDRANT_API_KEY", "mine")
-    monkeypatch.setenv("PGPASSWORD", "mine")
-    noted = {"name": "qdrant", "url": "https://one.example:6333", "place": "openvse_00000000"}
-    for address in (
-        EngineAddress.of(tmp_path, noted),
-        EngineAddress.of(tmp_path, noted, "https://one.example:6333"),
-        EngineAddress.of(tmp_path, {**noted, "url": "http://localhost:6333"}),
-    ):
-        qdrant.QdrantStore(address, 1, 4)
     write(tmp_path, range(3), unit(3))
-    replace(read_manifest(tmp_path), engine=noted).write(tmp_path)
-    assert plan_engine(tmp_path, "qdrant").wanted.given == ""
-    monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://one.example:6333")
+    noted = {"name": "qdrant", "url": "https://one.example:6333", "place": "openvse_00000000"}
+    for engine, url in (
+        ("qdrant", noted["url"]),
+        ("qdrant", "http://localhost:6333"),
+        ("pgvector", "postgresql:///photos?service=mine"),
+        ("pgvector", "postgresql://me@one.example/photos?passfile=/etc/hostname"),
+    ):
+        replace(read_manifest(tmp_path), engine=noted | {"name": engine, "url": url}).write(tmp_path)
+        index = Index.open(tmp_path)
+        for asks in (
+            lambda index=index: open_searcher(index, ExactSearch(index.segments)),
+            lambda engine=engine: plan_engine(tmp_path, engine),
+            lambda: plan_engine(tmp_path),
+            lambda: update_engine(tmp_path),
+        ):
+            with pytest.raises(EngineError, match="OPENVSE_ENGINE_URL"):
+                asks()
+        assert open_searcher(index, ExactSearch(index.segments), engine="exact").name == "exact"
+    assert not keys
+    qdrant.QdrantStore(EngineAddress.of(tmp_path, noted, noted["url"]), 1, 4)
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", noted["url"])
     qdrant.QdrantStore(EngineAddress.of(tmp_path, noted), 1, 4)
-    assert keys == [None, "mine", "mine", "mine"]
-    connected: list[str] = []
-    monkeypatch.setattr(pgvector.psycopg, "connect", lambda url, **_: connected.append(url))
-    for url in ("postgresql://me@one.example/photos", "postgresql:///photos?host=one.example"):
-        with pytest.raises(EngineError, match="PGPASSWORD"):
-            pgvector.PgvectorStore(EngineAddress("pgvector", "openvse_00000000", url), 1, 4)
-        assert not connected
+    assert keys == ["mine", "mine"]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +317,7 @@ def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.medium
 def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's own warnings name files of the client, which say nothing to a user."""
     url = "http://me:secret@127.0.0.1:1"
@@ -325,6 +329,7 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
             update_engine(tmp_path, url=url)
         assert not caplog.records
         place = EngineAddress.of(tmp_path, read_manifest(tmp_path).engine).name
+        monkeypatch.setenv("OPENVSE_ENGINE_URL", url)
         plan_engine(tmp_path, "exact").note(tmp_path)
     (said,) = (record.getMessage() for record in caplog.records)
     assert f"what the engine qdrant holds in {place} was not removed: the Qdrant server" in said

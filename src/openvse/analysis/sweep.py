@@ -25,7 +25,7 @@ from openvse.evaluation import Metrics, embed_corpus, evaluate_sets
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
 from openvse.features import FeatureStore
-from openvse.files import locked, made, read_text, write_whole
+from openvse.files import locked, made, read_json, write_whole
 from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
@@ -350,7 +350,7 @@ class _Runs:
 def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
     """Return what an earlier sweep wrote about the same run; None if it wrote nothing, or measured another split."""
     try:
-        record = json.loads(read_text(path))
+        record = read_json(path)
     except (OSError, ValueError):
         return None
     wanted = json.loads(json.dumps(asked))

@@ -6,7 +6,6 @@ No code beside them is run: left alone, the library asks on standard input, wher
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from openvse.backbones.base import Backbone
 from openvse.errors import ModelError, install
-from openvse.files import read_text, write_whole
+from openvse.files import read_json, read_text, write_whole
 from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 
 PACKAGE = "package:"
@@ -91,7 +90,7 @@ def model_source(source: str | Path) -> str:
 
 def _says_model_type(path: Path) -> bool:
     try:
-        config = json.loads(read_text(path))
+        config = read_json(path)
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and isinstance(config.get("model_type"), str)

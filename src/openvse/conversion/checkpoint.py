@@ -7,13 +7,13 @@ encoders; the repository that wrote it makes a plan of them.
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 import re
 import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +21,10 @@ import numpy as np
 import torch
 
 from openvse.conversion.weights import Weights, again, dense_weights
-from openvse.errors import CheckpointError, message_of
+from openvse.errors import CheckpointError, decoded_text, message_of
+from openvse.files import parse_json
 
+_MAX_VOCABULARY = 1 << 24  # bytes
 _NAME = re.compile(r"[\w./-]{1,100}")
 PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
 PLAUSIBLE: Mapping[str, tuple[float, float]] = {
@@ -77,11 +79,13 @@ def read_vocabulary(path: Path) -> list[str]:
     """
     try:
         with path.open("rb") as file:
-            tree = (
-                json.load(file)
-                if path.suffix == ".json"
-                else _VocabularyUnpickler(file, encoding="utf-8").load()
-            )
+            content = file.read(_MAX_VOCABULARY + 1)
+        if len(content) > _MAX_VOCABULARY:
+            raise ValueError("too large")
+        if path.suffix == ".json":
+            tree = parse_json(decoded_text(content, path))
+        else:
+            tree = _VocabularyUnpickler(BytesIO(content), encoding="utf-8").load()
     except OSError as error:
         raise CheckpointError(
             f"vocabulary {path} cannot be read ({error.strerror}): check the path"
@@ -123,7 +127,9 @@ class _ForeignCodeError(Exception):
     """A pickle asks for a class or function that a vocabulary does not need."""
 
 
-class _VocabularyUnpickler(pickle.Unpickler):
+class _VocabularyUnpickler(pickle._Unpickler):
+    """In Python, as that in C makes room for as many objects as a pickle claims to have."""
+
     def find_class(self, module: str, name: str) -> Any:
         if name == "Vocabulary":  # in the module vocab, lib.vocab or __main__
             return _Vocabulary

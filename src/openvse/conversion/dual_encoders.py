@@ -27,7 +27,7 @@ from openvse.conversion.dual_files import (
     WEIGHTS,
     ModelFiles,
     read_dual_weights,
-    read_json,
+    read_mapping,
 )
 from openvse.conversion.open_clip import load_clip_tokenizer, open_clip_files
 from openvse.conversion.weights import Names, Weights, again, fill, renamed, shape
@@ -219,18 +219,18 @@ def _spec(architecture: Architecture, config: Any, weights: Weights) -> dict[str
 def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> tuple[Path, Weights]:
     """Return a folder with the files that ``transformers`` reads, and the weights by its names."""
     config = place.find(CONFIG)
-    if config is not None and read_json(config).get("model_type") in ARCHITECTURES:
+    if config is not None and read_mapping(config).get("model_type") in ARCHITECTURES:
         return config.parent, read_dual_weights(place, WEIGHTS)
     open_clip = place.find(OPEN_CLIP_CONFIG)
     if open_clip is not None:
         weights = read_dual_weights(place, OPEN_CLIP_WEIGHTS)
-        return open_clip_files(read_json(open_clip), weights, open_clip.parent, folder, tokenizer)
+        return open_clip_files(read_mapping(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:
         raise CheckpointError(
             f"it is not a dual encoder (it has neither {CONFIG} nor {OPEN_CLIP_CONFIG}): give a hub id, or a folder "
             f"with all files of a model such as openai/clip-vit-base-patch32"
         )
-    kind = read_json(config).get("model_type")
+    kind = read_mapping(config).get("model_type")
     if kind == "siglip2":
         raise CheckpointError(
             "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and is not "

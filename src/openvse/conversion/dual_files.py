@@ -5,7 +5,6 @@ No code in them is run.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.weights import Weights, dense_weights, expect_memory
 from openvse.errors import CheckpointError, message_of
-from openvse.files import read_text
+from openvse.files import read_json
 
 CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
 INDEX = ".index.json"  # the end of the name of a list of weights in several files
@@ -113,10 +112,10 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file; raise CheckpointError if the file cannot be read, or is not a mapping."""
     try:
-        tree = json.loads(read_text(path))
+        tree = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path.name} cannot be read ({error}): download it again") from error
     if not isinstance(tree, dict):
@@ -126,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _parts(place: ModelFiles, index: Path) -> list[Path]:
     """Return the files that a list of weights names."""
-    listed = read_json(index).get("weight_map")
+    listed = read_mapping(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
     paths = {name: place.find(name) if Path(name).name == name else None for name in names}
     missing = [name for name, path in paths.items() if path is None]

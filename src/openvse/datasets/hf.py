@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from openvse.corpus.corpus import Corpus
 from openvse.datasets.folder import open_folder
 from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.webdataset import find_shards, shards_corpus
-from openvse.errors import DataError, message_of
+from openvse.errors import DataError, RecipeError, message_of
+from openvse.specs.load import parse_yaml
 
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 SAVED = "dataset_dict.json"
@@ -79,11 +78,9 @@ def read_configs(readme: Path) -> list[HubConfig]:
     text = readme.read_text(encoding="utf-8-sig", errors="replace") if readme.is_file() else ""
     head = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, flags=re.DOTALL)
     try:
-        tree = yaml.safe_load(head[1]) if head else None
-    except yaml.YAMLError as error:
-        raise DataError(
-            f"{readme}: its head is not YAML ({' '.join(str(error).split())}); correct it"
-        ) from error
+        tree = parse_yaml(head[1]) if head else None
+    except RecipeError as error:
+        raise DataError(f"{readme}: its head is {error}; correct it") from error
     entries = tree.get("configs") if isinstance(tree, dict) else None
     return [
         HubConfig(str(entry.get("config_name", "default")), entry.get("default") is True, _patterns(entry))

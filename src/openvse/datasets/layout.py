@@ -15,7 +15,7 @@ from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
-from openvse.files import parse_json, read_text
+from openvse.files import read_json
 from openvse.media.names import escaped
 
 _MAX_PUBLISHED = 1 << 31
@@ -50,7 +50,7 @@ def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
 def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Any]:
     """Parse a published JSON file, and turn what goes wrong while its content is read into one line."""
     try:
-        yield parse_json(read_text(path), hook=hook, most=_MAX_PUBLISHED)
+        yield read_json(path, hook=hook, most=_MAX_PUBLISHED)
     except DataError as error:
         raise DataError(f"{path}: not in {what}: {error}; download it again") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder
-from openvse.errors import DataError, ModelError, RecipeError, install
+from openvse.errors import DataError, ModelError, RecipeError, decoded_text, install
+from openvse.files import parse_json
 from openvse.layers.recurrence import packed_gru
 from openvse.tokenization.vocabulary import UNKNOWN
 from openvse.tokenization.word_splitters import split_words
@@ -40,6 +41,7 @@ _HEADS = {"NOUN", "PROPN", "PRON"}
 _logger = logging.getLogger(__name__)
 
 GRAPHS_FILE = "role_graphs.json.gz"
+_MAX_BYTES = 1 << 29
 _MOST_NODES = 30
 # A word is its id, 0 and the slots that it belongs to; a node is -1 - its role, its slot and the slots that it reads.
 # Sets of slots are bits. So a caption with its graph is a sequence of whole numbers, as captions are everywhere.
@@ -248,8 +250,11 @@ def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
     released code, only V is an action: C-V and R-V are entities with the embedding of V.
     """
     try:
-        raw = path.read_bytes()
-        tree = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        with path.open("rb") as raw:
+            is_packed = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_packed else path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)  # a few bytes may stand for gigabytes
+        tree = parse_json(decoded_text(content, path), most=_MAX_BYTES)
         return {key_of(sentence): _graph(sentence, *graph) for sentence, graph in tree.items()}
     except OSError as error:
         raise DataError(f"role graphs {path} cannot be read ({error.strerror}): give a JSON file") from error

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from openvse.errors import StoreError
-from openvse.files import checksum, read_text, write_whole
+from openvse.files import checksum, read_json, write_whole
 from openvse.media.images import SMALLER_JPEGS
 
 StoreDtype = Literal["float16", "float32"]
@@ -95,7 +95,7 @@ class StoreManifest:
         if not path.is_file():
             raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")
         try:
-            fields = json.loads(read_text(path))
+            fields = read_json(path)
             name, version = fields.pop("format"), fields.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error

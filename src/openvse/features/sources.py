@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import StoreError
-from openvse.files import read_lines, writing
+from openvse.files import parse_json, read_lines, writing
 from openvse.media.packed import ImageFile
 
 SOURCES = "sources.jsonl"
@@ -79,7 +79,7 @@ def read_sources(store: Path) -> Mapping[Path, SourceFile]:
         raise StoreError(f"{store / SOURCES} cannot be read ({error}): delete it") from error
     for line in lines:
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
             path = Path(os.path.normpath(os.path.join(folder, fields["path"])))  # noqa: PTH118 - real paths
             sources[path] = SourceFile(fields["id"], fields["modified_ns"], fields["size"])
         except (ValueError, KeyError, TypeError):

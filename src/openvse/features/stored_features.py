@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import yaml
 from jaxtyping import Int
 
-from openvse.errors import StoreError
+from openvse.errors import RecipeError, StoreError
 from openvse.features import FeatureStore, open_store
 from openvse.features.layout import MANIFEST
 from openvse.features.sources import SourceFile, read_sources
@@ -18,6 +17,7 @@ from openvse.files import read_text
 from openvse.media.packed import ImageFile
 from openvse.model import TwoTower
 from openvse.model.two_tower import embed
+from openvse.specs.load import parse_yaml
 from openvse.types import EmbeddingSet
 
 
@@ -104,8 +104,8 @@ def _of_run(run: Path) -> list[Path]:
     """Return the folders of a run's stores: its own, and the one that its recipe names."""
     places = [run / "features"]
     try:
-        named = yaml.safe_load(read_text(run / "recipe.yaml"))["data"]["features"]
+        named = parse_yaml(read_text(run / "recipe.yaml"))["data"]["features"]
         places += [Path(named)] if isinstance(named, str) else []
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, RecipeError):
         pass  # not a run of openvse
     return [place for place in places if (place / MANIFEST).is_file() or any(place.glob(f"*/{MANIFEST}"))]

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
+from openvse.files import parse_json
 from openvse.indexing.manifest import Item, damaged
 from openvse.indexing.words import FILL, LAST, MOST_WORDS, SCHEMA, folded, line_of, words_of
 from openvse.media.matching import composed
@@ -443,7 +444,7 @@ def _values_of(metadata: str | None, key: bytes) -> str | None:
     if metadata is None:
         return None
     wanted = composed(decode_id(key))
-    for name, value in json.loads(metadata).items():
+    for name, value in parse_json(metadata).items():
         if composed(name) == wanted:
             return json.dumps(value if isinstance(value, list | dict) else [value])
     return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError
-from openvse.files import read_text, write_whole
+from openvse.files import read_json, write_whole
 
 VectorDtype = Literal["float16", "float32"]
 Held = Literal["images", "sentences"]
@@ -90,7 +90,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:
     if not path.is_file():
         raise IndexFormatError(f"{folder} is not an index (it has no {name}): make one with 'openvse index'")
     try:
-        fields: dict[str, Any] = json.loads(read_text(path))
+        fields: dict[str, Any] = read_json(path)
         kind = fields.pop("format"), fields.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise damaged(folder, f"{name} cannot be understood") from error

@@ -8,12 +8,12 @@ without spaces. Combining marks are part of their word.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
+from openvse.files import parse_json
 from openvse.media.segments import file_of
 
 TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
@@ -72,7 +72,7 @@ _FUNCTION_WORDS = re.compile(  # of English, German, French, Italian and Spanish
 
 def words_of(stored: bytes, metadata: str | None) -> str:
     """Return the words of an item by the bytes of its id, for the table; each text is a line."""
-    fields = json.loads(metadata) if metadata else {}
+    fields = parse_json(metadata) if metadata else {}
     texts = chain.from_iterable(_texts(fields[key]) for key in TEXT_KEYS if key in fields)
     return "\n".join(map(line_of, map(_parts, (file_of(stored.decode("utf-8", "replace")), *texts))))
 

@@ -7,7 +7,6 @@ in each split, the results on validation.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import nn
 
 from openvse import __version__
 from openvse.errors import ModelError, message_of
-from openvse.files import read_text
+from openvse.files import read_json
 from openvse.output.table import Table
 from openvse.specs import ModelSpec
 
@@ -60,7 +59,7 @@ def read_config(folder: Path) -> ModelConfig:
                 f"{folder} is not a model folder: it has no {name} (train one, or name a finished run's best/)"
             )
     try:
-        config = json.loads(read_text(folder / CONFIG))
+        config = read_json(folder / CONFIG)
         version = config["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, KeyError) and "model_type" in config:

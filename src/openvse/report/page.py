@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from openvse.evaluation.comparison import Comparison
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import interval_cells, metric_cells, metric_title
-from openvse.files import read_text
+from openvse.files import read_json
 from openvse.media.packed import ImageFile
 from openvse.output.documents import CONFIDENCE, html_page, percent
 from openvse.output.figures import COLUMN, colour, new_figure, svg_element
@@ -396,7 +395,7 @@ def start_of(run: ReportedRun) -> Mapping[str, Any]:
     written: object = None
     if run.named.folder is not None:
         with suppress(OSError, ValueError):
-            written = json.loads(read_text(run.named.folder / "before_after.json"))
+            written = read_json(run.named.folder / "before_after.json")
     stated = (run.recipe or {}).get("start")
     name = {"name": stated} if isinstance(stated, str) else {}
     if isinstance(written, Mapping) and isinstance(written.get("start"), Mapping):

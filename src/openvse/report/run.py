@@ -8,14 +8,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import yaml
-
 from openvse.corpus.splits import LEAKAGE
-from openvse.errors import OpenVSEError, message_of
+from openvse.errors import OpenVSEError, RecipeError, message_of
 from openvse.evaluation.findings import Findings
 from openvse.files import read_text
 from openvse.model import Model, read_config
 from openvse.model.folder import ModelConfig
+from openvse.specs.load import parse_yaml
 from openvse.tasks import task_kind
 from openvse.tasks.load import folder_of_model, load
 from openvse.tasks.run import RECIPE
@@ -102,8 +101,8 @@ def read_run(source: str) -> ReportedRun:
 
 def _read_recipe(path: Path) -> Mapping[str, Any]:
     try:
-        tree = yaml.safe_load(read_text(path))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        tree = parse_yaml(read_text(path))
+    except (OSError, ValueError, RecipeError) as error:
         raise OpenVSEError(
             f"{path} cannot be read ({message_of(error)}): restore it, or name another run"
         ) from error

@@ -9,7 +9,6 @@ The name says which model it is, so a search never takes the towers of another m
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from openvse.errors import ModelError, OpenVSEError
-from openvse.files import read_text
+from openvse.files import read_json
 from openvse.runtime.description import read_description
 from openvse.runtime.model import OnnxModel
 
@@ -66,7 +65,7 @@ def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
     What another ``version`` of openvse could not write is not counted.
     """
     try:
-        noted = json.loads(read_text(folder / LEFT_OUT))
+        noted = read_json(folder / LEFT_OUT)
         if noted["openvse"] == version:
             return {str(side): str(reason) for side, reason in noted["sides"].items()}
     except (

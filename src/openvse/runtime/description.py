@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from openvse.errors import DiskError, ModelError
-from openvse.files import read_text, settle
+from openvse.files import read_json, settle
 from openvse.runtime.arrays import Kind
 
 EXPORT = "export.json"
@@ -92,7 +92,7 @@ def read_description(folder: str | Path) -> Description:
     if not is_export(folder):
         raise ModelError(f"{folder} is not an exported model: make one with 'openvse export MODEL {folder}'")
     try:
-        fields = json.loads(read_text(path))
+        fields = read_json(path)
         kind = fields.pop("kind"), fields.pop("version")
         if kind == (FORMAT, VERSION):
             image, text = (_side(fields.pop(side)) for side in ("image", "text"))

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError
-from openvse.files import read_text
+from openvse.files import parse_json, read_text
 
 CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
@@ -171,7 +171,7 @@ class Calibration:
     def from_json(cls, text: str) -> Calibration:
         """Return the curve of ``to_json``; raise ModelError if a newer openvse wrote it, or it is damaged."""
         try:
-            fields: dict[str, Any] = json.loads(text)
+            fields: dict[str, Any] = parse_json(text)
             kind = fields.pop("format"), fields.pop("version")
             if kind == (FORMAT, VERSION):
                 fields.pop("thresholds", None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from openvse.assembly import build_aggregator, build_text_encoder
 from openvse.encoders import BiGRU, TextEncoder, TransformersText
 from openvse.errors import ModelError
-from openvse.files import read_text
+from openvse.files import read_json
 from openvse.functional import pad
 from openvse.model import Tower, evaluating
 from openvse.sentences.folders import WEIGHTS, InFolder
@@ -93,7 +93,7 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
     @classmethod
     def read(cls, folder: Path) -> TextTower:
         """Make a tower that was saved; the library's ``load`` finds the folder."""
-        config: Mapping[str, Any] = json.loads(read_text(folder / CONFIG))
+        config: Mapping[str, Any] = read_json(folder / CONFIG)
         spec, width = TowerSpec.model_validate(config["text"]), int(config["embed_dim"])
         with torch.enable_grad():
             encoder = build_text_encoder(spec, width, (), folder)

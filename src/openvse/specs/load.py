@@ -33,6 +33,43 @@ _PARTS = ("encoder", "aggregator")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml is ten times as fast
 
 
+_MAX_YAML = 1 << 24  # characters
+_MAX_DEPTH = 100
+_MAX_NODES = 1_000_000
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the content of a text of YAML, which may come from anybody; raise RecipeError if it cannot be read."""
+    if len(text) > _MAX_YAML:
+        raise RecipeError(f"not read: it has {len(text):,} characters, at most {_MAX_YAML:,} are")
+    try:
+        _check_nodes(yaml.parse(text, _LOADER))
+        return yaml.load(text, _LOADER)
+    except RecipeError:
+        raise
+    except Exception as error:  # numbers and dates that are none raise almost any error
+        raise RecipeError(f"not YAML ({_one_line(error)})") from error
+
+
+def _check_nodes(events: Iterable[yaml.Event]) -> None:
+    """Raise RecipeError for YAML so deep that libyaml would end the process, or whose aliases stand for too much."""
+    nodes, sizes, around = 0, dict[str | None, int](), list[tuple[str | None, int]]()
+    for event in events:
+        nodes += 1
+        match event:
+            case yaml.CollectionStartEvent():
+                around.append((event.anchor, nodes))
+            case yaml.CollectionEndEvent():
+                anchor, before = around.pop()
+                sizes[anchor] = nodes - before
+            case yaml.AliasEvent():  # of what is around it, it has no end
+                nodes += (
+                    _MAX_NODES if event.anchor in (name for name, _ in around) else sizes.get(event.anchor, 0)
+                )
+        if len(around) > _MAX_DEPTH or nodes > _MAX_NODES:
+            raise RecipeError(f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values")
+
+
 def list_recipes(within: str = "") -> list[str]:
     """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``.
 
@@ -71,9 +108,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not separator or not path:
         raise RecipeError(f"override {text!r} is not of the form key.path=value")
     try:
-        return path, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"override {text!r}: the value is not YAML ({_one_line(error)})") from error
+        return path, parse_yaml(value)
+    except RecipeError as error:
+        raise RecipeError(f"override {text!r:.200}: the value is {error}") from error
 
 
 def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
@@ -226,9 +263,9 @@ def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
 @lru_cache(maxsize=256)  # more than all shipped files
 def _rows_of(file: Path, content: bytes) -> dict[str, list[dict[str, Any]]]:
     try:
-        tree = yaml.load(decoded_text(content, file), _LOADER)
-    except (yaml.YAMLError, TextError) as error:
-        raise RecipeError(f"recipe {file} is not YAML: {_one_line(error)}") from error
+        tree = parse_yaml(decoded_text(content, file))
+    except (RecipeError, TextError) as error:
+        raise RecipeError(f"recipe {file} is {error}") from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {file} holds {type(tree).__name__}, not keys and values")
     return dict(_below(file, "", [tree]))

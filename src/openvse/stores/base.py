@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
+from openvse.files import parse_json
 from openvse.indexing.conditions import Condition
 from openvse.indexing.database import FOLLOW_LINKS, Root, taken_at
 from openvse.indexing.index import Index
@@ -269,7 +269,7 @@ def read_metadata(text: object) -> dict[str, object]:
     """Return the user's metadata from the database's JSON; empty where there is none."""
     if not isinstance(text, str):
         return {}
-    held = json.loads(text)
+    held = parse_json(text)
     return held if isinstance(held, dict) else {}
 
 

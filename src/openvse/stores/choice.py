@@ -22,6 +22,7 @@ PLACE = re.compile(PREFIX + r"[0-9a-f]{8,}")
 _SECRET = re.compile("pass|key|secret|token|pwd", re.IGNORECASE)
 _FILES = ("passfile", "sslkey")
 _SHOWN = 5
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 
 
 def engine_names() -> list[str]:
@@ -38,8 +39,7 @@ class EngineAddress:
         name: of the collection, table or folder that holds the index.
         url: of the server, without its secrets; "" where the data are in a folder.
         folder: what holds the folder of the data: that of the index.
-        given: the URL as the user named it, with its secrets; "" where an index alone names the server, which gets no
-            keys of the environment.
+        given: the URL as the user named it, with its secrets; "" where an index alone names the server.
     """
 
     engine: str = "exact"
@@ -52,6 +52,16 @@ class EngineAddress:
     def path(self) -> Path:
         """The folder of the data, for a store that has one."""
         return self.folder / self.name
+
+    @property
+    def server(self) -> str:
+        """The URL with its secrets; EngineError where an index alone names the server, as anybody may have made it."""
+        if not self.given:
+            raise EngineError(
+                f"the index names the server {self.url}, which is asked only if you name it, too: if you know it, give "
+                f"--engine {self.url} or set {URL_VARIABLE} to it; otherwise search with --engine exact"
+            )
+        return self.given
 
     def __str__(self) -> str:
         """Return what messages call it."""
@@ -87,7 +97,9 @@ class EngineAddress:
             check_url(engine, url)
         elif variable and shown_url(variable) == public:
             url = variable
-        return cls(engine, name, public_url(url) if url else public, folder, url or "")
+        return cls(
+            engine, name, public_url(url) if url else shown_url(public) if public else "", folder, url or ""
+        )
 
     def noted(self) -> dict[str, str] | None:
         """Return what a manifest says of it; None for the exact engine."""
@@ -199,7 +211,10 @@ def is_clean(url: str) -> bool:
 
 def shown_url(word: str) -> str:
     """Return a word that may be a URL as messages show it: of what is no clean one, the scheme alone."""
-    return public_url(word) if is_clean(word) else word.partition("://")[0] + "://..."
+    scheme = _SCHEME.match(word)
+    if scheme and is_clean(word):
+        return public_url(word)
+    return f"{scheme[0]}..." if scheme else "..."
 
 
 def is_here(url: str) -> bool:

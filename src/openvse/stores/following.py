@@ -181,12 +181,10 @@ def plan_engine(path: str | Path, engine: str | None = None, *, model: object = 
             wanted = replace(before, given=wanted.given)
     if wanted.engine != "exact":
         check_served(wanted.engine, model)
-    if (
-        wanted.url
-        and wanted != before
-        and issubclass(store := store_kind(wanted.engine).store, CatalogueStore)
-    ):
-        store.places(wanted.given)  # the server answers
+    if wanted.url and issubclass(store := store_kind(wanted.engine).store, CatalogueStore):
+        server = wanted.server
+        if wanted != before:
+            store.places(server)  # it answers
     return EngineChange(before, wanted)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -16,12 +15,12 @@ from jaxtyping import Float, Int
 from pgvector import HalfVector, Vector
 from pgvector.psycopg import register_vector
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
+from openvse.files import parse_json
 from openvse.stores.base import CatalogueStore, ItemFacts, Within
-from openvse.stores.choice import PLACE, URL_VARIABLE, EngineAddress, is_here, public_url, without_secrets
+from openvse.stores.choice import PLACE, EngineAddress, public_url, without_secrets
 from openvse.stores.filters import Clause, clauses_of
 
 _WAIT_S = 10
@@ -47,7 +46,7 @@ class PgvectorStore(CatalogueStore):
     def __init__(
         self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
     ) -> None:
-        url, table = address.given or address.url, address.name
+        url, table = address.server, address.name
         if dim > _MOST_DIMS:
             raise EngineError(
                 f"the engine pgvector takes embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: take another"
@@ -58,7 +57,7 @@ class PgvectorStore(CatalogueStore):
         self._dim, self._name, self._table = dim, table, sql.Identifier(table)
         self._graph = sql.Identifier(f"{table}_graph")
         with self._errors():
-            self._connection = _connected(url, may_have_key=bool(address.given) or is_here(url))
+            self._connection = _connected(url)
             exists = self._one("SELECT to_regclass(%s) IS NOT NULL", [table])
             if create:
                 self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -168,7 +167,7 @@ class PgvectorStore(CatalogueStore):
         """Return the note; None where there is none, or the comment is somebody else's."""
         text = self._one("SELECT obj_description(to_regclass(%s), 'pg_class')", [self._name])
         try:
-            note = json.loads(str(text))
+            note = parse_json(str(text))
         except ValueError:
             return None
         return note if isinstance(note, dict) else None
@@ -243,15 +242,8 @@ def _errors_of(url: str) -> Iterator[None]:
         ) from None
 
 
-def _connected(url: str, *, may_have_key: bool = True) -> psycopg.Connection[Any]:
-    """Connect to a database; without passwords of the environment where an index alone names it."""
-    files: dict[str, str] = {} if may_have_key else {"passfile": os.devnull}
-    if not may_have_key and os.environ.get("PGPASSWORD"):
-        raise EngineError(
-            f"the index names the database {public_url(url)}, which is not sent PGPASSWORD unless you name it: give "
-            f"--engine URL or set {URL_VARIABLE}"
-        )
-    return psycopg.connect(make_conninfo(url, **files), autocommit=True, connect_timeout=_WAIT_S)
+def _connected(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)
 
 
 def _where(within: Within) -> tuple[sql.Composable, list[object]]:

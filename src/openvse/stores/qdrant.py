@@ -54,11 +54,11 @@ class QdrantStore(CatalogueStore):
     def __init__(
         self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
     ) -> None:
-        self._num_embeddings, url = num_embeddings, address.given or address.url
+        self._num_embeddings, url = num_embeddings, address.server
         self._errors, self._collection = partial(_errors_of, url), address.name
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
         with self._errors():
-            self._client = _connected(url, may_have_key=bool(address.given) or is_here(url))
+            self._client = _connected(url)
             exists = self._client.collection_exists(address.name)
             if not exists and create:
                 self._create(dim)
@@ -236,10 +236,10 @@ def _errors_of(url: str) -> Iterator[None]:
         ) from None
 
 
-def _connected(url: str, *, may_have_key: bool = True) -> QdrantClient:
-    """Connect to a server; the key comes from the URL, or from the environment if the user named the server."""
+def _connected(url: str) -> QdrantClient:
+    """Connect to a server; the key comes from the URL, or otherwise from the environment."""
     secrets = secrets_in(url)
-    key = secrets[-1] if secrets else os.environ.get(KEY_VARIABLE) or None if may_have_key else None
+    key = secrets[-1] if secrets else os.environ.get(KEY_VARIABLE) or None
     parts = urlsplit(public_url(url))
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if key and parts.scheme == "http" and not is_here(url):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
-from openvse.files import check_same, given_path, read_text, settle
+from openvse.files import check_same, given_path, read_json, settle
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
@@ -99,7 +98,7 @@ def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        config = json.loads(read_text(Path(hf_hub_download(repo_id, CONFIG, revision=revision))))
+        config = read_json(Path(hf_hub_download(repo_id, CONFIG, revision=revision)))
         if "format_version" not in config:  # known before gigabytes are downloaded
             raise ModelError(
                 f"{repo_id} is a model of the hub that openvse did not save: run 'openvse convert {repo_id} MODEL' "

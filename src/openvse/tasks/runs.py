@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from openvse.errors import ModelError, OpenVSEError
+from openvse.errors import ModelError, OpenVSEError, RecipeError
 from openvse.files import read_text
 from openvse.model.folder import CONFIG, read_config
+from openvse.specs.load import parse_yaml
 from openvse.tasks.load import folder_of_model
 from openvse.tasks.run import RECIPE
 from openvse.training.checkpoint import BEST, CHECKPOINT
@@ -196,8 +195,8 @@ def _recipe(path: Path) -> str | None:
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
     try:
-        tree = yaml.safe_load(read_text(path))
-    except (OSError, ValueError, yaml.YAMLError):
+        tree = parse_yaml(read_text(path))
+    except (OSError, ValueError, RecipeError):
         return None
     return tree if isinstance(tree, dict) else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import DataError, ModelError
-from openvse.files import read_text, write_whole
+from openvse.files import read_json, write_whole
 from openvse.tokenization.spelling import Spellings
 from openvse.tokenization.word_splitters import Splitter, split_words
 
@@ -130,7 +130,7 @@ class Vocabulary:
     def load(cls, path: Path, *, split: Splitter = split_words, nearest: bool = False) -> Vocabulary:
         """Read the words that ``save`` wrote; raise ModelError if the file is missing or damaged."""
         try:
-            words = [str(word) for word in json.loads(read_text(path))["words"]]
+            words = [str(word) for word in read_json(path)["words"]]
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:

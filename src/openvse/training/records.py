@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from openvse.errors import OpenVSEError
-from openvse.files import read_lines, write_whole, writing
+from openvse.errors import OpenVSEError, decoded_text
+from openvse.files import parse_json, read_lines, write_whole, writing
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -160,7 +160,7 @@ def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
     lines = []
     for line in read_lines(path):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             ends_epoch = record["kind"] in ENDS_EPOCH and epochs is not None
             if record["global_step"] <= last_step and not (ends_epoch and record["epoch"] > epochs):
                 lines.append(line)
@@ -245,7 +245,7 @@ def read_records(path: Path) -> RunRecords:
 def _records(lines: Iterable[bytes]) -> Iterable[Mapping[str, Any]]:
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parse_json(decoded_text(line, METRICS))
         except ValueError:
             continue
         if (

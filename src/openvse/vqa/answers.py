@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError, ModelError
-from openvse.files import read_text, write_whole
+from openvse.files import read_json, write_whole
 
 MIN_VOTES = 4
 """With fewer answers, no answer can get the full score of VQA, which takes three *other* annotators."""
@@ -191,7 +191,7 @@ class AnswerVocabulary:
     def load(cls, path: Path) -> AnswerVocabulary:
         """Read the file that ``save`` wrote; raise ModelError if the file is missing or damaged."""
         try:
-            content = json.loads(read_text(path))
+            content = read_json(path)
             return cls([str(answer) for answer in content["answers"]], votes=bool(content["votes"]))
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error

@@ -20,11 +20,13 @@ from openvse.batches import ImageLoader, image_loader, own_features, text_loader
 from openvse.corpus import QuestionSet
 from openvse.errors import DataError
 from openvse.features import FeatureStore
-from openvse.files import read_text, write_whole
+from openvse.files import read_json, write_whole
 from openvse.model import evaluating
 from openvse.types import FeatureSource, OnProgress, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches
+
+_MAX_BYTES = 1 << 30
 
 
 class Predictions(NamedTuple):
@@ -142,7 +144,7 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
     """
     answers: dict[str, str] = {}
     try:
-        for entry in json.loads(read_text(path)):
+        for entry in read_json(path, most=_MAX_BYTES):
             number = str(entry["question_id"])
             if number in answers:
                 raise DataError(f"{path}: question {number} is answered twice; answer it once")
