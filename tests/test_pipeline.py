@@ -126,20 +126,19 @@ import os
 import signal
 from pathlib import Path
 
-from openvse.aggregators import AGGREGATORS
-from openvse.aggregators.mean import Mean
+from openvse.tokenization.word_splitters import WORD_SPLITTERS, WordsSplitter
 
-class MyMean(Mean):
+class MyWords(WordsSplitter):
     pass
 
-AGGREGATORS.add("my_mean", MyMean)
+WORD_SPLITTERS.add("my_words", MyWords)
 
 def work(part):
     died = Path("died")
     if 2 in part and not died.exists():
         died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return [AGGREGATORS.get("my_mean").__name__, *part]
+    return [WORD_SPLITTERS.get("my_words").__name__, *part]
 
 def task():
     return work
@@ -172,7 +171,7 @@ def test_workers_know_plugins_and_one_that_dies_is_replaced(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     # Not on standard output, where Ray may say at any time that a worker has died.
-    assert (tmp_path / "results").read_text() == "[['MyMean', 1], ['MyMean', 2], ['MyMean', 3]]"
+    assert (tmp_path / "results").read_text() == "[['MyWords', 1], ['MyWords', 2], ['MyWords', 3]]"
     assert (tmp_path / "died").exists()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,17 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(config).eval().save_pretrained(folder)
     BertTokenizer(str(vocabulary)).save_pretrained(folder)
     return folder
+
+
+def test_importing_writes_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = [name for name in sys.modules if name.startswith("openvse.sentences.")]
+    for name in own:
+        monkeypatch.delitem(sys.modules, name)
+        importlib.import_module(name)
+    assert own and list(tmp_path.iterdir()) == [] and "".join(capfd.readouterr()) == ""
 
 
 def sentence_model(bert: Path, pooling: str) -> SentenceTransformer:
