@@ -1,20 +1,23 @@
 """Stops every command that writes at every change of the disk: ``make crash``.
 
-    python -m tests.crash.run [CASE ...] [--faults end,torn,full,broken,power] [--most 40] [--seed 0] [--jobs 2]
+    python -m tests.crash.run [CASE[:FAULT,FAULT] ...] [--most 40] [--seed 0] [--jobs 2]
 
+The faults are end, torn, full, broken and power; a case that names none has all of them.
 A line of JSON for each try goes to build/crash/results.jsonl; the table and all failures are printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,13 +28,22 @@ from tests.crash.tries import FAULTS, Case, NoCompilerError, Trial, built, forke
 SHARES = {"end": 1.0, "torn": 0.5, "full": 0.5, "broken": 0.5, "power": 0.5}
 """How many of the tries of a case go to each fault."""
 
+ALL = ",".join(SHARES)
+
 
 def make_what_lacks(cases: Sequence[Case]) -> None:
     """Make the materials that these cases need, once."""
     needed = [(MODEL.parent.parent, make_materials)]
     needed += [(CLIP, make_clip)] if any(case.name == "convert" for case in cases) else []
-    needed += [(QUESTIONS, make_questions)] if any(case.command == "ask" for case in cases) else []
+    needed += [(QUESTIONS, make_questions)] if any(case.command.startswith("ask") for case in cases) else []
     BASE.mkdir(parents=True, exist_ok=True)
+    for name in (
+        "openvse.tasks.run",
+        "openvse.retrieval.kind",
+        "openvse.search.updating",
+        "openvse.encoding",
+    ):
+        importlib.import_module(name)  # once for all children
     for place, make in needed:
         if not place.exists():
             done = forked(make, BASE / "materials_log")
@@ -56,8 +68,6 @@ def try_case(case: Case, faults: Sequence[str], most: int, seed: int, out: IO[st
 
 def power_cuts(trial: Trial, most: int, seed: int) -> list[dict[str, Any]]:
     """Play what power cuts can leave, and return what was found."""
-    import random
-
     ways = [
         (cut, name, calls)
         for cut in power.cuts(trial.calls)
@@ -95,8 +105,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     """Try what the command line names, in several processes."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.run")
-    parser.add_argument("cases", nargs="*", help="names of cases; none takes all")
-    parser.add_argument("--faults", default="end,torn,full,broken,power")
+    parser.add_argument("cases", nargs="*", default=[case.name for case in CASES])
     parser.add_argument(
         "--most", type=int, default=40, help="tries of a case that end the process; other faults get half"
     )
@@ -104,11 +113,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=BASE / "results.jsonl")
     given = parser.parse_args()
-    cases = [case for case in CASES if not given.cases or case.name in given.cases]
-    if unknown := {*given.cases} - {case.name for case in cases}:
-        parser.error(
-            f"no case is named {', '.join(sorted(unknown))}: take {', '.join(case.name for case in CASES)}"
-        )
+    named = {case.name: case for case in CASES}
+    faults = {name: some or ALL for name, _, some in (each.partition(":") for each in given.cases)}
+    if unknown := faults.keys() - named.keys():
+        parser.error(f"no case is named {', '.join(sorted(unknown))}: take {', '.join(named)}")
+    cases = {named[name]: some.split(",") for name, some in faults.items()}
     if "stops.so" in os.environ.get("LD_PRELOAD", ""):
         return _try_all(cases, given)
     try:
@@ -119,30 +128,20 @@ def main() -> int:
     return _share(cases, given, library)
 
 
-def _share(cases: Sequence[Case], given: argparse.Namespace, library: Path) -> int:
+def _share(cases: Mapping[Case, Sequence[str]], given: argparse.Namespace, library: Path) -> int:
     """Run parts of the cases in processes of their own, in which the library is loaded, and print the table."""
     environment = os.environ | {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
-    options = ["--faults", given.faults, "--most", str(given.most), "--seed", str(given.seed)]
+    program = [sys.executable, "-m", "tests.crash.run"]
+    options = ["--most", str(given.most), "--seed", str(given.seed)]
 
-    def begin(some: Sequence[Case], out: Path) -> subprocess.Popen[bytes]:
-        words = [
-            sys.executable,
-            "-m",
-            "tests.crash.run",
-            *(case.name for case in some),
-            *options,
-            "--out",
-            str(out),
-        ]
-        return subprocess.Popen(words, env=environment)
+    def begin(some: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*program, *some, *options, "--out", str(out)], env=environment)
 
-    make = subprocess.run(
-        [sys.executable, "-c", "from tests.crash import run; run.make_what_lacks(run.CASES)"],
-        env=environment,
-        check=True,
-    )
-    del make
-    parts = [cases[number :: given.jobs] for number in range(given.jobs)]
+    if given.jobs > 1:  # they share the materials
+        make = "from tests.crash import run; run.make_what_lacks(run.CASES)"
+        subprocess.run([sys.executable, "-c", make], env=environment, check=True)
+    names = [f"{case.name}:{','.join(faults)}" for case, faults in cases.items()]
+    parts = [names[number :: given.jobs] for number in range(given.jobs)]
     outs = [given.out.with_suffix(f".{number}.jsonl") for number in range(given.jobs)]
     begun = [begin(part, out) for part, out in zip(parts, outs, strict=True) if part]
     codes = [each.wait() for each in begun]
@@ -157,14 +156,14 @@ def _share(cases: Sequence[Case], given: argparse.Namespace, library: Path) -> i
     return int(any(codes) or any(row["wrong"] for row in rows))
 
 
-def _try_all(cases: Sequence[Case], given: argparse.Namespace) -> int:
+def _try_all(cases: Mapping[Case, Sequence[str]], given: argparse.Namespace) -> int:
     failed = 0
-    make_what_lacks(cases)
+    make_what_lacks([*cases])
     with given.out.open("w") as out:
-        for case in cases:
+        for case, faults in cases.items():
             began = time.monotonic()
             try:
-                rows = try_case(case, given.faults.split(","), given.most, given.seed, out)
+                rows = try_case(case, faults, given.most, given.seed, out)
                 wrong = sum(bool(row["wrong"]) for row in rows)
                 print(
                     f"{case.name}: {len(rows)} tries, {wrong} failed, {time.monotonic() - began:.0f} s",

@@ -142,7 +142,7 @@ def printed(*words: object) -> Any:
     return json.loads(text.getvalue())["result"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A command, the state that it begins with, and what a later command must find.
 
