@@ -1,4 +1,4 @@
-"""Models of format 2, a store, an index of format 3 and a recipe of an earlier openvse are read as it read them.
+"""Models, a store, an index and a recipe that openvse 1.0.0 has written are read as it read them.
 
 ``expected.json`` holds what openvse computed then: fingerprints, embeddings, answers, features and hits. ``resnet``
 reads images, ``stored_counting`` stored features; ``answerer`` answers questions, ``question_only`` without an image.
