@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, TiffImagePlugin
+from PIL import Image, PngImagePlugin, TiffImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
@@ -201,6 +201,31 @@ def test_a_png_with_a_large_text_or_profile_is_whole():
     for options in ({"pnginfo": text}, {"icc_profile": bytes(1_500_000)}):
         image = read_image(encode(Image.fromarray(gradient()), **options))
         np.testing.assert_array_equal(np.asarray(image), gradient())
+
+
+@pytest.mark.parametrize("before_pixels", [True, False])
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"iCCP"])
+def test_a_png_with_a_text_beyond_all_limits_is_whole(kind, before_pixels, monkeypatch):
+    content = encode(Image.fromarray(gradient()))
+    read_image(content)  # which sets the limits once
+    monkeypatch.setattr(PngImagePlugin, "MAX_TEXT_MEMORY", 1000)
+    monkeypatch.setattr(PngImagePlugin, "MAX_TEXT_CHUNK", 1000)
+    held = {b"tEXt": b"k\0", b"iTXt": b"k\0\1\0\0\0"}.get(kind, b"k\0\0")
+    held += b"a" * 5000 if kind == b"tEXt" else zlib.compress(bytes(5000))
+    part = struct.pack(">I", len(held)) + kind + held + struct.pack(">I", zlib.crc32(kind + held))
+    at = 33 if before_pixels else len(content) - 12
+    image = read_image(content[:at] + part + content[at:])
+    np.testing.assert_array_equal(np.asarray(image), gradient())
+
+
+def test_the_scans_of_a_plain_jpeg_are_not_counted(monkeypatch):
+    monkeypatch.setattr("openvse.media.images._SCANS", -1)
+    for mode in ("RGB", "L"):
+        assert read_image(encode(Image.new(mode, (64, 48)), "JPEG")).size == (64, 48)
+    for options in ({"progressive": True}, {}):
+        many = Image.new("RGB" if options else "CMYK", (64, 48))
+        with pytest.raises(BadImageError, match="scans"):
+            read_image(encode(many, "JPEG", **options))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

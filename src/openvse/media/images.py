@@ -6,7 +6,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -186,10 +186,12 @@ def _check_parts(image: Image.Image) -> None:
         )
     if not parts or not isinstance(image, JpegImageFile) or image.fp is None:
         return
-    # Pillow stops behind the marker of the first scan, which holds all components in most files.
-    is_plain = image.format == "JPEG" and "progressive" not in image.info
-    if is_plain and image.fp.read(3)[2:] == bytes([len(image.layer)]):
-        return
+    # Pillow stops behind the header of the first scan, which holds all components in most files.
+    components = len(image.layer)
+    if image.format == "JPEG" and "progressive" not in image.info and components in (1, 3):
+        image.fp.seek(-8 - 2 * components, os.SEEK_CUR)
+        if image.fp.read(5) == bytes([0xFF, 0xDA, 0, 6 + 2 * components, components]):
+            return
     image.fp.seek(0)
     content = image.fp.read()
     if content.count(b"\xff\xda") > _SCANS and (scans := _count_scans(content)) > _SCANS:
@@ -259,9 +261,25 @@ def _label(source: object) -> str:
 def _formats() -> tuple[str, ...]:
     """Return the supported formats that this build of Pillow can read."""
     Image.init()
-    # A text or profile of a PNG may be as large as all of them together, which is 64 MB.
+    # A text or profile of a PNG may be as large as all of them together, which is 64 MB; what is larger is left out.
     PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
+    for name in ("chunk_tEXt", "chunk_zTXt", "chunk_iTXt", "chunk_iCCP"):
+        setattr(PngImagePlugin.PngStream, name, _passed_over(getattr(PngImagePlugin.PngStream, name)))
     return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, int], bytes]:
+    """Return what reads a part of a PNG that says nothing of its pixels, and leaves it out if it is too large."""
+
+    def chunk(stream: Any, at: int, length: int) -> bytes:
+        try:
+            return read(stream, at, length)
+        except ValueError:
+            stream.fp.seek(at)
+            whole: bytes = stream.fp.read(length)
+            return whole  # of which a checksum follows
+
+    return chunk
 
 
 def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image]:
