@@ -136,10 +136,9 @@ def build_index(
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
-    if not (given := several(folder, "folder", (str, Path))):
-        raise DataError("folder is empty: give at least one folder of images")
+    given = several(folder, "folder", (str, Path))
     ignore = None if ignore is None else several(ignore, "ignore")
-    _check_allowed(model, segment_seconds)
+    _check_allowed(model, given, segment_seconds)
     embedder = partial(Embedder, model, batch_size, stored)
     settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, compact, model_place
     with IndexFolder(Path(out)) as index:
@@ -150,8 +149,10 @@ def build_index(
             return run(None, anew=True)
 
 
-def _check_allowed(model: ImageEmbedder, seconds: float | None) -> None:
+def _check_allowed(model: ImageEmbedder, folders: Sequence[str | Path], seconds: float | None) -> None:
     """Raise ModelError or DataError for what no index can be."""
+    if not folders:
+        raise DataError("folder is empty: give at least one folder of images")
     if not model.indexable:
         raise ModelError(_NOT_INDEXABLE)
     if seconds and not _SHORTEST <= seconds <= _LONGEST:
