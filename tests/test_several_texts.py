@@ -95,7 +95,7 @@ def test_bytes_in_any_form_are_one_image() -> None:
     Image.new("RGB", (4, 3), "red").save(file, "PNG")
     content = file.getvalue()
     for given in (bytearray(content), memoryview(content), BytesIO(content)):
-        assert one_or_many(given) == [content]  # type: ignore[arg-type]
+        assert one_or_many(given) == [content]
     with pytest.raises(BadImageError, match="some pixels"):
         read_image(Image.new("RGB", (0, 3)))
 

@@ -73,7 +73,7 @@ _MAGIC = {
 
 
 def one_or_many(
-    images: ImageLike | ClipSegment | Iterable[ImageLike | ClipSegment],
+    images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
     if isinstance(images, bytearray | memoryview | io.BufferedIOBase):
