@@ -53,3 +53,13 @@ def test_poolings_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(each.forward > 0 and each.training > 0 for each in speeds)
     with pytest.raises(OpenVSEError, match="gpoo"):
         speed.time_poolings(["gpoo"])
+
+
+def test_an_answer_is_right_if_its_index_was_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    changing = script("changing", monkeypatch)
+    first, second = ({"a red dog": {name: 0.5}} for name in ("a.jpg", "b.jpg"))
+    versions = [changing.Version(0.0, first), changing.Version(100.0, second)]
+    old, new, other = ({name: 0.5} for name in ("a.jpg", "b.jpg", "c.jpg"))
+    asked = [(10.0, old), (10.0, new), (102.0, old), (102.0, new), (150.0, old), (150.0, new), (150.0, other)]
+    wrong = [changing.wrong_answers([(when, when + 1, "a red dog", hits)], versions) for when, hits in asked]
+    assert wrong == [0, 1, 0, 0, 1, 0, 1]

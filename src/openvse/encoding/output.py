@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, OpenVSEError, install
-from openvse.files import is_free, parse_json, read_text, replacing_files, settle
+from openvse.files import parse_json, read_text, replacing_files, settle
 
 FORMAT = "openvse-encoding"
 MANIFEST = "encoding.json"
@@ -76,9 +76,7 @@ class Target:
         """Return a file of somebody else that the output would replace."""
         if any(self.work.glob("*.json")):
             return None
-        if not self.single and is_free(self.out, MANIFEST):
-            return None
-        there = [self.manifest, *self.files()] if self.single else sorted(self.out.glob("*"))
+        there = [self.manifest, *self.files()] if self.single else sorted(self.out.glob("[!.]*"))
         return next((path for path in there if path.exists()), None)
 
     def write(self, blocks: Iterable[EncodedBlock], count: int, about: dict[str, Any]) -> None:
