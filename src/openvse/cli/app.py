@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from openvse import __version__
-from openvse.cli.allocator import keep_freed_memory
+from openvse.cli.allocator import give_back_memory, keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError, message_of
 from openvse.files import NO_ROOM, refusal_of_disk
@@ -178,7 +178,6 @@ def options(
     logging.getLogger("openvse").setLevel(logging.INFO if verbose else logging.NOTSET)
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
-    if context.invoked_subcommand != "serve":  # a server gives back what a large request took
-        keep_freed_memory()
+    give_back_memory() if context.invoked_subcommand == "serve" else keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)

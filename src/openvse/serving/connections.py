@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from typing import Any
 
 import h11
+from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from openvse.serving.settings import Limits
 
+AT_ONCE = 32
+"""Connections that are accepted in one go: whoever is connected gets a turn in between."""
+
+_BACKLOG = 2048
 _ROOM = 16
+
+
+class PatientServer(Server):
+    """A server that accepts few connections at a time, while many may wait."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; asyncio lets as many wait as it accepts in one go."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)
 
 
 class Connection(H11Protocol):
@@ -55,6 +71,11 @@ class Connection(H11Protocol):
         super().handle_events()
         self._time_head()
 
+    def on_response_complete(self) -> None:
+        """Note when the client was answered."""
+        self._since = self.loop.time()
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the time of the head."""
         super().connection_lost(exc)
@@ -64,7 +85,7 @@ class Connection(H11Protocol):
     def _time_head(self) -> None:
         if not self._is_idle and self._late is not None:
             self._late.cancel()
-            self._late, self._since = None, self.loop.time()
+            self._late = None
         elif self._is_idle and self._late is None:
             self._late = self.loop.call_later(self._limits.head_s, self.timeout_keep_alive_handler)
 

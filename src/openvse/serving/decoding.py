@@ -29,6 +29,7 @@ QUERY_PX = 800
 
 _MEMORY = 1 << 30, 24  # bytes of a process, and for each pixel that may be decoded
 _BEHIND = 5  # how far a process stands back behind the searches (nice)
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "262144"}  # the GNU library gives back what is larger
 _SECRETS = ("OPENVSE_TOKEN", "OPENVSE_QDRANT_API_KEY", "PGPASSWORD")
 
 
@@ -110,7 +111,7 @@ class _Decoder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # decoders write there what a file says
-            env={name: value for name, value in os.environ.items() if name not in _SECRETS},
+            env=_ALLOCATOR | {name: value for name, value in os.environ.items() if name not in _SECRETS},
             process_group=0,  # Ctrl-C is for the server
         )
 
@@ -175,13 +176,15 @@ def main() -> None:
         most = _MEMORY[0] + _MEMORY[1] * pixel_limit()
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with suppress(BrokenPipeError):
-        while True:
-            task, content = _read(sys.stdin.buffer)
-            try:
-                reply = decode(task, content)
-            except OpenVSEError as error:
-                reply = {"error": str(error)}, b""
-            _write(sys.stdout.buffer, *reply)
+        while True:  # nothing of a picture stays while the next one is waited for
+            _write(sys.stdout.buffer, *_answer(*_read(sys.stdin.buffer)))
+
+
+def _answer(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
+    try:
+        return decode(task, content)
+    except OpenVSEError as error:
+        return {"error": str(error)}, b""
 
 
 if __name__ == "__main__":

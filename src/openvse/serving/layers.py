@@ -58,7 +58,7 @@ COOKIE = "openvse_session"
 UPLOADS = ("/api/search/image", "/api/images", "/api/ask")
 """Paths that take an image."""
 
-_SMALL_BYTES = 4096
+_SMALL_BYTES = 4000
 _SESSIONS = 10_000
 
 OPEN_PATHS = ("/", "/health", "/ready", "/session")
@@ -283,10 +283,8 @@ class _Body:
         return message
 
     def _refuse_size(self) -> NoReturn:
-        most = self._most / 1e6
-        self._refuse(
-            413, "size", f"the body is larger than {most:g} MB, the most that this server takes here"
-        )
+        most = f"{self._most / 1e6:g} MB" if self._most >= 1e6 else f"{self._most / 1000:g} kB"
+        self._refuse(413, "size", f"the body is larger than {most}, the most that this server takes here")
 
     def _refuse(self, status: int, reason: str, message: str) -> NoReturn:
         self._bounds.metrics.refused.labels(reason).inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # each is loaded when it runs
 
     from openvse.serving.service import Service
 
-_BACKLOG = 2048
 _LONGEST_HEAD = 32_768
 _SEND_BUFFER = 262_144
 _KEEP_ALIVE_S = 5
@@ -58,9 +58,9 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
 
 def make_server(app: Any, limits: Limits) -> Server:
     """Return the server of an application; its ``run`` takes the sockets to listen on."""
-    from uvicorn import Config, Server
+    from uvicorn import Config
 
-    from openvse.serving.connections import Connection
+    from openvse.serving.connections import AT_ONCE, Connection, PatientServer
 
     config = Config(
         app,
@@ -69,7 +69,7 @@ def make_server(app: Any, limits: Limits) -> Server:
         limit_concurrency=limits.connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(limits.stop_s),
-        backlog=_BACKLOG,
+        backlog=AT_ONCE,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -77,7 +77,7 @@ def make_server(app: Any, limits: Limits) -> Server:
         access_log=False,
         server_header=False,
     )
-    return Server(config)
+    return PatientServer(config)
 
 
 def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
@@ -86,8 +86,9 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
 
     allow_many_files(2 * service.limits.connections)
     server = make_server(create_app(service), service.limits)
+    gc.freeze()  # what stays is not looked through each time that a request makes many objects
     with quiet_library(), ended_by_signals(server), opened:
-        opened.listen(_BACKLOG)
+        opened.listen()
         on_start()
         server.run(sockets=[opened])
 

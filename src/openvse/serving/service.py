@@ -318,12 +318,13 @@ class Service:
 
     def _read_captions(self) -> None:
         """Read the captions of the first folder again, if its text files have changed; a failure leaves none."""
-        state = texts_in(self.served.engine.root)
-        if state == self._captions_of:
+        root = self.served.engine.root
+        state = texts_in(root)
+        if state == self._captions_of or root == root.parent:  # an index that names the whole disk has none
             return
         self._captions_of = state
         try:
-            self._captions = captions_beside(self.served.engine.root)
+            self._captions = captions_beside(root)
         except Exception as error:  # whatever a text of the folder does
             self._captions = {}
             _logger.warning("the captions beside the images cannot be read: %s", message_of(error))

@@ -40,7 +40,7 @@ class Limits:
     """
 
     upload_bytes: int = 20_000_000
-    json_bytes: int = 1_000_000
+    json_bytes: int = 250_000
     bodies: int = 10
     upload_pixels: int = 50_000_000
     uploads: int = 8

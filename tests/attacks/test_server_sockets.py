@@ -1,0 +1,149 @@
+"""Clients that break HTTP, or take places and do not go on, against a server on a port."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import httpx
+import pytest
+
+from openvse.model import TwoTower
+from openvse.serving import Limits, Settings
+from openvse.serving.service import Service
+from tests.serving.conftest import Place, Running
+
+Start = Callable[[Service], Running]
+Connect = Callable[[int, int, bytes], list[socket.socket]]
+POST = b"POST /session HTTP/1.1\r\nHost: localhost\r\n"
+HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def answer(port: int, sent: bytes) -> bytes:
+    """Send bytes, and return all that comes until the server closes or waits."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port)) as client, suppress(TimeoutError, ConnectionError):
+        client.settimeout(0.5)
+        client.sendall(sent)
+        while part := client.recv(65536):
+            received += part
+    return received
+
+
+ODD = {
+    "two lengths": HEAD + b"Content-Length: 0\r\nContent-Length: 5\r\n\r\nGET /",
+    "a space before the colon": HEAD + b"Content-Length : 5\r\n\r\nGET /",
+    "an unknown encoding": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "two encodings": HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "two hosts": HEAD + b"Host: evil.example\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "a negative length": HEAD + b"Content-Length: -1\r\n\r\n",
+    "a length that is no number": HEAD + b"Content-Length: 0x5\r\n\r\nabcde",
+    "a folded header": HEAD + b"X: a\r\n Content-Length: 5\r\n\r\n",
+    "a zero": HEAD + b"X: a\0b\r\n\r\n",
+    "a bad chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",
+    "a long head": HEAD + b"X: " + b"y" * 1_000_000,
+    "many headers": HEAD + b"X: y\r\n" * 200_000,
+    "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+    "a method without end": b"A" * 100_000,
+}
+
+
+@pytest.mark.medium
+def test_what_is_no_http_is_refused_and_nothing_behind_it_is_read(
+    place: Place, model: TwoTower, running: Start
+) -> None:
+    port = running(Service(place.index, model, Settings())).port
+    for name, sent in ODD.items():
+        received = answer(port, sent)
+        assert received.count(b"HTTP/1.1 ") <= 1, (name, received[:200])
+        assert b" 200 " not in received[:20] or name == "a folded header", (name, received[:200])
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\n{}\r\n0\r\n\r\n"
+    assert answer(port, chunked).count(b"HTTP/1.1 ") == 1
+    upgrade = HEAD + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    assert b" 101 " not in answer(port, upgrade)
+    for line in (
+        b"CONNECT evil.example:443 HTTP/1.1",
+        b"TRACE /health HTTP/1.1",
+        b"GET http://evil.example/api HTTP/1.1",
+    ):
+        received = answer(port, line + b"\r\nHost: localhost\r\nX: secret\r\n\r\n")
+        assert b" 200 " not in received[:20] and b"secret" not in received
+    assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+
+
+@pytest.fixture
+def waiting() -> Iterator[Connect]:
+    """Return a function that opens connections, each of which sends some bytes and no more."""
+    with ExitStack() as opened:
+
+        def connect(port: int, count: int, sent: bytes) -> list[socket.socket]:
+            clients = []
+            for _ in range(count):
+                clients.append(opened.enter_context(socket.create_connection(("127.0.0.1", port))))
+                clients[-1].settimeout(20)
+                with suppress(ConnectionError):
+                    clients[-1].sendall(sent)
+            return clients
+
+        yield connect
+
+
+STOPPED = {
+    "nothing": b"",
+    "half a head": HEAD + b"X: ",
+    "half a body": POST + b"Content-Length: 100\r\n\r\n{",
+    "half a second head": HEAD + b"\r\n" + HEAD + b"X: ",
+}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED)
+def test_clients_that_stop_make_room_for_others(
+    place: Place,
+    model: TwoTower,
+    running: Start,
+    waiting: Callable[[int, int, bytes], list[socket.socket]],
+    sent: bytes,
+) -> None:
+    """Far more of them than there are places lock nobody out, from the first moment on."""
+    server = running(Service(place.index, model, Settings(limits=Limits(connections=40))))
+    with httpx.Client(base_url=server.url) as kept:
+        for _ in range(5):
+            waiting(server.port, 30, sent)
+            assert kept.get("/api/search", params={"q": "grass"}).status_code == 200
+            assert httpx.get(f"{server.url}/api/info").status_code == 200
+    assert len(server.server.server_state.connections) <= 40
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("sent", [b"", HEAD + b"X: ", HEAD + b"\r\n" + HEAD + b"X: "])
+def test_a_head_that_does_not_end_is_closed_in_time(
+    place: Place,
+    model: TwoTower,
+    running: Start,
+    waiting: Callable[[int, int, bytes], list[socket.socket]],
+    sent: bytes,
+) -> None:
+    server = running(Service(place.index, model, Settings(limits=Limits(head_s=0.5))))
+    (client,) = waiting(server.port, 1, sent)
+    began, received = time.monotonic(), b""
+    with suppress(ConnectionError):
+        while part := client.recv(65536):
+            received += part
+            client.sendall(b"y")  # a byte now and then gives no more time
+    assert 0.2 < time.monotonic() - began < 10 and received.count(b" 200 ") == sent.count(b"\r\n\r\n")
+
+
+@pytest.mark.medium
+def test_a_client_that_is_quick_between_pauses_is_not_closed(
+    place: Place, model: TwoTower, running: Start
+) -> None:
+    server = running(Service(place.index, model, Settings(limits=Limits(head_s=0.4))))
+    with httpx.Client(base_url=server.url, transport=httpx.HTTPTransport(retries=0)) as client:
+        for _ in range(6):
+            assert client.get("/health").status_code == 200
+            time.sleep(0.1)
