@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,6 +31,9 @@ from openvse.media.problems import Problem
 ARROW_SUFFIXES = (".parquet", ".arrow")
 """The suffixes of the files that this module reads."""
 
+_MOST_TEXT = 1 << 30  # bytes of the texts of a column in a row group
+_RATIO, _SMALL = 200, 1 << 26  # times that a column may grow when it is decompressed, above so many bytes
+_FEW_ROWS = 100_000
 _PARTS_AT_ONCE = 2  # the number of row groups that a process keeps: one that is read in order, and one more
 _LARGE_PART = 512 << 20
 
@@ -252,8 +256,12 @@ def _records(
 
 
 def _cells(path: Path, column: str, values: Any) -> list[Any]:
-    """Return the cells of a column of texts; raise DataError before one that is too long becomes a text of Python."""
-    _check_lengths(path, column, values)
+    """Return the cells of a column of texts; raise DataError before those that are too long become texts of Python."""
+    size = _text_bytes(path, column, values)
+    if size > _MOST_TEXT:
+        raise DataError(
+            f"{path}: column {column!r} holds {size:,} bytes of text in a row group: write smaller ones"
+        )
     if _pyarrow().types.is_dictionary(values.type):  # equal texts are one text in memory
         texts, places = values.dictionary.to_pylist(), values.indices.to_pylist()
         return [None if place is None else texts[place] for place in places]
@@ -261,22 +269,26 @@ def _cells(path: Path, column: str, values: Any) -> list[Any]:
     return cells
 
 
-def _check_lengths(path: Path, column: str, values: Any) -> None:
+def _text_bytes(path: Path, column: str, values: Any, *, inside: bool = False) -> int:
+    """Return the bytes that the texts of a column take, equal ones once unless they are ``inside`` of lists."""
     import pyarrow.compute
 
-    types, kind = _pyarrow().types, values.type
+    compute, types, kind = pyarrow.compute, _pyarrow().types, values.type
     if types.is_dictionary(kind):
-        _check_lengths(path, column, values.dictionary)
-    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        _check_lengths(path, column, values.flatten())
-    elif types.is_struct(kind):
-        for each in values.flatten():
-            _check_lengths(path, column, each)
-    elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
-        check_size(
-            f"{path}: a cell of column {column!r}",
-            pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0,
-        )
+        whole = _text_bytes(path, column, values.dictionary)
+        if not inside or not whole:
+            return whole
+        lengths = compute.binary_length(values.dictionary)
+        return int(compute.sum(lengths.take(values.indices.drop_null())).as_py() or 0)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _text_bytes(path, column, values.flatten(), inside=True)
+    if types.is_struct(kind):
+        return sum(_text_bytes(path, column, each, inside=True) for each in values.flatten())
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind)):
+        return int(values.nbytes)
+    lengths = compute.binary_length(values)
+    check_size(f"{path}: a cell of column {column!r}", compute.max(lengths).as_py() or 0)
+    return int(compute.sum(lengths).as_py() or 0)
 
 
 class _Table:
@@ -295,6 +307,7 @@ class _Table:
             self._open_parquet(path)
             return
         source = pa.memory_map(str(path))
+        _refuse_compressed(path, source)
         try:
             reader = pa.ipc.open_stream(source)  # the form that the library datasets writes
             self.schema, parts = reader.schema, list(reader)
@@ -302,7 +315,7 @@ class _Table:
             file = pa.ipc.open_file(source)
             self.schema, parts = file.schema, [file.get_batch(n) for n in range(file.num_record_batches)]
         self.sizes = [int(part.num_rows) for part in parts]
-        self._read = lambda part, _: parts[part]
+        self._read = lambda part, column: _sound(parts[part].select([column.partition(".")[0]]))
 
     def _open_parquet(self, path: Path) -> None:
         from pyarrow.parquet import ParquetFile
@@ -315,6 +328,7 @@ class _Table:
         read: Any = ParquetFile(path, read_dictionary=texts).read_row_group
         groups = [self._metadata.row_group(part) for part in range(self._metadata.num_row_groups)]
         self.sizes = [int(group.num_rows) for group in groups]
+        _check_claims(path, groups)
         self.largest_part = max((group.total_byte_size for group in groups), default=0)
         self._read = lambda part, column: read(part, columns=[column], use_threads=False)
 
@@ -335,6 +349,61 @@ class _Table:
         values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
         values = values.chunk(0) if hasattr(values, "num_chunks") else values
         return values.field(inner) if inner else values
+
+
+def _check_claims(path: Path, groups: Sequence[Any]) -> None:
+    """Raise DataError for a Parquet file of which a few bytes stand for gigabytes."""
+    rows, size = sum(int(group.num_rows) for group in groups), path.stat().st_size
+    if rows > max(_FEW_ROWS, size):
+        raise DataError(f"{path}: {rows:,} rows in {size:,} bytes are no data: get the file from its authors")
+    for chunk in (group.column(number) for group in groups for number in range(group.num_columns)):
+        packed, whole = int(chunk.total_compressed_size), int(chunk.total_uncompressed_size)
+        if whole > max(_SMALL, _RATIO * packed):
+            raise DataError(
+                f"{path}: {packed:,} bytes of column {chunk.path_in_schema!r} stand for {whole:,}, as those of no "
+                f"captions or images do: get the file from its authors"
+            )
+
+
+def _sound(batch: Any) -> Any:
+    """Return a batch that was mapped from a file, whose offsets nothing has checked yet."""
+    batch.validate(full=True)
+    return batch
+
+
+def _refuse_compressed(path: Path, source: Any) -> None:
+    """Raise DataError if batches of an Arrow file are compressed: a few bytes of one may stand for gigabytes.
+
+    A message is a table of FlatBuffers (Message.fbs of Arrow); the batch in it says in its fourth field how its body is
+    compressed.
+    """
+    pa = _pyarrow()
+    source.seek(8 if source.read(6) == b"ARROW1" else 0)
+    with suppress(pa.ArrowException, OSError, StopIteration, struct.error):  # opening it says what is wrong
+        for message in iter(pa.ipc.MessageReader.open_stream(source)):
+            table = memoryview(message.metadata)
+            (header,) = struct.unpack_from("<I", table)
+            batch = _field(table, header, 2)
+            if message.type == "dictionary":
+                batch = _field(table, batch, 1)
+            if message.type in ("dictionary", "record batch") and _slot(table, batch, 3):
+                raise DataError(
+                    f"{path}: compressed Arrow files are not read: save it without compression, or as Parquet"
+                )
+    source.seek(0)
+
+
+def _field(table: memoryview, start: int, number: int) -> int:
+    """Return where the table begins to which a field of a FlatBuffer's table refers."""
+    place = start + _slot(table, start, number)
+    return place + int(struct.unpack_from("<I", table, place)[0])
+
+
+def _slot(table: memoryview, start: int, number: int) -> int:
+    """Return how far from the start of a FlatBuffer's table a field is; 0 if it is left out."""
+    fields = start - int(struct.unpack_from("<i", table, start)[0])
+    size = int(struct.unpack_from("<H", table, fields)[0])
+    return int(struct.unpack_from("<H", table, fields + 4 + 2 * number)[0]) if 4 + 2 * number < size else 0
 
 
 def _pyarrow() -> Any:

@@ -26,6 +26,7 @@ HEIGHT = ("image_h", "img_h", "image_height")
 BEYOND = 0.01
 """How far a box may extend beyond its image, as a fraction of it, since detectors round. The excess is cut off."""
 
+_MOST = 1 << 28  # bytes that the features of an item may take
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
@@ -98,6 +99,12 @@ def reading_item() -> Iterator[None]:
         raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
 
 
+def check_bytes(size: int) -> None:
+    """Raise BadFeaturesError for an array that would take so many bytes in memory that it is not features."""
+    if size > _MOST:
+        raise BadFeaturesError(f"it would take {size:,} bytes, at most {_MOST:,} are read for an item")
+
+
 def local_of(fields: Mapping[str, Any]) -> Local:
     """Return the features of an item from named arrays, for instance those of an ``.npz`` file.
 
@@ -156,4 +163,8 @@ def entry_number(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | N
 
 
 def _first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((fields[name] for name in names if name in fields), None)
+    field = next((fields[name] for name in names if name in fields), None)
+    if getattr(field, "external", None) or getattr(field, "is_virtual", False):
+        raise BadFeaturesError("its numbers are in another file than the HDF5 file: copy them into it")
+    check_bytes(int(getattr(field, "nbytes", 0)))
+    return field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -31,6 +32,7 @@ IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
 _CACHE_BYTES = (
     1 << 26
 )  # what h5py keeps of a data set that is stored in chunks, of which each holds many items
+_MOST_IDS = _MOST_PART = 1 << 30
 DEEPEST = 8
 """The largest depth of nested groups, since a link can lead back to its own group."""
 
@@ -100,6 +102,8 @@ def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None
         return read_id_file(ids, count, source.name)
     if known is None:
         raise DataError(f"{source} does not say which item is which: give --ids FILE, with one id per line")
+    if (size := int(file[known].nbytes)) > _MOST_IDS:
+        raise DataError(f"{source} has {known} of {size:,} bytes, which name no items: give --ids FILE")
     names = [item.decode() if isinstance(item, bytes) else str(item) for item in np.asarray(file[known])]
     if len(names) != count:
         raise DataError(f"{source} has {len(names)} {known} for {count} items: give --ids FILE")
@@ -111,6 +115,12 @@ def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[
         key for key in (*BOXES, *COUNT, *WIDTH, *HEIGHT) if key in file and file[key].shape[:1] == (len(ids),)
     ]
     columns = {key: file[key] for key in (name, *beside)}
+    for key, column in columns.items():
+        part = column.chunks or (1, *column.shape[1:])  # what a row takes, or what is decompressed for it
+        if column.external or column.is_virtual or math.prod(part) * column.dtype.itemsize > _MOST_PART:
+            raise DataError(
+                f"{source}: {key} is in another file, or in parts too large to read: write it anew"
+            )
     for row, item in enumerate(ids):
         yield FeatureEntry(item, f"{source.name}, item {row}", partial(_read_row, columns, name, row))
 

@@ -14,6 +14,7 @@ from openvse.features.entries import (
     FeatureEntry,
     Local,
     as_rows,
+    check_bytes,
     local_of,
     read_id_file,
     reading_item,
@@ -73,4 +74,5 @@ def _files(
 
 def _read_npz(path: Path) -> Local:
     with reading_item(), np.load(path, allow_pickle=False) as fields:
+        check_bytes(sum(each.file_size for each in fields.zip.infolist()))
         return local_of(fields)

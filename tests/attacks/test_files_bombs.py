@@ -1,0 +1,217 @@
+"""Small files of strangers that stand for gigabytes or for endless work are refused before they are unpacked."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openvse.conversion.checkpoint import read_vocabulary
+from openvse.datasets import open_corpus
+from openvse.datasets import parquet as parquet_module
+from openvse.encoders.role_graph import read_role_graphs
+from openvse.errors import BadFeaturesError, CheckpointError, DataError, JsonError, OpenVSEError, RecipeError
+from openvse.features.importing import import_features
+from openvse.features.numpy_files import read_npz
+from openvse.files import parse_json, read_json
+from openvse.specs import parse_override, read_recipe
+
+pytestmark = pytest.mark.medium
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def _table(folder: Path, name: str, captions: object, **options: object) -> Path:
+    table = pa.table({"file_name": [f"{number}.jpg" for number in range(len(captions))], "caption": captions})
+    pq.write_table(table, folder / name, compression="zstd", **options)
+    return folder / name
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_long_cells_of_parquet_are_refused(shared, tmp_path):
+    long = "x" * (1 << 20)
+    path = _table(
+        tmp_path, "long.parquet", [f"{long}{number % 2}" for number in range(4)], use_dictionary=shared
+    )
+    assert path.stat().st_size < 1 << 14
+    with pytest.raises(DataError, match="caption"):
+        open_corpus(str(path), require_images=False)
+
+
+def test_columns_of_parquet_are_weighed_before_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_module, "_SMALL", 1 << 12)
+    monkeypatch.setattr(parquet_module, "_cells", None)
+    path = _table(tmp_path, "long.parquet", ["x" * 900] * 400, use_dictionary=False, write_statistics=False)
+    with pytest.raises(DataError, match="caption"):
+        open_corpus(str(path), require_images=False)
+
+
+def test_a_text_that_lists_repeat_counts_each_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_module, "_MOST_TEXT", 10_000)
+    path = _table(tmp_path, "lists.parquet", pa.array([["word " * 20] * 2] * 60))
+    with pytest.raises(DataError, match="caption"):
+        open_corpus(str(path), require_images=False)
+    path = _table(tmp_path, "texts.parquet", ["word " * 20] * 120)
+    assert len(open_corpus(str(path), require_images=False).image_ids) == 120
+
+
+def test_more_rows_than_bytes_are_refused(tmp_path):
+    same = pa.DictionaryArray.from_arrays(pa.array(np.zeros(200_000, np.int32)), ["a"])
+    pq.write_table(pa.table({"file_name": same, "caption": same}), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="rows"):
+        open_corpus(str(tmp_path / "rows.parquet"), require_images=False)
+
+
+def _arrow(path: Path, *, file: bool = False, compression: str | None = None) -> Path:
+    table = pa.table({"file_name": ["a.jpg", "b.jpg"], "caption": ["a dog", "two cats"]})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_file if file else pa.ipc.new_stream
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_compressed_arrow_files_are_refused(file, tmp_path):
+    plain = _arrow(tmp_path / "plain.arrow", file=file)
+    assert open_corpus(str(plain), require_images=False).captions == ("a dog", "two cats")
+    for compression in ("zstd", "lz4"):
+        with pytest.raises(DataError, match="compressed"):
+            open_corpus(
+                str(_arrow(tmp_path / "c.arrow", file=file, compression=compression)), require_images=False
+            )
+
+
+def test_offsets_of_an_arrow_file_stay_in_it(tmp_path):
+    """A mapped file with other offsets would read the memory of the process, or end it."""
+    path = _arrow(tmp_path / "offsets.arrow")
+    content = bytearray(path.read_bytes())
+    at = content.find(struct.pack("<3i", 0, 5, 13))
+    content[at : at + 12] = struct.pack("<3i", 0, 1 << 30, (1 << 30) + 1000)
+    path.write_bytes(content)
+    with pytest.raises(DataError):
+        open_corpus(str(path), require_images=False)
+
+
+def test_archives_of_features_are_weighed_before_they_are_unpacked(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", features=np.zeros((1 << 10, 1 << 10), np.float32))
+    assert (tmp_path / "a.npz").stat().st_size < 1 << 14
+    monkeypatch.setattr("openvse.features.entries._MOST", 1 << 21)
+    (entry,) = read_npz(tmp_path)
+    with pytest.raises(BadFeaturesError):
+        entry.read()
+
+
+def test_arrays_of_objects_are_never_unpickled(tmp_path):
+    mark = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(mark), "w")
+
+    evil = np.array([Evil()], dtype=object)
+    np.save(tmp_path / "a.npy", evil, allow_pickle=True)
+    np.savez(tmp_path / "b.npz", features=evil)
+    for kind in ("npy", "npz"):
+        with pytest.raises(OpenVSEError):
+            import_features(tmp_path, tmp_path / "store", kind=kind)
+    assert not mark.exists()
+
+
+def test_hdf5_reads_no_other_file_and_no_claims(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "secret").write_bytes(b"s" * 64)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        external = [(str(tmp_path / "secret"), 0, 64)]
+        file.create_group("a.jpg").create_dataset("features", (4, 4), "f4", external=external)
+        file.create_dataset("b.jpg", (1 << 20, 1 << 20), "f4", chunks=(1, 1 << 10))
+    with pytest.raises(OpenVSEError):
+        import_features(tmp_path / "a.h5", tmp_path / "store")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("features", (1 << 34, 4), "f4", chunks=(1, 4))
+        file.create_dataset("ids", (1 << 34,), "i8", chunks=(1,))
+    with pytest.raises(DataError):
+        import_features(tmp_path / "b.h5", tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101, "9" * 5000, "\0", ""]
+)
+def test_json_is_bounded_in_depth(text, tmp_path):
+    (tmp_path / "a.json").write_text(text)
+    for read in (lambda: parse_json(text), lambda: read_json(tmp_path / "a.json")):
+        with pytest.raises(JsonError):
+            read()
+
+
+def test_json_is_bounded_in_size(tmp_path):
+    (tmp_path / "a.json").write_text("[1,2,3,4]")
+    with pytest.raises(JsonError):
+        read_json(tmp_path / "a.json", most=8)
+    (tmp_path / "b.json").symlink_to("/dev/zero")
+    with pytest.raises(JsonError):
+        read_json(tmp_path / "b.json")
+
+
+def test_role_graphs_are_not_unpacked_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("openvse.encoders.role_graph._MAX_BYTES", 1 << 16)
+    (tmp_path / "graphs.json.gz").write_bytes(gzip.compress(b" " * (1 << 22) + b"{}"))
+    with pytest.raises(DataError):
+        read_role_graphs(tmp_path / "graphs.json.gz")
+
+
+YAML = {
+    "deep": "[" * 50_000,
+    "maps": "{a: " * 50_000,
+    "itself": "seed: &a [*a]",
+    "aliases": "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(30)),
+    "date": "seed: 2024-13-45",
+    "number": "seed: !!int ''",
+    "code": "seed: !!python/object/apply:os.system [ls]",
+}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_recipes_are_refused_before_they_recurse(name, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(YAML[name])
+    with pytest.raises(RecipeError):
+        read_recipe(tmp_path / "recipe.yaml")
+    with pytest.raises(RecipeError):
+        parse_override(f"seed={YAML[name]}")
+
+
+class _Runs:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+VOCABULARIES = {
+    "memo.pkl": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "text.pkl": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"abc.",
+    "bytes.pkl": b"\x80\x05\x96" + struct.pack("<Q", 1 << 62) + b"abc.",
+    "code.pkl": pickle.dumps(_Runs()),
+    "deep.json": b"[" * 100_000,
+    "deep.pkl": b"\x80\x02" + b"]" * 3_000 + b"a" * 2_999 + b".",
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_vocabularies_are_read_as_they_are(name, tmp_path):
+    (tmp_path / name).write_bytes(VOCABULARIES[name])
+    with pytest.raises(CheckpointError):
+        read_vocabulary(tmp_path / name)
+
+
+def test_a_checkpoint_that_claims_more_than_it_has_is_refused(tmp_path):
+    from openvse.conversion.checkpoint import read_checkpoint
+
+    with zipfile.ZipFile(tmp_path / "a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * (1 << 24))
+    with pytest.raises(CheckpointError):
+        read_checkpoint(tmp_path / "a.pth")
