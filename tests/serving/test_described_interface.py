@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
 from starlette.testclient import TestClient
 
 from openvse.model import TwoTower
@@ -15,6 +13,7 @@ from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
 from tests.serving.conftest import Place, Running, png
+from tests.serving.described import attacked
 
 EXAMPLES = 10
 
@@ -175,24 +174,5 @@ def test_no_request_makes_the_server_fail(
     running: Callable[[Service], Running],
 ) -> None:
     served = Service(place.index, model, Settings(), reranker=second, answerer=answerer)
-    schema = schemathesis.openapi.from_url(f"{running(served).url}/openapi.json")
-    statuses: list[int] = []
-    for result in schema.get_all_operations():
-        operation = result.ok()
-
-        @settings(
-            max_examples=EXAMPLES,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            phases=[Phase.explicit, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(case=operation.as_strategy())
-        def attack(case: schemathesis.Case) -> None:
-            reply = case.call()
-            statuses.append(reply.status_code)
-            assert reply.status_code < 500, (case.as_curl_command(), reply.text)
-
-        attack()
+    statuses = attacked(running(served).url, EXAMPLES)
     assert len(statuses) > 8 * EXAMPLES and {200, 422} <= set(statuses)

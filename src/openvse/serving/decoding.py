@@ -52,7 +52,7 @@ class Decoders:
         """Return an uploaded picture; raise BadImageError if it cannot be used, or takes too long."""
         task = {"kind": "pixels", "max_pixels": max_pixels}
         told, decoded = await self._decoded(task, content)
-        return Image.frombytes("RGB", told["size"], decoded)
+        return await asyncio.to_thread(Image.frombytes, "RGB", told["size"], decoded)
 
     async def query(self, content: bytes, max_pixels: int) -> bytes:
         """Return an uploaded picture as a small file that every browser can show."""
