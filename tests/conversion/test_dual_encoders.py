@@ -156,7 +156,7 @@ def test_siglips_own_tokenizer_is_kept(tmp_path: Path) -> None:
 def test_a_tokenizer_that_lacks_its_library_says_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
     from transformers import AutoTokenizer
 
-    def lacking(source: str) -> None:
+    def lacking(source: str, **options: object) -> None:
         raise ImportError("\nSiglipTokenizer requires the SentencePiece library but it was not found")
 
     folder = with_its_own_tokenizer(tmp_path / "siglip")

@@ -109,14 +109,14 @@ def test_a_server_that_only_an_index_names_is_not_asked(
         replace(read_manifest(tmp_path), engine=noted | {"name": engine, "url": url}).write(tmp_path)
         index = Index.open(tmp_path)
         for asks in (
-            lambda index=index: open_searcher(index, ExactSearch(index.segments)),
+            lambda index=index: open_searcher(index, ExactSearch(index.vector_files)),
             lambda engine=engine: plan_engine(tmp_path, engine),
             lambda: plan_engine(tmp_path),
             lambda: update_engine(tmp_path),
         ):
             with pytest.raises(EngineError, match="OPENVSE_ENGINE_URL"):
                 asks()
-        assert open_searcher(index, ExactSearch(index.segments), engine="exact").name == "exact"
+        assert open_searcher(index, ExactSearch(index.vector_files), engine="exact").name == "exact"
     assert not keys
     qdrant.QdrantStore(EngineAddress.of(tmp_path, noted, noted["url"]), 1, 4)
     monkeypatch.setenv("OPENVSE_ENGINE_URL", noted["url"])
