@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,8 @@ from openvse.backbones.fine_tuning import freeze_unreached
 from openvse.errors import ModelError, install
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
+
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 class TimmVision(Backbone):
@@ -102,17 +108,30 @@ def _timm() -> Any:
 def _network(timm: Any, model: str, image_size: int | None, *, weights: bool) -> tuple[Any, Tensor, int]:
     """Return the network in evaluation mode, a black image for it, and the image's side."""
     try:
-        network = timm.create_model(model, pretrained=weights, num_classes=0)
+        with _tensors_only():
+            network = timm.create_model(model, pretrained=weights, num_classes=0)
         side = image_size or network.pretrained_cfg["input_size"][-1]
         resize = getattr(network, "set_input_size", None)
         if resize is not None:  # transformers have position embeddings for one size
             resize(img_size=(side, side))
-    except (RuntimeError, OSError, ValueError, AssertionError) as error:
+    except (RuntimeError, OSError, ValueError, AssertionError, UnpicklingError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"timm cannot load {model!r} ({reason}): see timm.list_models(pretrained=True)"
         ) from error
     return network.eval(), torch.zeros(1, 3, side, side), side
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Let PyTorch read no other objects than tensors: timm itself would unpickle the file of a ``local-dir:``."""
+    before = {name: os.environ[name] for name in (_FORCE,) if name in os.environ}
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_FORCE]
+        os.environ.update(before)
 
 
 def _local_features(network: Any, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:

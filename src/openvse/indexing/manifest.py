@@ -103,12 +103,25 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:
         manifest = IndexManifest(**{**fields, "root": "", "count": 0})
     except TypeError as error:
         raise damaged(folder, f"{name} cannot be understood") from error
-    noted = manifest.model_place, manifest.engine
-    if not all(each is None or isinstance(each, dict) for each in noted):
-        raise damaged(folder, f"{name} holds impossible values")
-    if Path(manifest.items).name != manifest.items or manifest.dtype not in ("float16", "float32"):
+    if not _is_sound(manifest):
         raise damaged(folder, f"{name} holds impossible values")
     return manifest
+
+
+def _is_sound(manifest: IndexManifest) -> bool:
+    """Return whether the values of a file, which anybody may have written, are of their kinds."""
+    noted = [{} if each is None else each for each in (manifest.model_place, manifest.engine)]
+    if not all(isinstance(each, dict) for each in noted):
+        return False
+    texts = manifest.model, manifest.created, manifest.items, *noted[0].values(), *noted[1].values()
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(count) is int and count > 0 for count in (manifest.num_embeddings, manifest.dim))
+        and Path(manifest.items).name == manifest.items
+        and manifest.dtype in ("float16", "float32")
+        and manifest.holds in ("images", "sentences")
+        and manifest.gaussians in (None, True, False)
+    )
 
 
 def check_model(folder: Path, manifest: IndexManifest, fingerprint: str | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from io import BytesIO
+from io import SEEK_END, BufferedIOBase, BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -36,6 +36,20 @@ _ANIMATIONS = ("GIF", "WEBP")
 _WHOLE = 50  # images of the largest size take as long as an animation may
 _SEARCHED = ("mpeg", "mpegts")  # containers without an index of their frames
 _TRUNCATED = "it is truncated: get the whole file again"
+_FIRST_BOXES = (
+    b"ftyp",
+    b"moov",
+    b"free",
+    b"skip",
+    b"wide",
+    b"mdat",
+    b"pnot",
+    b"styp",
+    b"sidx",
+    b"moof",
+    b"uuid",
+)
+_SAMPLES = re.compile(rb"stsz.{8}(.{4})|trun.{4}(.{4})", re.DOTALL)  # the numbers of samples
 # Browsers show a frame of 10 ms or less for 100 ms, as authors have come to expect.
 _HASTY, _USUAL = 0.01, 0.1
 _NOW = 1e-6  # seconds by which a frame may be late and still count as shown
@@ -285,8 +299,33 @@ def opened_video(file: BytesIO | str) -> Any:
         import av
     except ImportError as error:
         raise OpenVSEError(f"videos need PyAV: {install('video')}") from error
+    with BytesIO(file.getvalue()) if isinstance(file, BytesIO) else Path(file).open("rb") as content:
+        _check_samples(content)
     options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
     return av.open(file, options=options, metadata_errors="replace")
+
+
+def _check_samples(file: BufferedIOBase) -> None:
+    """Raise BadVideoError if an MP4 claims more samples than it has bytes: FFmpeg makes room for each of them.
+
+    Boxes are those of ISO/IEC 14496-12: ``stsz`` and ``trun`` say how many samples there are, and one of them may
+    stand for any number.
+    """
+    whole, at, claimed = file.seek(0, SEEK_END), 0, 0
+    while at + 8 <= whole:
+        file.seek(at)
+        head = file.read(16)
+        size, kind = int.from_bytes(head[:4], "big"), head[4:8]
+        size = int.from_bytes(head[8:], "big") if size == 1 else size or whole - at
+        if not at and kind not in _FIRST_BOXES:
+            return
+        if kind in (b"moov", b"moof"):
+            file.seek(at)
+            for each in _SAMPLES.finditer(file.read(min(size, whole - at))):
+                claimed += int.from_bytes(each[1] or each[2], "big")
+        if claimed > whole:
+            raise BadVideoError(f"it claims {claimed:,} samples in {whole:,} bytes: get the whole file again")
+        at += max(8, size)
 
 
 def _table_of(path: Path) -> _FrameTable:
