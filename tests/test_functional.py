@@ -108,6 +108,6 @@ def test_kth_largest_is_the_sorted_rows_kth(dtype: torch.dtype, k: int) -> None:
     scores = torch.randn(5, 7).to(dtype).requires_grad_()
     scores.data[0, :4] = float("-inf")
     scores.data[1] = 0.5  # all tie
-    kth = kth_largest(scores, k)
+    kth = kth_largest(scores, torch.tensor(k))
     assert torch.equal(kth, scores.detach().sort(dim=1, descending=True).values[:, k - 1])
     assert not kth.requires_grad

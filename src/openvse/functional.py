@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from openvse.errors import DataError
 from openvse.kernels import is_usable, sort_elements, sum_ranked
-from openvse.types import EmbeddingSet, Inputs
+from openvse.types import EmbeddingSet, Inputs, moved, on_cpu
 
 MASKED = float("-inf")
 
@@ -67,12 +67,12 @@ def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) ->
     """
     if is_usable(local):
         return sort_elements(local, mask).transpose(1, 2)
-    padded = torch.compiler.is_compiling() or not bool(mask.all())
+    padded = torch.compiler.is_compiling() or not bool(on_cpu(mask).all())
     if padded:
         local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
     columns = local.transpose(1, 2).contiguous()
-    on_cpu = columns.device.type == "cpu" and not torch.compiler.is_compiling()
-    by_numpy = on_cpu and not bool(columns.isnan().any())  # NumPy sorts NaN to the other end
+    here = columns.device.type == "cpu" and not torch.compiler.is_compiling()
+    by_numpy = here and not bool(columns.isnan().any())  # NumPy sorts NaN to the other end
     ranked = _sort_on_cpu(columns) if by_numpy else columns.sort(dim=-1, descending=True).values
     if padded:
         ranked = ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
@@ -107,19 +107,43 @@ def _sort_on_cpu(columns: Float[Tensor, "B L N"]) -> Float[Tensor, "B L N"]:
     return keys.neg_().to(columns.dtype)
 
 
-def kth_largest(scores: Float[Tensor, "A C"], k: int) -> Float[Tensor, "A"]:
+def kth_largest(scores: Float[Tensor, "A C"], k: Int[Tensor, ""]) -> Float[Tensor, "A"]:
     """Return the k-th largest value of each row, without a gradient."""
     scores = scores.detach()
     if scores.device.type != "cpu" or scores.dtype in (torch.bfloat16, torch.float16):
-        return scores.topk(k, dim=1, sorted=False).values.amin(dim=1)
+        ranked = scores.sort(dim=1, descending=True).values
+        return ranked.gather(1, (k - 1).expand(len(scores), 1)).squeeze(1)
     # NumPy's partition is vectorised, and ten times as fast as topk for the k of AdOpt.
-    place = scores.shape[1] - k
+    place = scores.shape[1] - int(k)
     return torch.from_numpy(np.partition(scores.numpy(), place, axis=1)[:, place].copy())
 
 
 def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
     """Return ``[B, size]``, True at the positions below each length."""
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Int[Tensor, "U"], Int[Tensor, "B"]]:
+    """Return the distinct numbers of real elements, ascending, and the index of each item's number among them."""
+    sizes, group = torch.unique(on_cpu(mask).sum(dim=1), return_inverse=True)
+    return moved(sizes, mask.device), moved(group, mask.device)
+
+
+def places_of(mask: Bool[Tensor, "*b"], device: torch.device | None = None) -> tuple[Int[Tensor, "P"], ...]:
+    """Return the indices of what is True, on the device of the mask or on another."""
+    return tuple(moved(each, device or mask.device) for each in on_cpu(mask).nonzero(as_tuple=True))
+
+
+def turned(mask: Bool[Tensor, "A C"]) -> Bool[Tensor, "C A"]:
+    """Return the transposed mask, of which ``on_cpu`` knows as much."""
+    return moved(on_cpu(mask).T, mask.device)
+
+
+def mean_where(values: Float[Tensor, "*b"], mask: Bool[Tensor, "*b"]) -> Float[Tensor, ""]:
+    """Return the mean of the values where the mask is True; 0 if it is so nowhere."""
+    if values.device.type == "cpu":
+        return values[mask].mean() if mask.any() else values.new_zeros(())
+    return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def masked_softmax(logits: Float[Tensor, "*b N"], mask: Bool[Tensor, "*b N"]) -> Float[Tensor, "*b N"]:
@@ -154,7 +178,7 @@ def interpolate(
     """
     last = len(knots) - 1
     step = last / (sizes - 1).clamp(min=1).to(knots.dtype)
-    count = int(sizes.max()) if longest is None else longest
+    count = int(on_cpu(sizes).max()) if longest is None else longest
     place = (torch.arange(count, device=sizes.device) * step.unsqueeze(1)).clamp(max=last)
     lower = place.floor().long().clamp(max=max(last - 1, 0))
     return torch.lerp(knots[lower], knots[(lower + 1).clamp(max=last)], (place - lower).unsqueeze(-1))
@@ -172,18 +196,18 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
     Returns:
         The moved values (0 where nothing is left) and their mask.
     """
-    lengths = mask.sum(dim=1)
+    lengths = on_cpu(mask).sum(dim=1)
     if torch.compiler.is_compiling():  # the values must not decide a shape, and no two keys are equal
         longest = mask.shape[1]
         order = (longest * (~mask).long() + torch.arange(longest, device=mask.device)).argsort(dim=1)
     else:
         longest = int(lengths.max())
         order = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
-    moved_mask = position_mask(lengths, longest)
+    kept = moved(position_mask(lengths, longest), mask.device)
     if values.dim() == 2:
-        return values.gather(1, order).masked_fill(~moved_mask, 0), moved_mask
-    moved = values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
-    return moved.masked_fill(~moved_mask.unsqueeze(-1), 0), moved_mask
+        return values.gather(1, order).masked_fill(~kept, 0), kept
+    gathered = values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+    return gathered.masked_fill(~kept.unsqueeze(-1), 0), kept
 
 
 def pad(items: Sequence[Tensor]) -> Inputs:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from openvse.errors import BadImageError, DiskError, OpenVSEError, install, message_of
 from openvse.halves import missing_package, training_module
@@ -139,6 +139,19 @@ def decoded(
                     else:
                         done.failed.append((item, reason))
                 yield done
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def ahead(items: Iterable[Item], count: int = BATCHES_AHEAD) -> Iterator[Item]:
+    """Yield items that a thread makes, at most ``count`` ahead, while the caller works with those before them."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, source, end) for _ in range(count))
+        try:
+            while (item := waiting.popleft().result()) is not end:
+                waiting.append(pool.submit(next, source, end))
+                yield cast("Item", item)
         finally:
             pool.shutdown(cancel_futures=True)
 

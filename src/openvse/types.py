@@ -22,6 +22,40 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import DTypeLike
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_ORIGINS = WeakTensorKeyDictionary()
+
+
+def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a mask, numbers or ids to a device without waiting for it; ``on_cpu`` still knows what they are.
+
+    What decides shapes (lengths, places) can then be computed on the CPU, while the device works on earlier steps.
+    """
+    if tensor.device.type == torch.device(device).type == "cpu":
+        return tensor
+    copied = _sent(tensor, device)
+    if tensor.device.type == "cpu":
+        _ORIGINS[copied] = tensor
+    return copied
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """Return a tensor as it is on the CPU; only for one that ``moved`` has not copied, wait for its device."""
+    if tensor.device.type == "cpu":
+        return tensor
+    if tensor not in _ORIGINS:
+        _ORIGINS[tensor] = tensor.detach().cpu()
+    origin: Tensor = _ORIGINS[tensor]
+    return origin
+
+
+def _sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy to a device; only from pinned memory does a copy not block."""
+    place = torch.device(device)
+    if place.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(place, non_blocking=place.type != "cpu")
 
 
 @dataclass(frozen=True)
@@ -42,17 +76,33 @@ class Inputs:
 
     def __getitem__(self, rows: slice) -> Inputs:
         """Return some of the items, as a view."""
-        return Inputs(self.values[rows], None if self.mask is None else self.mask[rows])
+        values, mask = self.values[rows], None if self.mask is None else self.mask[rows]
+        for whole, part in ((self.values, values), (self.mask, mask)):
+            if whole is not None and part is not None and whole in _ORIGINS:
+                _ORIGINS[part] = _ORIGINS[whole][rows]
+        return Inputs(values, mask)
 
     def copied(self, times: int) -> Inputs:
         """Return a batch with each item several times in a row."""
-        mask = None if self.mask is None else self.mask.repeat_interleave(times, 0)
-        return Inputs(self.values.repeat_interleave(times, 0), mask)
+        mask = None if self.mask is None else _repeated(self.mask, times)
+        return Inputs(_repeated(self.values, times), mask)
 
     def to(self, device: torch.device | str) -> Inputs:
-        """Return the same batch on ``device``."""
-        mask = None if self.mask is None else self.mask.to(device, non_blocking=True)
-        return Inputs(self.values.to(device, non_blocking=True), mask)
+        """Return the same batch on ``device``, of which ``on_cpu`` knows the mask and the token ids."""
+        send = _sent if self.values.is_floating_point() else moved
+        return Inputs(send(self.values, device), None if self.mask is None else moved(self.mask, device))
+
+    def pinned(self) -> Inputs:
+        """Return the same batch in memory that a GPU can copy while it computes."""
+        return Inputs(self.values.pin_memory(), None if self.mask is None else self.mask.pin_memory())
+
+
+def _repeated(tensor: Tensor, times: int) -> Tensor:
+    """Return each row several times; what the CPU knows of the tensor it knows of the result."""
+    repeated = tensor.repeat_interleave(times, 0)
+    if tensor in _ORIGINS:
+        _ORIGINS[repeated] = _ORIGINS[tensor].repeat_interleave(times, 0)
+    return repeated
 
 
 @dataclass(frozen=True)
@@ -68,6 +118,10 @@ class Graph:
     members: Bool[Tensor, "B S N"]
     roles: Int[Tensor, "B S"]
     edges: Bool[Tensor, "B S S"]
+
+    def to(self, device: torch.device | str) -> Graph:
+        """Return the same graphs on ``device``."""
+        return Graph(moved(self.members, device), moved(self.roles, device), moved(self.edges, device))
 
 
 @dataclass(frozen=True)
@@ -141,6 +195,16 @@ class EmbeddingSet:
         return EmbeddingSet(change(self.vectors), change(self.mask), residual, source)
 
     @staticmethod
+    def full(
+        vectors: Float[Tensor, "B K D"],
+        residual: Float[Tensor, "B K R"] | None = None,
+        source: Float[Tensor, "B S"] | None = None,
+    ) -> EmbeddingSet:
+        """Return a set of which every embedding exists."""
+        mask = moved(torch.ones(vectors.shape[:2], dtype=torch.bool), vectors.device)
+        return EmbeddingSet(vectors, mask, residual, source)
+
+    @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
         """Join sets with the same D; smaller K are padded; residual and source are kept if every part has them."""
         most = max(part.mask.shape[1] for part in parts)
@@ -188,7 +252,10 @@ class Batch:
             self,
             images=self.images.copied(times),
             texts=self.texts.copied(times),
-            positives=self.positives.repeat_interleave(times, 0).repeat_interleave(times, 1),
+            positives=moved(
+                on_cpu(self.positives).repeat_interleave(times, 0).repeat_interleave(times, 1),
+                self.positives.device,
+            ),
             image_keys=self.image_keys.repeat_interleave(times),
             partners=torch.stack((keys.repeat_interleave(times), rows), dim=1),
         )
@@ -199,10 +266,14 @@ class Batch:
             self,
             images=self.images.to(device),
             texts=self.texts.to(device),
-            positives=self.positives.to(device, non_blocking=True),
-            image_keys=self.image_keys.to(device, non_blocking=True),
-            partners=self.partners.to(device, non_blocking=True),
+            positives=moved(self.positives, device),
+            image_keys=moved(self.image_keys, device),
+            partners=moved(self.partners, device),
         )
+
+    def pinned(self) -> Batch:
+        """Return the same batch with its images and texts in memory that a GPU can copy while it computes."""
+        return replace(self, images=self.images.pinned(), texts=self.texts.pinned())
 
 
 @dataclass(frozen=True)
@@ -230,10 +301,15 @@ class QuestionBatch:
         return replace(
             self,
             images=None if self.images is None else self.images.to(device),
-            image_of=self.image_of.to(device, non_blocking=True),
+            image_of=moved(self.image_of, device),
             questions=self.questions.to(device),
-            targets=self.targets.to(device, non_blocking=True),
+            targets=moved(self.targets, device),
         )
+
+    def pinned(self) -> QuestionBatch:
+        """Return the same batch with its images and questions in memory that a GPU can copy while it computes."""
+        images = None if self.images is None else self.images.pinned()
+        return replace(self, images=images, questions=self.questions.pinned())
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Emulated(Tensor):
         return self.held.data_ptr()
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # a checkpoint holds it as a tensor of the CPU
-        return torch.clone, (self.held.detach(),)
+        return self.held.detach().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied: Any = Emulated(self.held.clone())
@@ -231,8 +231,6 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
-        if func is Tensor.pin_memory:
-            return args[0]
         if func in (Tensor.cuda, Tensor.cpu):
             func, args = Tensor.to, (args[0], "cuda" if func is Tensor.cuda else "cpu")
         if func is Tensor.to:
@@ -263,6 +261,7 @@ def _moved(
         elif not isinstance(each, bool) and each is not None:
             device = each
     device = tensor.device if device is None else torch.device(device)
+    device = CUDA if device.type == "meta" else device  # as code of PyTorch in C++ sees it
     dtype = tensor.dtype if dtype is None else dtype
     copy = more.get("copy") or flags[1:2] == [True]
     if device.type == tensor.device.type and dtype == tensor.dtype and not copy:
@@ -272,6 +271,15 @@ def _moved(
     return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=place, non_blocking=flagged)
 
 
+def _enter_no_grad(mode: Any) -> None:
+    mode.had_gradients = torch.is_grad_enabled()
+    torch.set_grad_enabled(mode.had_gradients and not mode.mode)
+
+
+def _leave_no_grad(mode: Any, *_: Any) -> None:
+    torch.set_grad_enabled(mode.had_gradients)
+
+
 @contextlib.contextmanager
 def emulated_device() -> Iterator[Waits]:
     """Let `cuda` be there inside a `with`, for openvse, PyTorch and Accelerate."""
@@ -279,7 +287,9 @@ def emulated_device() -> Iterator[Waits]:
     with pytest.MonkeyPatch.context() as patch:
         before = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)
-        patch.setattr(torch, "inference_mode", lambda mode=True: torch.no_grad())
+        # Tensors of this kind cannot be made in inference mode.
+        patch.setattr(torch.inference_mode, "__enter__", _enter_no_grad)
+        patch.setattr(torch.inference_mode, "__exit__", _leave_no_grad)
         patch.setattr(torch.accelerator, "is_available", lambda: True)
         # PyTorch's optimisers ask for one that is checked, and would look for its streams.
         patch.setattr(
@@ -287,9 +297,11 @@ def emulated_device() -> Iterator[Waits]:
             "current_accelerator",
             lambda check_available=False: None if check_available else CUDA,
         )
+        patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)  # also in threads, which have no modes
         patch.setattr(torch.cuda, "get_device_name", lambda *_: "emulated")
         patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
         patch.setattr(torch.cuda, "max_memory_allocated", lambda *_: 0)
+        patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(PartialState, "default_device", property(lambda _: CUDA))
         try:

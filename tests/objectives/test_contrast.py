@@ -133,8 +133,8 @@ def test_as_released_only_the_diagonal_of_the_pairs_is_positive(
 class Counted(All):
     """All negatives, and how many there are."""
 
-    def diagnostics(self, scores: Tensor, positives: Tensor) -> dict[str, float]:
-        return {"negatives": float(self.mine(scores, positives).sum() - positives.sum())}
+    def diagnostics(self, scores: Tensor, positives: Tensor) -> dict[str, Tensor]:
+        return {"negatives": (self.mine(scores, positives).sum() - positives.sum()).float()}
 
 
 @pytest.mark.parametrize(("of_one_image", "i2t", "t2i"), [(False, 3, 3), (True, 6, 6)])

@@ -109,7 +109,7 @@ class CountingTask(Task[Sentences]):
 
     def step(self, wrapped: nn.Module, batch: Sentences, phase: int) -> Step:
         loss = (wrapped(batch.texts) - batch.lengths).square().mean()
-        return Step({"loss": loss}, batch.description, at_collapse=lambda: 0.0, diagnostics=dict)
+        return Step({"loss": loss}, batch.description, at_collapse=lambda: torch.zeros(()), diagnostics=dict)
 
     def validate(self) -> dict[str, float]:
         tokens = self.model.text.encoder.tokenize(self.corpus.split("validation").captions)

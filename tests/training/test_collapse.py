@@ -9,27 +9,21 @@ from openvse.vqa.training import AnsweringTask
 
 def test_collapse_needs_a_whole_window() -> None:
     detector = CollapseDetector(EQUAL_EMBEDDINGS, every=1, window=5, tolerance=0.02)
-    assert [detector.update(step, 51.0, lambda: 51.2) for step in range(4)] == [None] * 4
-    assert detector.update(4, 20.0, lambda: 51.2) is None  # one step away from it begins the window anew
-    warnings = [detector.update(step, 51.9, lambda: 51.2) for step in range(5, 10)]
+    assert [detector.update(51.0, 51.2) for _ in range(4)] == [None] * 4
+    assert detector.update(20.0, 51.2) is None  # one step away from it begins the window anew
+    warnings = [detector.update(51.9, 51.2) for _ in range(5)]
     assert warnings[:4] == [None] * 4
     assert (
         warnings[4] is not None and "51.2 for 5 steps" in warnings[4] and "ranking.miner: all" in warnings[4]
     )
 
 
-def test_the_loss_at_collapse_is_computed_every_few_steps_alone() -> None:
-    computed = []
-
-    def at_collapse() -> float:
-        computed.append(len(computed))
-        return 51.2
-
+def test_every_few_steps_alone_are_compared() -> None:
     detector = CollapseDetector(EQUAL_ANSWERS, every=5, window=3)
-    warnings = [detector.update(step, 51.2, at_collapse) for step in range(11)]
-    assert computed == [0, 1, 2]
-    assert warnings[:10] == [None] * 10
-    assert warnings[10] is not None and "15" in warnings[10]
+    assert [step for step in range(11) if detector.is_due(step)] == [0, 5, 10]
+    warnings = [detector.update(51.2, 51.2) for _ in range(3)]
+    assert warnings[:2] == [None] * 2
+    assert warnings[2] is not None and "15" in warnings[2]
 
 
 def test_tasks_name_what_collapse_means_for_them() -> None:

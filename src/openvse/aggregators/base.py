@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -69,7 +68,7 @@ class SingleVector(Aggregator):
     def forward(self, features: Features) -> EmbeddingSet:
         """Pool each item into one embedding (K = 1)."""
         vectors = self._pool(features).unsqueeze(1)
-        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+        return EmbeddingSet.full(vectors)
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:
         return self.pool(features.local, features.mask)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators.base import RankedPooling
 from openvse.errors import RecipeError
-from openvse.functional import interpolate
+from openvse.functional import distinct_sizes, interpolate
 
 
 class FSPool(RankedPooling):
@@ -35,5 +35,5 @@ class FSPool(RankedPooling):
         if torch.compiler.is_compiling():  # the number of distinct sizes must not decide a shape
             curves = interpolate(self.knots, mask.sum(dim=1), mask.shape[1])
             return (ranked * curves.transpose(1, 2).to(ranked.dtype)).sum(dim=2)
-        sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
+        sizes, group = distinct_sizes(mask)
         return self.sum_by_dimension(ranked, interpolate(self.knots, sizes), group)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from openvse.aggregators.base import Pooling, RankedPooling
 from openvse.errors import RecipeError
 from openvse.functional import (
+    distinct_sizes,
     interpolate,
     masked_softmax,
     position_mask,
@@ -20,6 +21,7 @@ from openvse.functional import (
 )
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Maker, Registry
+from openvse.types import moved, on_cpu
 
 NUM_HEADS = 4
 SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
@@ -61,7 +63,8 @@ class BiGRUGenerator(nn.GRU):
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Read each set in both directions."""
         # The backward direction of each size starts at its own last position.
-        return packed_gru(self, codes, position_mask(sizes, codes.shape[1]))[0].mean(dim=0)
+        real = moved(position_mask(on_cpu(sizes), codes.shape[1]), codes.device)
+        return packed_gru(self, codes, real)[0].mean(dim=0)
 
 
 class Transformer(nn.TransformerEncoderLayer):
@@ -262,7 +265,7 @@ class GPO(RankedPooling):
         Returns:
             ``[U, 1, max(sizes)]``, or ``[U, L, max(sizes)]`` if each dimension has its own coefficients.
         """
-        codes = self.positions.codes(int(sizes.max()), self.score.weight).expand(len(sizes), -1, -1)
+        codes = self.positions.codes(int(on_cpu(sizes).max()), self.score.weight).expand(len(sizes), -1, -1)
         scores: Tensor = self.score(self.generator.read(codes, sizes))
         return scores.transpose(1, 2) / self.temperature
 
@@ -281,7 +284,7 @@ class GPO(RankedPooling):
 
     def _weights(self, mask: Bool[Tensor, "B N"]) -> tuple[Float[Tensor, "U M *L"], Int[Tensor, "B"]]:
         """Return the coefficients for each distinct size of a batch, and the index of each item's size."""
-        sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
+        sizes, group = distinct_sizes(mask)
         return (self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)), group
 
     @torch.inference_mode()
@@ -290,7 +293,7 @@ class GPO(RankedPooling):
 
         If each dimension has its own coefficients, they are averaged over the dimensions.
         """
-        sizes = torch.tensor(SHOWN_SIZES, device=self.score.weight.device)
+        sizes = moved(torch.tensor(SHOWN_SIZES), self.score.weight.device)
         table = self.coefficients(sizes)
         shared = table.view(*table.shape[:2], -1).mean(dim=2)
         return {
@@ -306,11 +309,11 @@ class GPO(RankedPooling):
         kind = weights.device, weights.dtype
         if kind != (known.device, known.dtype) or not torch.equal(weights, known):
             self._table, self._table_weights = {}, weights
-        wanted = sizes.tolist()
+        wanted = on_cpu(sizes).tolist()
         for size in wanted:
             if size not in self._table:
                 # Each size is computed by itself, so that not even rounding depends on earlier calls.
-                self._table[size] = self.coefficients(torch.tensor([size], device=sizes.device))[0]
+                self._table[size] = self.coefficients(moved(torch.tensor([size]), sizes.device))[0]
         return nn.utils.rnn.pad_sequence([self._table[size] for size in wanted], batch_first=True)
 
 
@@ -338,9 +341,9 @@ class GPODataDependent(Pooling):
         self.score = nn.Linear(hidden_dim, 1, bias=False)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        sizes = mask.sum(dim=1)
+        sizes = moved(on_cpu(mask).sum(dim=1), mask.device)
         compiling, weight = torch.compiler.is_compiling(), self.score.weight
-        longest = mask.shape[1] if compiling else int(sizes.max())
+        longest = mask.shape[1] if compiling else int(on_cpu(sizes).max())
         ranked = sort_descending(local, mask)[..., :longest]
         codes = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)
         with torch.autocast(weight.device.type, enabled=False):

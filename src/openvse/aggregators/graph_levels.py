@@ -12,10 +12,10 @@ from openvse.aggregators.attention_pool import AttentionPool
 from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.aggregators.frame_levels import global_pooling
 from openvse.errors import RecipeError
-from openvse.functional import MASKED
+from openvse.functional import MASKED, places_of
 from openvse.layers.attention import checked_dropout
 from openvse.registry import Maker
-from openvse.types import EmbeddingSet, Features, Graph
+from openvse.types import EmbeddingSet, Features, Graph, on_cpu
 
 NUM_ROLES = 16
 
@@ -80,7 +80,7 @@ class GraphLevels(Aggregator):
     def _nodes(self, local: Float[Tensor, "B N L"], graph: Graph) -> Float[Tensor, "B s L"]:
         """Return the vectors of all slots but the event's; memory follows the nodes that exist."""
         members, roles = graph.members[:, 1:], graph.roles[:, 1:]
-        items, slots = members.any(dim=2).nonzero(as_tuple=True)
+        items, slots = places_of(on_cpu(graph.members)[:, 1:].any(dim=2), members.device)
         inside = members[items, slots].unsqueeze(-1)
         vectors = local[items].masked_fill(~inside, MASKED).amax(dim=1) * self.roles(roles[items, slots])
         made = local.new_zeros(*members.shape[:2], local.shape[2])

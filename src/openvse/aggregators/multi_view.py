@@ -14,7 +14,7 @@ from openvse.errors import RecipeError
 from openvse.functional import sort_descending
 from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
-from openvse.types import EmbeddingSet, Features
+from openvse.types import EmbeddingSet, Features, moved, on_cpu
 
 
 class MultiView(Aggregator):
@@ -71,7 +71,7 @@ class MultiView(Aggregator):
         residuals = [view.residual for view in views if view.residual is not None]
         return EmbeddingSet(
             torch.cat([view.vectors for view in views], dim=1),
-            torch.cat([view.mask for view in views], dim=1),
+            moved(torch.cat([on_cpu(view.mask) for view in views], dim=1), features.mask.device),
             torch.cat(residuals, dim=1) if residuals else None,
         )
 

@@ -81,17 +81,14 @@ class PIENet(Aggregator):
         if self.num_embeddings == 0:
             assert features.pooled is not None
             vectors = features.pooled.unsqueeze(1)
-            return EmbeddingSet(
-                vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
-            )
+            return EmbeddingSet.full(vectors)
         local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         attention = self._heads(local, features.mask)
         residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
         vectors = self.norm(self._combined(features.pooled, residual))
         if self.joined:
             vectors = vectors.flatten(1).unsqueeze(1)
-        mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
-        return EmbeddingSet(vectors, mask, None if self.joined else residual)
+        return EmbeddingSet.full(vectors, None if self.joined else residual)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the attention maps of the heads; see ``Attends``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -35,7 +34,7 @@ class ScoreAttention(Aggregator):
         """Let the real elements attend to each other, score them, and sum them weighted by their scores."""
         local = self._read(features)
         vectors = self.scores(local, features.mask, local, features.mask) @ local
-        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+        return EmbeddingSet.full(vectors)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the scores with which the elements are summed; see ``Attends``."""

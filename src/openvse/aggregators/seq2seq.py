@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from openvse.aggregators.base import SingleVector
 from openvse.functional import compact
-from openvse.layers.recurrence import scanned_states
+from openvse.layers.recurrence import forward_gru
 
 
 class Seq2Seq(SingleVector):
@@ -27,10 +25,4 @@ class Seq2Seq(SingleVector):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
-        elements, real = compact(local, mask)
-        if torch.compiler.is_compiling():
-            states = scanned_states(elements, *self.gru.all_weights[0])
-            return states[torch.arange(states.shape[0], device=states.device), real.sum(dim=1) - 1]
-        packed = pack_padded_sequence(elements, real.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
-        last: Tensor = self.gru(packed)[1][0]
-        return last
+        return forward_gru(self.gru, *compact(local, mask))[1][0]

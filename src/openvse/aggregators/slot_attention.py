@@ -103,8 +103,7 @@ class SlotAttention(Aggregator):
             )
         residual = self.norm(self._refined(features)[0])
         vectors = self.norm_global(whole).unsqueeze(1) + residual
-        mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
-        return EmbeddingSet(vectors, mask, residual)
+        return EmbeddingSet.full(vectors, residual)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the weights of the last block, averaged over its heads; see ``Attends``."""

@@ -19,7 +19,7 @@ from openvse.media.images import SMALLER_JPEGS, read_image, within_memory
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import ClipSource, SamplingMode, read_poster
 from openvse.registry import Configured
-from openvse.types import Features, Inputs
+from openvse.types import Features, Inputs, moved, on_cpu
 
 _SMALLEST_VIEW = 0.6  # of the image's sides
 # The attributes that hold the state of a module, which a backbone shares with its network.
@@ -251,18 +251,19 @@ class FrameLimit:
         self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], *, random: bool
     ) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
         """Return the chosen features, moved to the front, and their mask."""
+        device, mask = mask.device, on_cpu(mask)
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
         if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
-            return local, mask
+            return local, moved(mask, device)
         order = mask.cumsum(dim=1) - 1  # of the real ones
         if random and self.mode == "run":
             places = (lengths - most + 1).clamp(min=1)
-            first = (torch.rand(places.shape, device=mask.device) * places).long()
+            first = (torch.rand(places.shape) * places).long()
             chosen = (order >= first) & (order < first + most)
         else:
             middles = (2 * torch.arange(most, device=mask.device) + 1) * lengths // (2 * most)
             chosen = (order.unsqueeze(2) == middles.unsqueeze(1)).any(dim=2)
-        return compact(local, mask & (chosen | (lengths <= most)))
+        return compact(local, moved(mask & (chosen | (lengths <= most)), device))
 
 
 def random_view(image: Image, generator: torch.Generator | None) -> Image:

@@ -14,7 +14,7 @@ from torch import Tensor
 from openvse.backbones.base import Backbone, FrameLimit, NestedBackbone, all_real, random_view
 from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
-from openvse.functional import pad
+from openvse.functional import pad, places_of
 from openvse.media.images import within_memory
 from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, frames_of
 from openvse.registry import Maker
@@ -103,7 +103,10 @@ class Frames(NestedBackbone):
         """Return a feature for each frame; pixels without a mask, ``[B, 3, H, W]``, are clips of one frame."""
         if inputs.mask is None:
             return all_real(self.mean_features(inputs.values).unsqueeze(1))
-        pixels = inputs.values.flatten(0, 1) if bool(inputs.mask.all()) else inputs.values[inputs.mask]
+        places = places_of(inputs.mask)
+        pixels = (
+            inputs.values[places] if len(places[0]) < inputs.mask.numel() else inputs.values.flatten(0, 1)
+        )
         seen = torch.cat([self.mean_features(some) for some in torch.split(pixels, FRAMES_AT_ONCE)])
         local = seen.new_zeros(*inputs.mask.shape, self.feature_dim)
-        return Features(local.masked_scatter(inputs.mask.unsqueeze(-1), seen), inputs.mask)
+        return Features(local.index_put(places, seen), inputs.mask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
+from openvse.batches.in_order import PlacedInputs, image_batches, ready_for, text_batches
 from openvse.batches.loaders import (
     FeatureImages,
     ImageLoader,
@@ -34,6 +34,7 @@ __all__ = [
     "image_batches",
     "image_loader",
     "own_features",
+    "ready_for",
     "text_batches",
     "text_loader",
     "with_features",

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Int
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches.loaders import ImageLoader, TextLoader
 from openvse.errors import BadImageError
+from openvse.pipeline import ahead
 from openvse.types import Inputs
 
-PlacedInputs: TypeAlias = tuple[Int[np.ndarray, "B"], Inputs]
-"""Inputs with the positions of their items in the corpus."""
+
+class PlacedInputs(NamedTuple):
+    """Inputs with the positions of their items in the corpus."""
+
+    positions: Int[np.ndarray, "B"]
+    inputs: Inputs
+
+    def pinned(self) -> PlacedInputs:
+        """Return the same in memory that a GPU can copy while it computes."""
+        return PlacedInputs(self.positions, self.inputs.pinned())
+
 
 ItemT = TypeVar("ItemT")
+PinnedT = TypeVar("PinnedT", bound="Pinnable")
+
+
+class Pinnable(Protocol):
+    """A batch that can be put into memory which a GPU copies while it computes."""
+
+    def pinned(self: PinnedT) -> PinnedT:
+        """Return the same batch in such memory."""
+        ...
+
+
+def ready_for(device: torch.device, batches: Iterable[PinnedT]) -> Iterable[PinnedT]:
+    """Yield batches in their order; for another device than the CPU, a thread reads and pads them ahead."""
+    if device.type == "cpu":
+        return batches
+    return ahead(batch.pinned() if device.type == "cuda" else batch for batch in batches)
 
 
 def image_batches(
@@ -53,7 +80,7 @@ def text_batches(
     order = np.argsort(texts.lengths.numpy(), kind="stable")
     for start in range(rank * batch_size, len(order), num_processes * batch_size):
         positions = order[start : start + batch_size]
-        yield positions, texts.take(positions)
+        yield PlacedInputs(positions, texts.take(positions))
 
 
 class _ImageBatches(Dataset[PlacedInputs | None]):
@@ -71,7 +98,7 @@ class _ImageBatches(Dataset[PlacedInputs | None]):
             inputs, usable = self._images.load(positions)
         except BadImageError:
             return None  # each of them is logged already
-        return positions[usable], inputs
+        return PlacedInputs(positions[usable], inputs)
 
 
 def _as_it_is(item: ItemT) -> ItemT:

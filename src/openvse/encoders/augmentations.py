@@ -1,7 +1,8 @@
 """Augmentations hide local features of images, or tokens of captions, so that pooling learns sets of every size.
 
 The source is VSE-infinity, section 3.3; the rates are those of its released code. All random numbers come from
-PyTorch's global generator, which the trainer seeds and checkpoints.
+PyTorch's global generator, which the trainer seeds and checkpoints: that of the CPU, on which sets of every size are
+drawn, so that no device has to say how large they are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError, nearest
 from openvse.functional import compact, keep_at_least_one
 from openvse.registry import Configured, Registry
+from openvse.types import moved, on_cpu
 
 AUGMENTED_GRIDS = 0.8  # share of images whose grids lose cells
 SMALLEST_GRID_RATE = 0.2  # the rate of a grid is between this share of `rate` and `rate`
@@ -41,7 +43,7 @@ class Augmentation(Configured, nn.Module, ABC):
 
     def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Return the mask of the kept features: at least one per item in training, and all of them in evaluation."""
-        return self.hide(mask) if self.training else mask
+        return moved(self.hide(on_cpu(mask)), mask.device) if self.training else mask
 
 
 class NoAugmentation(Augmentation):
@@ -110,10 +112,6 @@ class TokenAugmentation(nn.Module):
         protected: the ids that are never chosen, such as sentence boundaries.
     """
 
-    replacements: Tensor
-    protected: Tensor
-    continuing: Tensor
-
     def __init__(
         self,
         mode: TokenMode,
@@ -139,9 +137,9 @@ class TokenAugmentation(nn.Module):
         self.mode = mode
         self.rate = rate
         self.mask_id = mask_id
-        sets = {"replacements": replacements, "protected": protected, "continuing": continuing}
-        for name, ids in sets.items():
-            self.register_buffer(name, torch.tensor(list(ids), dtype=torch.int64), persistent=False)
+        self.replacements, self.protected, self.continuing = (
+            torch.tensor(list(ids), dtype=torch.int64) for ids in (replacements, protected, continuing)
+        )
 
     def forward(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
@@ -149,10 +147,12 @@ class TokenAugmentation(nn.Module):
         """Return the augmented ids and their mask, M <= N; in evaluation both are returned unchanged."""
         if not self.training or self.mode == "none":
             return ids, mask
+        device, ids, mask = ids.device, on_cpu(ids), on_cpu(mask)
         chosen = (self._draw(ids) < self.rate) & ~torch.isin(ids, self.protected)
         if self.mode == "bert_style":
             ids, chosen = self._replace(ids, chosen, self._draw(ids))
-        return compact(ids, keep_at_least_one(~chosen, mask))
+        ids, mask = compact(ids, keep_at_least_one(~chosen, mask))
+        return moved(ids, device), moved(mask, device)
 
     def _draw(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N"]:
         """Draw a number in [0, 1) for each token, or one for all pieces of a word."""

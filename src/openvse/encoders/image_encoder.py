@@ -19,7 +19,7 @@ from openvse.encoders.projections import PROJECTIONS, Projection
 from openvse.errors import ModelError
 from openvse.functional import compact
 from openvse.registry import Maker
-from openvse.types import Features, Inputs
+from openvse.types import Features, Inputs, moved, on_cpu
 
 
 class ImageEncoder(Encoder):
@@ -106,7 +106,7 @@ class ImageEncoder(Encoder):
             raw, real = self.backbone.frame_limit(raw, real, random=self.training)
         mask = self.augmentation(real)
         if self.backbone.class_token:
-            mask = torch.cat([real[:, :1], mask[:, 1:]], dim=1)
+            mask = moved(torch.cat([on_cpu(real)[:, :1], on_cpu(mask)[:, 1:]], dim=1), mask.device)
         if self.training and self.augmentation.removes:
             raw, mask = compact(raw, mask)
         pooled = None

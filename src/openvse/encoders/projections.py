@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.functional import compact
+from openvse.functional import compact, places_of
 from openvse.layers.attention import checked_dropout
 from openvse.layers.linear import xavier_linear
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Configured, Registry
+from openvse.types import on_cpu
 
 
 class Projection(Configured, nn.Module, ABC):
@@ -110,19 +111,18 @@ class ResidualMLP(Projection):
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
-        counted = torch.ones_like(mask) if self.count_padding else mask
+        counted = torch.ones_like(on_cpu(mask)) if self.count_padding else on_cpu(mask)
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
             straight: Tensor = self.linear(local)
             rows = (straight if self.in_series else local).flatten(0, 1)
             bent: Tensor = self.mlp(rows).unflatten(0, local.shape[:2])
             return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
-        real = local[counted]
+        places = places_of(counted, local.device)
+        real = local[places]
         straight = self.linear(real)
         projected = self.dropout(straight + self.mlp(straight if self.in_series else real))
-        scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
-            counted.unsqueeze(-1), projected
-        )
-        return scattered
+        empty: Tensor = projected.new_zeros(*mask.shape, self.output_dim)
+        return empty.index_put(places, projected)
 
 
 class BiGRUProjection(Projection):
@@ -143,10 +143,9 @@ class BiGRUProjection(Projection):
         if torch.compiler.is_compiling():
             place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
             return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
-        scattered: Tensor = states.new_zeros(*mask.shape, self.output_dim).masked_scatter(
-            mask.unsqueeze(-1), states[real]
+        return states.new_zeros(*mask.shape, self.output_dim).index_put(
+            places_of(mask), states[places_of(real)]
         )
-        return scattered
 
 
 class NoProjection(Projection):

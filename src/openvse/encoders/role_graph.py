@@ -20,7 +20,7 @@ from openvse.files import parse_json
 from openvse.layers.recurrence import packed_gru
 from openvse.tokenization.vocabulary import UNKNOWN
 from openvse.tokenization.word_splitters import split_words
-from openvse.types import Features, Graph, Inputs
+from openvse.types import Features, Graph, Inputs, moved, on_cpu
 
 ROLES = (
     *("V", "ARG1", "ARG0", "ARG2", "ARG3", "ARG4"),
@@ -167,14 +167,16 @@ class RoleGraphEncoder(WordsEncoder):
             raise ModelError(
                 "captions came without a mask or not from tokenize: collate what tokenize returned"
             )
-        rows = inputs.values.reshape(len(inputs), -1, _FIELDS)
-        there = inputs.mask[:, ::_FIELDS]
+        device = inputs.values.device
+        rows = on_cpu(inputs.values).reshape(len(inputs), -1, _FIELDS)
+        there = on_cpu(inputs.mask)[:, ::_FIELDS]
         is_word, is_node = there & (rows[..., 0] >= 0), there & (rows[..., 0] < 0)
         length = int(is_word.sum(dim=1).max())
         mask = is_word[:, :length]
-        embedded = self.embedded(rows[:, :length, 0].where(mask, 0))
+        graph = self._graph(rows, mask, is_node).to(device)
+        embedded, mask = self.embedded(moved(rows[:, :length, 0].where(mask, 0), device)), moved(mask, device)
         states = packed_gru(self.gru, embedded, mask)[0].mean(dim=0)
-        return Features(states, mask, graph=self._graph(rows, mask, is_node))
+        return Features(states, mask, graph=graph)
 
     def save_assets(self, folder: Path) -> None:
         """Write the vocabulary, and the role graphs if a file gave some."""

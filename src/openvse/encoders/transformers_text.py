@@ -30,7 +30,7 @@ from openvse.registry import Maker
 from openvse.tokenization.cleaning import Cleaning, cleaned
 from openvse.tokenization.vocabulary import Coverage, UnknownWord
 from openvse.tokenization.word_pieces import count_spelled, unknown_words
-from openvse.types import Features, Inputs
+from openvse.types import Features, Inputs, moved, on_cpu
 
 # SigLIP was trained on captions that are padded to all positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
@@ -371,12 +371,13 @@ class TransformersText(TextEncoder):
 
     def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Return the mask of the tokens that stay, drawn at random; the special tokens at both ends always stay."""
+        device, mask = mask.device, on_cpu(mask)
         first, last = self.num_special
         last += self.last_position
-        place = torch.arange(mask.shape[1], device=mask.device)
+        place = torch.arange(mask.shape[1])
         special = (place < first) | (place >= mask.sum(dim=1, keepdim=True) - last)
-        drawn = torch.rand(mask.shape, device=mask.device)
-        return keep_at_least_one((drawn >= self.augmentation.rate) | special, mask)
+        drawn = torch.rand(mask.shape)
+        return moved(keep_at_least_one((drawn >= self.augmentation.rate) | special, mask), device)
 
     def _why_not_read(self) -> str | None:
         if self.pooled == "last" and self.fill_to is not None:
@@ -387,8 +388,15 @@ class TransformersText(TextEncoder):
         return None
 
     def _read(self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N C"]:
-        states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        states: Tensor = self.backbone(input_ids=ids, attention_mask=self._attended(mask)).last_hidden_state
         return states
+
+    def _attended(self, mask: Bool[Tensor, "B N"]) -> Tensor | None:
+        """Return the mask as transformers reads it; on a GPU as attention does, for it would look for padding."""
+        config = self.backbone.config
+        if mask.device.type == "cpu" or config.model_type != "bert" or config._attn_implementation != "sdpa":
+            return mask.long()
+        return None if bool(on_cpu(mask).all()) else mask[:, None, None]
 
     def _states(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]

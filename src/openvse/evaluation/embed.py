@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from openvse.batches import (
     image_batches,
     image_loader,
     own_features,
+    ready_for,
     text_batches,
     text_loader,
     with_features,
@@ -67,13 +68,13 @@ def embed_corpus(
     corpus = with_features(corpus, features)
     mine = {"rank": processes.rank, "num_processes": processes.count}
     loader = image_loader(model.image.encoder.backbone, corpus, features)
-    counted = _counted(image_batches(loader, batch_size, **mine), "embedding images", len(corpus), progress)
+    ready = ready_for(model.device, image_batches(loader, batch_size, **mine))
+    counted = _counted(ready, "embedding images", len(corpus), progress)
     readable, embedded = _embed(model.image, counted, model.device, processes)
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
     captions = text_loader(model.text.encoder, corpus.captions, text_features)
-    counted = _counted(
-        text_batches(captions, batch_size, **mine), "embedding sentences", len(corpus.captions), progress
-    )
+    ready = ready_for(model.device, text_batches(captions, batch_size, **mine))
+    counted = _counted(ready, "embedding sentences", len(corpus.captions), progress)
     _, texts = _embed(model.text, counted, model.device, processes)
     _refuse_not_finite(embedded, corpus.image_ids, "image")
     _refuse_not_finite(texts, corpus.captions, "caption")
@@ -89,7 +90,7 @@ def _embed(
     def noted() -> Iterator[PlacedInputs]:
         for positions, inputs in batches:
             seen.append(positions)
-            yield positions, inputs
+            yield PlacedInputs(positions, inputs)
 
     own = noted()
     first = next(own, None)
@@ -117,12 +118,12 @@ def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) 
 
 
 def _counted(
-    batches: Iterator[PlacedInputs], work: str, total: int, progress: OnProgress | None
+    batches: Iterable[PlacedInputs], work: str, total: int, progress: OnProgress | None
 ) -> Iterator[PlacedInputs]:
     """Yield batches, and report how many items are done when the next batch is requested."""
     done = 0
     for positions, inputs in batches:
-        yield positions, inputs
+        yield PlacedInputs(positions, inputs)
         done += len(positions)
         if progress is not None and done < total:
             progress(work, done, total)

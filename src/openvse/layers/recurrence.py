@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
+
+from openvse.types import moved, on_cpu
 
 # Rows of packed sequences are rounded up to a multiple of this: oneDNN compiles a kernel for each new shape and stride
 # of a matrix product, which takes longer than the product itself if the sequences are short.
@@ -27,26 +29,35 @@ def packed_gru(
     """
     if torch.compiler.is_compiling():
         return _scanned_gru(gru, values, mask)
-    lengths = mask.sum(dim=1)
+    return _packed_gru(gru, values, mask)
+
+
+def _packed_gru(
+    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
+    """Run a GRU in one or W = 2 directions; what the lengths decide is computed on the CPU."""
+    real, device, directions = on_cpu(mask), values.device, 1 + gru.bidirectional
+    lengths = real.sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
-    steps, ranks = mask[order].T.nonzero(as_tuple=True)  # step by step, the longest sequence first
+    steps, ranks = real[order].T.nonzero(as_tuple=True)  # step by step, the longest sequence first
     starts, ends = order[ranks] * mask.shape[1], lengths[order[ranks]] - 1
-    places = torch.stack([starts + steps, starts + ends - steps])  # as read from each end
-    flat, sizes = values.flatten(0, 1), mask.sum(dim=0).cpu()
-    if values.device.type == "cpu" and torch.is_grad_enabled():
+    # As read from each end.
+    places = moved(torch.stack([starts + steps, starts + ends - steps][:directions]), device)
+    flat, sizes = values.flatten(0, 1), real.sum(dim=0)
+    if device.type == "cpu" and directions == 2 and torch.is_grad_enabled():
         states = _run_on_cpu(gru, flat[places], sizes.tolist())
         last = (sizes.cumsum(dim=0) - sizes)[lengths[order] - 1] + torch.arange(len(order))
         final = states.index_select(1, last)
     else:
         packed, final = gru(PackedSequence(flat[places[0]], sizes))
-        states = torch.stack(packed.data.chunk(2, dim=1))
-        places = places[:1].expand(2, -1)
-    both = places + torch.tensor([[0], [len(flat)]], device=places.device)
-    padded = states.new_zeros(2 * len(flat), states.shape[2]).index_copy(
-        0, both.flatten(), states.flatten(0, 1)
+        states = torch.stack(packed.data.chunk(directions, dim=1))
+        places = places[:1].expand(directions, -1)
+    each = torch.cat([place + number * len(flat) for number, place in enumerate(places)])
+    padded = states.new_zeros(directions * len(flat), states.shape[2]).index_copy(
+        0, each, states.flatten(0, 1)
     )
-    unsorted = final.new_empty(final.shape).index_copy(1, order, final)
-    return padded.view(2, *mask.shape, -1), unsorted
+    unsorted = final.new_empty(final.shape).index_copy(1, moved(order, device), final)
+    return padded.view(directions, *mask.shape, -1), unsorted
 
 
 def _scanned_gru(
@@ -111,9 +122,7 @@ def forward_gru(
         ends = (mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
         real = scanned.masked_fill(~mask.unsqueeze(-1), 0.0)
         return real.unsqueeze(0), scanned.gather(1, ends).squeeze(1).unsqueeze(0)
-    packed = pack_padded_sequence(values, mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
-    states, final = gru(packed)
-    return pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0].unsqueeze(0), final
+    return _packed_gru(gru, values, mask)
 
 
 def start_orthogonally(gru: nn.GRU) -> None:

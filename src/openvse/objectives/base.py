@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
+from openvse.functional import places_of, turned
 from openvse.types import EmbeddingSet, ScoredBatch
 
 _ROUNDING = 1e-6  # a term below this share of another is not scaled to its size
@@ -37,7 +38,7 @@ class Term(nn.Module, ABC):
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Return the term's value for a batch, a scalar with a gradient."""
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return numbers for the log, which do not change the loss. Called without a gradient."""
         return {}
 
@@ -54,7 +55,9 @@ class Miner(nn.Module, ABC):
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
         """Choose candidates. Called without a gradient; chosen positives are dropped."""
 
-    def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
+    def diagnostics(
+        self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
+    ) -> dict[str, Float[Tensor, ""]]:
         """Return numbers for the log that explain the choice."""
         return {}
 
@@ -69,7 +72,17 @@ class Criterion(nn.Module, ABC):
         negatives: Bool[Tensor, "A C"],
     ) -> Float[Tensor, "P"]:
         """Return a loss for each positive pair; an anchor with several positives has several losses."""
-        anchors, candidates = positives.nonzero(as_tuple=True)
+        anchors, candidates = places_of(positives)
+        return self.at(scores, anchors, candidates, negatives)
+
+    def at(
+        self,
+        scores: Float[Tensor, "A C"],
+        anchors: Int[Tensor, "P"],
+        candidates: Int[Tensor, "P"],
+        negatives: Bool[Tensor, "A C"],
+    ) -> Float[Tensor, "P"]:
+        """Return the loss of each pair of an anchor and its positive candidate."""
         return self.pair_loss(scores[anchors, candidates], scores[anchors], negatives[anchors])
 
     @abstractmethod
@@ -103,15 +116,15 @@ class RankingTerm(Term):
         self.criterion = criterion
         self.reduction = reduction
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""
         i2t = self.miner.diagnostics(batch.scores, batch.positives)
-        t2i = self.miner.diagnostics(batch.scores.T, batch.positives.T)
+        t2i = self.miner.diagnostics(batch.scores.T, turned(batch.positives))
         return {f"i2t_{k}": v for k, v in i2t.items()} | {f"t2i_{k}": v for k, v in t2i.items()}
 
     def both_ways(self, scores: Float[Tensor, "I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
         """Add the losses of the images as anchors and of the texts as anchors."""
-        return self.one_way(scores, positives) + self.one_way(scores.T, positives.T)
+        return self.one_way(scores, positives) + self.one_way(scores.T, turned(positives))
 
     def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         """Return the loss of the rows as anchors."""
@@ -165,13 +178,13 @@ class Objective(nn.Module):
         return value * (wanted / size.masked_fill(nothing, 1.0)).masked_fill(nothing, 0.0)
 
     @torch.no_grad()
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the terms, under ``TERM.NUMBER``."""
         reports = {name: cast(Term, term).diagnostics(batch) for name, term in self.terms.items()}
         return {f"{name}.{key}": value for name, report in reports.items() for key, value in report.items()}
 
     @torch.no_grad()
-    def at_collapse(self, batch: ScoredBatch) -> float:
+    def at_collapse(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Return the loss of this batch at collapse, when all embeddings are equal (``training/collapse.py``)."""
         equal = replace(
             batch,
@@ -179,7 +192,8 @@ class Objective(nn.Module):
             images=_all_equal(batch.images),
             texts=_all_equal(batch.texts),
         )
-        return float(self(equal)["loss"])
+        loss: Tensor = self(equal)["loss"]
+        return loss
 
 
 def _all_equal(embeddings: EmbeddingSet) -> EmbeddingSet:

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openvse.errors import RecipeError
+from openvse.functional import places_of, turned
 from openvse.objectives.base import Criterion, Miner, RankingTerm
-from openvse.types import ScoredBatch
+from openvse.types import ScoredBatch, moved, on_cpu
 
 
 class Contrast(RankingTerm):
@@ -59,7 +60,7 @@ class Contrast(RankingTerm):
             return self.both_ways(batch.scores, batch.positives)
         if self.anchors == "images":
             return self.one_way(batch.scores, batch.positives)
-        return self.one_way(batch.scores.T, batch.positives.T)
+        return self.one_way(batch.scores.T, turned(batch.positives))
 
     def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         """Return the loss of the rows as anchors, with all of their positives or with the hardest."""
@@ -67,16 +68,17 @@ class Contrast(RankingTerm):
             return super().one_way(scores, positives)
         negatives = self.miner(scores, positives)
         lowest = scores.masked_fill(~positives, torch.inf).argmin(dim=1, keepdim=True)
-        hardest = torch.zeros_like(positives).scatter_(1, lowest, True) & positives
-        return self.reduce(self.criterion(scores, hardest, negatives))
+        (anchors,) = places_of(on_cpu(positives).any(dim=1), positives.device)
+        return self.reduce(self.criterion.at(scores, anchors, lowest[anchors, 0], negatives))
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         return super().diagnostics(self._compared(batch))
 
     def _compared(self, batch: ScoredBatch) -> ScoredBatch:
         """Give each pair a row in which only its own text is positive, if captions of one image are negatives."""
         if not self.negatives_of_one_image:
             return batch
-        images, texts = batch.positives.nonzero(as_tuple=True)
-        positives = torch.zeros_like(batch.positives[images]).scatter_(1, texts[:, None], True)
-        return replace(batch, scores=batch.scores[images], positives=positives)
+        images, texts = places_of(batch.positives)
+        alone = torch.zeros(len(texts), batch.positives.shape[1], dtype=torch.bool)
+        alone.scatter_(1, on_cpu(texts)[:, None], True)
+        return replace(batch, scores=batch.scores[images], positives=moved(alone, texts.device))

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import masked_mean
+from openvse.functional import masked_mean, places_of
 from openvse.objectives.base import Term
 from openvse.types import EmbeddingSet, ScoredBatch
 
@@ -58,7 +58,7 @@ class Correspondence(Term):
         self.other = self._decoders(embed_dim) if other else None
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        rows, columns = batch.positives.nonzero(as_tuple=True)
+        rows, columns = places_of(batch.positives)
         sides = (self._read(batch.images, 0)[rows], self._read(batch.texts, 1)[columns])
         codes = (_codes(batch.images)[rows], _codes(batch.texts)[columns])
         errors = torch.zeros_like(codes[0][:, 0])
@@ -68,11 +68,11 @@ class Correspondence(Term):
         distance = (codes[0] - codes[1]).square().sum(dim=1)
         return ((1 - self.alpha) * errors + self.alpha * distance).mean()
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the mean squared distance of the codes of a pair."""
-        rows, columns = batch.positives.nonzero(as_tuple=True)
+        rows, columns = places_of(batch.positives)
         difference = _codes(batch.images)[rows] - _codes(batch.texts)[columns]
-        return {"distance": float(difference.square().sum(dim=1).mean())}
+        return {"distance": difference.square().sum(dim=1).mean()}
 
     def _decoders(self, embed_dim: int) -> nn.ModuleList:
         return nn.ModuleList(nn.Linear(embed_dim, width) for width in self.widths)

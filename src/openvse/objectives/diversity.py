@@ -37,8 +37,8 @@ class Diversity(Term):
             )
         return torch.stack(list(sides.values())).sum()
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        return {name: float(value) for name, value in self._sides(batch).items()}
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
+        return self._sides(batch)
 
     def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
         """Return the mean over the items of ``||G - I||_F / K^2``, where K is the number of an item's embeddings."""

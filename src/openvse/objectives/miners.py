@@ -9,11 +9,11 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.errors import RecipeError
-from openvse.functional import MASKED, kth_largest
+from openvse.functional import MASKED, kth_largest, mean_where
 from openvse.objectives.base import Miner
 
 
@@ -112,28 +112,30 @@ class AdaptiveTopK(Miner):
         hardest = kth_largest(candidates, self._num_negatives(scores, positives))
         return candidates >= hardest.unsqueeze(1)
 
-    def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
+    def diagnostics(
+        self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
+    ) -> dict[str, Float[Tensor, ""]]:
         """Return K, and the alignment and uniformity from which it is computed (VSE+2AD, Fig. C-2)."""
         align, uniformity = self._maturity(scores, positives)
         num_negatives = self._num_negatives(scores, positives)
-        return {"num_negatives": float(num_negatives), "align": align, "uniformity": uniformity}
+        return {"num_negatives": num_negatives.float(), "align": align, "uniformity": uniformity}
 
-    def _maturity(self, scores: Tensor, positives: Tensor) -> tuple[float, float]:
-        align = scores[positives].mean()
+    def _maturity(self, scores: Tensor, positives: Tensor) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        align = mean_where(scores, positives)
         if self.rule == "paper":
-            return align.item(), scores.exp().mean().log().item()
+            return align, scores.exp().mean().log()
         if self.uniformity == "all_cells":
-            return align.item(), scores.masked_fill(positives, 0.0).neg().exp().mean().item()
-        others = scores[~positives]
+            return align, scores.masked_fill(positives, 0.0).neg().exp().mean()
         # A batch without negatives has nothing to mine; 0 keeps K a number.
-        return align.item(), others.neg().exp().mean().item() if len(others) else 0.0
+        return align, mean_where(scores.neg().exp(), ~positives)
 
-    def _num_negatives(self, scores: Tensor, positives: Tensor) -> int:
+    def _num_negatives(self, scores: Tensor, positives: Tensor) -> Int[Tensor, ""]:
         candidates = scores.shape[1]
-        maturity = sum(self._maturity(scores, positives))
+        wide = torch.float64 if scores.device.type == "cpu" else torch.float32
+        align, uniformity = (each.to(wide) for each in self._maturity(scores, positives))
         if self.rule == "paper":
-            chosen = math.floor(candidates * math.cos(maturity * math.pi / 4))
+            chosen = (candidates * ((align + uniformity) * (math.pi / 4)).cos()).floor()
         else:
             # It is below 0 only if positives score worse than in any trained model: then maturity is lowest.
-            chosen = math.floor(candidates * math.cos(max(maturity, 0.0) ** 1.25)) + 1
-        return max(1, min(chosen, candidates - 1))
+            chosen = (candidates * ((align + uniformity).clamp(min=0) ** 1.25).cos()).floor() + 1
+        return chosen.clamp(max=candidates - 1).clamp(min=1).long()

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.errors import RecipeError
+from openvse.functional import places_of
 from openvse.objectives.base import Term
 from openvse.types import ScoredBatch
 
@@ -44,8 +45,8 @@ class MMD(Term):
         self.gamma = gamma
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        images = batch.images.vectors[batch.images.mask]
-        texts = batch.texts.vectors[batch.texts.mask]
+        images = batch.images.vectors[places_of(batch.images.mask)]
+        texts = batch.texts.vectors[places_of(batch.texts.mask)]
         within = self._mean_kernel(images, images) + self._mean_kernel(texts, texts)
         return within - 2 * self._mean_kernel(images, texts)
 

@@ -30,6 +30,6 @@ class MultiViewAverage(RankingTerm):
         views = view_scores(batch.images, batch.texts)
         return torch.stack([self.both_ways(view, batch.positives) for view in views]).mean()
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the miner and the share of pairs that each view wins."""
         return super().diagnostics(batch) | view_diagnostics(batch)

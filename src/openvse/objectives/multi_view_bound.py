@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openvse.functional import MASKED
+from openvse.functional import MASKED, places_of, turned
 from openvse.objectives.base import Criterion, Miner, RankingTerm
 from openvse.objectives.views import view_diagnostics, view_scores
 from openvse.types import ScoredBatch
@@ -53,15 +53,15 @@ class MultiViewBound(RankingTerm):
 
     def of_views(self, views: Float[Tensor, "K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
         """Return the term's value from the scores of each view."""
-        return self._one_way(views, positives) + self._one_way(views.mT, positives.T)
+        return self._one_way(views, positives) + self._one_way(views.mT, turned(positives))
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the miner and the share of pairs that each view wins."""
         return super().diagnostics(batch) | view_diagnostics(batch)
 
     def _one_way(self, views: Float[Tensor, "K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         best = views.amax(dim=0)
-        anchors, candidates = positives.nonzero(as_tuple=True)
+        anchors, candidates = places_of(positives)
         negatives = self.miner(best, positives)[anchors]
         rivals = best[anchors]
         if self.gated:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from openvse.errors import RecipeError
+from openvse.functional import places_of
 from openvse.objectives.base import Term
 from openvse.types import EmbeddingSet, ScoredBatch
 
@@ -68,18 +69,18 @@ class PCMEPP(Term):
             loss = loss + self.pseudo_positives * sum(self._matching(logits, side) for side in sides)
         return loss
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return a, b, the mean uncertainty of both sides, and how many pseudo-positives the images have."""
         more = (
             with_pseudo_positives(self._logits(batch.scores), batch.positives).sum() - batch.positives.sum()
         )
         uncertainties = {
-            name: float(side.residual[side.mask].exp().sum(dim=-1).mean())
+            name: side.residual[places_of(side.mask)].exp().sum(dim=-1).mean()
             for name, side in (("images", batch.images), ("texts", batch.texts))
             if side.residual is not None
         }
-        learned = {"scale": float(self.scale), "shift": float(self.shift)}
-        return {**learned, **uncertainties, "pseudo_positives": float(more)}
+        learned = {"scale": self.scale.detach(), "shift": self.shift.detach()}
+        return {**learned, **uncertainties, "pseudo_positives": more.float()}
 
     def _logits(self, scores: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
         """Return ``b - a csd``, from scores that are ``1 - csd / 2``."""
@@ -94,8 +95,9 @@ def divergence(embeddings: EmbeddingSet) -> Float[Tensor, ""]:
     """Return ``KL(N(m, exp z) | N(0, 1)) = mean (m^2 + exp z - z - 1) / 2`` over the items and dimensions."""
     if embeddings.residual is None:
         raise RecipeError("pcmepp reads log-variances: use gaussian on both sides")
-    means = embeddings.vectors[..., :-2][embeddings.mask]
-    log_variances = embeddings.residual[embeddings.mask]
+    places = places_of(embeddings.mask)
+    means = embeddings.vectors[..., :-2][places]
+    log_variances = embeddings.residual[places]
     return (means.square().mean() + (log_variances.exp() - log_variances).mean() - 1) / 2
 
 

@@ -57,10 +57,10 @@ def _miner_diagnostics(miner: Miner) -> None:
         _require_numbers(miner.diagnostics(scores, positives))
 
 
-def _require_numbers(report: Mapping[str, float]) -> None:
+def _require_numbers(report: Mapping[str, Tensor]) -> None:
     for name, value in report.items():
-        finite = isinstance(value, float) and math.isfinite(value)
-        require(finite, f"the diagnostic {name!r} is {value!r}, not a finite float")
+        finite = isinstance(value, Tensor) and value.dim() == 0 and bool(value.isfinite())
+        require(finite, f"the diagnostic {name!r} is {value!r}, not a tensor with one finite number")
 
 
 def _pairs(criterion: Criterion) -> None:
@@ -199,7 +199,7 @@ def _term_diagnostics(term: Term) -> None:
 def _collapse(term: Term) -> None:
     batch = _batch(_vectors())
     _value(term, batch)
-    at_collapse = Objective({"it": term}, {"it": 1.0}).at_collapse(batch)
+    at_collapse = float(Objective({"it": term}, {"it": 1.0}).at_collapse(batch))
     require(
         math.isfinite(at_collapse), f"the value for equal embeddings is {at_collapse}, not a finite number"
     )

@@ -16,7 +16,6 @@ prints its warning, with the advice of the task. Training continues, because a r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 EQUAL_EMBEDDINGS = (
     "all embeddings are becoming equal (hard-negative collapse). Begin with about three epochs on all negatives "
@@ -45,11 +44,12 @@ class CollapseDetector:
         self.advice, self.every, self.tolerance = advice, every, tolerance
         self._near: deque[bool] = deque(maxlen=window)
 
-    def update(self, step: int, loss: float, at_collapse: Callable[[], float]) -> str | None:
+    def is_due(self, step: int) -> bool:
+        """Return whether the loss of a step is to be compared."""
+        return step % self.every == 0
+
+    def update(self, loss: float, collapsed: float) -> str | None:
         """Compare a loss with that at collapse; return a warning each time a whole window looks collapsed."""
-        if step % self.every:
-            return None
-        collapsed = at_collapse()
         self._near.append(abs(loss - collapsed) <= self.tolerance * abs(collapsed))
         if len(self._near) < (self._near.maxlen or 0) or not all(self._near):
             return None

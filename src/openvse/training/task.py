@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.batches import EpochBatches, PairsOfImages
+from openvse.batches import EpochBatches, PairsOfImages, ready_for
 from openvse.corpus import Seen, SplitData
 from openvse.errors import TrainingError
 from openvse.model import Model, Start
@@ -31,12 +31,13 @@ class Step:
     Attributes:
         terms: the weighted terms of the loss, and their sum as ``loss``, with gradients.
         at_collapse: a function that computes the loss of this batch at collapse (``collapse.py``).
+        diagnostics: a function that computes further numbers for the log.
     """
 
     terms: Mapping[str, Float[Tensor, ""]]
     description: str
-    at_collapse: Callable[[], float]
-    diagnostics: Callable[[], dict[str, float]]
+    at_collapse: Callable[[], Float[Tensor, ""]]
+    diagnostics: Callable[[], Mapping[str, Float[Tensor, ""]]]
 
 
 class Task(ABC, Generic[BatchT]):
@@ -91,7 +92,7 @@ class Task(ABC, Generic[BatchT]):
     def epoch(self, number: int, start: int) -> Iterable[BatchT]:
         """Return the batches of an epoch from number ``start`` on; their order depends only on seed and epoch."""
         # The loader has its own generator, so that it does not change the random numbers of dropout.
-        return DataLoader(
+        loader = DataLoader(
             self.training,
             sampler=self._batches(number, start),
             batch_size=None,
@@ -99,6 +100,7 @@ class Task(ABC, Generic[BatchT]):
             generator=torch.Generator().manual_seed(self.recipe.seed),
             collate_fn=_as_it_is,
         )
+        return ready_for(self.accelerator.device, loader)
 
     @abstractmethod
     def step(self, wrapped: nn.Module, batch: BatchT, phase: int) -> Step:

@@ -6,14 +6,15 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import nn
+from torch import Tensor, nn
 
 from openvse.corpus import SplitData
 from openvse.errors import TrainingError, message_of
@@ -57,6 +58,19 @@ class EpochClock:
         self._checkpoint = time.monotonic()
 
 
+@dataclass(frozen=True)
+class _Unread:
+    """The loss of a step, which may not be computed yet: its terms, and what it would be at collapse."""
+
+    number: int
+    description: str
+    terms: Mapping[str, Tensor]
+    collapsed: Tensor | None
+
+    def collapsed_too(self) -> tuple[Tensor, ...]:
+        return () if self.collapsed is None else (self.collapsed,)
+
+
 class Trainer:
     """Trains the model of a task by a recipe."""
 
@@ -71,7 +85,7 @@ class Trainer:
     ) -> None:
         self.recipe, self.task, self.folder = recipe, task, folder
         self.accelerator, self.watcher = accelerator, watcher
-        self.model = task.model
+        self.model = task.model.to(accelerator.device)
         self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
         self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
         # Parts that their encoder has frozen (fine_tune: false) never train, whether or not a phase names them.
@@ -86,6 +100,7 @@ class Trainer:
         self.average = None if spec is None else WeightAverage(spec, ours)
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
+        self._unread: list[_Unread] = []
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
@@ -215,30 +230,28 @@ class Trainer:
                 self.optimizer, progress.epoch, progress.step, rate_factor=progress.plateau.rate_factor
             )
             step = self.task.step(self.wrapped, batch.to(self.accelerator.device), phase)
-            terms = self._step(step)
+            self._step(step)
             progress.step += 1
             progress.global_step += 1
-            progress.loss_sum += terms["loss"]
+            has_line = progress.step % spec.log_every == 0 or progress.step == self.task.steps_per_epoch
+            if has_line:
+                terms, diagnostics = self._read(step.diagnostics())
             progress.seconds = clock.tick()
-            if progress.step % spec.log_every == 0 or progress.step == self.task.steps_per_epoch:
+            if has_line:
                 speed = clock.steps_per_s(progress.step) * spec.batch_size
-                self._report(log, terms, rate, speed, step.diagnostics())
-            if self._agree(clock.checkpoint_is_due(spec.checkpoint_every_s)):
+                self._report(log, terms, rate, speed, diagnostics)
+            due = clock.checkpoint_is_due(spec.checkpoint_every_s)
+            if self._agree(due, may_wait=has_line):
+                self._read({})
                 self.checkpoint()
                 clock.checkpoint_written()
 
-    def _step(self, step: Step) -> dict[str, float]:
-        """Take one optimiser step and return the terms of the loss."""
-        terms = {name: float(value.detach()) for name, value in step.terms.items()}
-        if not math.isfinite(terms["loss"]):
-            raise TrainingError(
-                f"the loss is {terms['loss']} at step {self.progress.global_step + 1} on {step.description}: check "
-                f"the features for NaN, lower optimizer.learning_rate or set training.precision=fp32; "
-                f"the last checkpoint is kept"
-            )
-        warning = self.collapse.update(self.progress.global_step, terms["loss"], step.at_collapse)
-        if warning:
-            self.watcher.warn(warning)
+    def _step(self, step: Step) -> None:
+        """Take one optimiser step, and note its loss without waiting for it."""
+        number = self.progress.global_step
+        collapsed = step.at_collapse() if self.collapse.is_due(number) else None
+        terms = {name: value.detach() for name, value in step.terms.items()}
+        self._unread.append(_Unread(number + 1, step.description, terms, collapsed))
         self.optimizer.zero_grad()
         self.accelerator.backward(step.terms["loss"])
         if self.recipe.training.clip_norm is not None:
@@ -246,7 +259,29 @@ class Trainer:
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return terms
+
+    def _read(self, more: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, float]]:
+        """Read the losses of the steps since the last time, waiting once for the device.
+
+        Returns:
+            The terms of the last step, and ``more`` as numbers.
+        """
+        steps, self._unread = self._unread, []
+        numbers = [number for step in steps for number in (step.terms["loss"], *step.collapsed_too())]
+        last = steps[-1].terms if steps else {}
+        values = iter(_numbers([*numbers, *last.values(), *more.values()]))
+        for step in steps:
+            loss = next(values)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"the loss is {loss} at step {step.number} on {step.description}: check the features for NaN, "
+                    f"lower optimizer.learning_rate or set training.precision=fp32; the last checkpoint is kept"
+                )
+            self.progress.loss_sum += loss
+            for collapsed in islice(values, len(step.collapsed_too())):
+                if warning := self.collapse.update(loss, collapsed):
+                    self.watcher.warn(warning)
+        return dict(zip(last, values, strict=False)), dict(zip(more, values, strict=True))
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
@@ -340,10 +375,10 @@ class Trainer:
                 log.write("diagnostics", epoch, done, diagnostics)
         self.watcher.step(StepReport(epoch, step, done, terms, rate, speed, self.task.unit))
 
-    def _agree(self, due: bool) -> bool:
+    def _agree(self, due: bool, *, may_wait: bool) -> bool:
         """Return whether a checkpoint is due in any process: clocks differ, but all processes must write together."""
-        if self.accelerator.num_processes == 1:
-            return due
+        if self.accelerator.num_processes == 1 or not may_wait:
+            return due and self.accelerator.num_processes == 1
         votes = torch.tensor(int(due), device=self.accelerator.device)
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
@@ -364,6 +399,15 @@ class Trainer:
             }
             sync(self.folder / METRICS)  # with all that the checkpoint has done
             save_checkpoint((folder or self.folder) / CHECKPOINT, self.progress, state)
+
+
+def _numbers(scalars: Sequence[Tensor]) -> list[float]:
+    """Read numbers of one device together."""
+    if not scalars:
+        return []
+    wide = torch.float32 if scalars[0].device.type == "mps" else torch.float64
+    numbers: list[float] = torch.stack([each.detach().to(wide) for each in scalars]).tolist()
+    return numbers
 
 
 def _random_state() -> dict[str, Any]:

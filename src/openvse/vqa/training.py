@@ -76,7 +76,7 @@ class AnsweringTask(Task[QuestionBatch]):
         return Step(
             {"loss": cross_entropy(logits, batch)},
             batch.description,
-            at_collapse=lambda: float(cross_entropy(uninformed, batch)),
+            at_collapse=lambda: cross_entropy(uninformed, batch),
             diagnostics=dict,
         )
 
