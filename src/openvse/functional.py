@@ -134,7 +134,7 @@ def places_of(mask: Bool[Tensor, "*b"], device: torch.device | None = None) -> t
     return tuple(moved(each, device or mask.device) for each in on_cpu(mask).nonzero(as_tuple=True))
 
 
-def turned(mask: Bool[Tensor, "A C"]) -> Bool[Tensor, "C A"]:
+def transposed(mask: Bool[Tensor, "A C"]) -> Bool[Tensor, "C A"]:
     """Return the transposed mask, of which ``on_cpu`` knows as much."""
     return moved(on_cpu(mask).T, mask.device)
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import places_of, turned
+from openvse.functional import places_of, transposed
 from openvse.types import EmbeddingSet, ScoredBatch
 
 _ROUNDING = 1e-6  # a term below this share of another is not scaled to its size
@@ -119,12 +119,12 @@ class RankingTerm(Term):
     def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""
         i2t = self.miner.diagnostics(batch.scores, batch.positives)
-        t2i = self.miner.diagnostics(batch.scores.T, turned(batch.positives))
+        t2i = self.miner.diagnostics(batch.scores.T, transposed(batch.positives))
         return {f"i2t_{k}": v for k, v in i2t.items()} | {f"t2i_{k}": v for k, v in t2i.items()}
 
     def both_ways(self, scores: Float[Tensor, "I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
         """Add the losses of the images as anchors and of the texts as anchors."""
-        return self.one_way(scores, positives) + self.one_way(scores.T, turned(positives))
+        return self.one_way(scores, positives) + self.one_way(scores.T, transposed(positives))
 
     def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         """Return the loss of the rows as anchors."""

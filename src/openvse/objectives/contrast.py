@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openvse.errors import RecipeError
-from openvse.functional import places_of, turned
+from openvse.functional import places_of, transposed
 from openvse.objectives.base import Criterion, Miner, RankingTerm
 from openvse.types import ScoredBatch, moved, on_cpu
 
@@ -60,7 +60,7 @@ class Contrast(RankingTerm):
             return self.both_ways(batch.scores, batch.positives)
         if self.anchors == "images":
             return self.one_way(batch.scores, batch.positives)
-        return self.one_way(batch.scores.T, turned(batch.positives))
+        return self.one_way(batch.scores.T, transposed(batch.positives))
 
     def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         """Return the loss of the rows as anchors, with all of their positives or with the hardest."""

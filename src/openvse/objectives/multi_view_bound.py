@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openvse.functional import MASKED, places_of, turned
+from openvse.functional import MASKED, places_of, transposed
 from openvse.objectives.base import Criterion, Miner, RankingTerm
 from openvse.objectives.views import view_diagnostics, view_scores
 from openvse.types import ScoredBatch
@@ -53,7 +53,7 @@ class MultiViewBound(RankingTerm):
 
     def of_views(self, views: Float[Tensor, "K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
         """Return the term's value from the scores of each view."""
-        return self._one_way(views, positives) + self._one_way(views.mT, turned(positives))
+        return self._one_way(views, positives) + self._one_way(views.mT, transposed(positives))
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the miner and the share of pairs that each view wins."""
