@@ -271,6 +271,14 @@ def _moved(
     return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=place, non_blocking=flagged)
 
 
+def _module_to(module: Any, *args: Any, plain: Any = torch.nn.Module.to, **kwargs: Any) -> Any:
+    """Move a module; one that is there already keeps its parameters, of which an optimiser may know."""
+    places = {each.device.type for each in (*module.parameters(), *module.buffers())}
+    if len(args) == 1 and isinstance(args[0], str | torch.device) and places == {torch.device(args[0]).type}:
+        return module
+    return plain(module, *args, **kwargs)
+
+
 def _enter_no_grad(mode: Any) -> None:
     mode.had_gradients = torch.is_grad_enabled()
     torch.set_grad_enabled(mode.had_gradients and not mode.mode)
@@ -297,6 +305,7 @@ def emulated_device() -> Iterator[Waits]:
             "current_accelerator",
             lambda check_available=False: None if check_available else CUDA,
         )
+        patch.setattr(torch.nn.Module, "to", _module_to)
         patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)  # also in threads, which have no modes
         patch.setattr(torch.cuda, "get_device_name", lambda *_: "emulated")
         patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
