@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
 _LARGEST = 2**31 - 1
-_LARGE = 1 << 22
+_LARGE = 1 << 24
 
 
-def keep_freed_memory(most: int = _LARGEST) -> bool:
-    """Let the GNU C library reuse freed blocks of up to ``most`` bytes instead of returning each to the system.
+def keep_freed_memory() -> bool:
+    """Let the GNU C library reuse large freed blocks instead of returning each to the system.
 
     A training step on a CPU frees hundreds of tensors of a few MiB and allocates them again in the next step. Each
     new page costs a page fault and is filled with zeros. Peak memory does not change, but is held until the end.
@@ -18,6 +18,15 @@ def keep_freed_memory(most: int = _LARGEST) -> bool:
     Returns:
         Whether the C library accepted the setting; only the GNU library is asked.
     """
+    return _set({_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _LARGEST})
+
+
+def give_back_memory() -> bool:
+    """Let it return blocks of 16 MiB and more, such as the bodies of uploads, which each thread would keep."""
+    return _set({_MMAP_THRESHOLD: _LARGE, _TRIM_THRESHOLD: _LARGE, _ARENA_MAX: 2})
+
+
+def _set(settings: dict[int, int]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     import ctypes  # imported only when a command runs
@@ -26,9 +35,4 @@ def keep_freed_memory(most: int = _LARGEST) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library
         return False
-    return all(mallopt(setting, most) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
-
-
-def give_back_memory() -> bool:
-    """Let it return large blocks, such as the bodies of uploads; by itself it keeps some of them in each thread."""
-    return keep_freed_memory(_LARGE)
+    return all(mallopt(setting, value) for setting, value in settings.items())

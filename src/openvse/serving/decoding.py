@@ -27,9 +27,12 @@ LARGE_PX = 1280
 QUERY_PX = 800
 """The longer side of an image that is kept for searches; models read images of less."""
 
+_SIDE = 750  # of an upload that may be decoded smaller: a photograph of 12 megapixels at half its sides
 _MEMORY = 1 << 30, 24  # bytes of a process, and for each pixel that may be decoded
 _BEHIND = 5  # how far a process stands back behind the searches (nice)
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "262144"}  # the GNU library gives back what is larger
+_KEPT = str(1 << 25)  # bytes that the GNU library keeps for the next picture
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": _KEPT, "MALLOC_TRIM_THRESHOLD_": _KEPT}
+_PIPE = 1 << 20  # bytes that pass without a change of processes
 _SECRETS = ("OPENVSE_TOKEN", "OPENVSE_QDRANT_API_KEY", "PGPASSWORD")
 
 
@@ -50,21 +53,21 @@ class Decoders:
 
     async def pixels(self, content: bytes, max_pixels: int) -> Image.Image:
         """Return an uploaded picture; raise BadImageError if it cannot be used, or takes too long."""
-        task = {"kind": "pixels", "max_pixels": max_pixels}
-        told, decoded = await self._decoded(task, content)
-        return await asyncio.to_thread(Image.frombytes, "RGB", told["size"], decoded)
+        image: Image.Image = await self._decoded({"kind": "pixels", "max_pixels": max_pixels}, content)
+        return image
 
     async def query(self, content: bytes, max_pixels: int) -> bytes:
         """Return an uploaded picture as a small file that every browser can show."""
-        return (await self._decoded({"kind": "query", "max_pixels": max_pixels}, content))[1]
+        encoded: bytes = await self._decoded({"kind": "query", "max_pixels": max_pixels}, content)
+        return encoded
 
     async def small(self, path: Path, side: int, quality: int) -> bytes:
         """Return a file, or a frame from the middle of a clip, as a WebP of a longest side."""
-        return (await self._decoded({"kind": "small", "side": side, "quality": quality}, os.fsencode(path)))[
-            1
-        ]
+        task = {"kind": "small", "side": side, "quality": quality}
+        encoded: bytes = await self._decoded(task, os.fsencode(path))
+        return encoded
 
-    async def _decoded(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
+    async def _decoded(self, task: Mapping[str, Any], content: bytes) -> Any:
         loop = asyncio.get_running_loop()
         async with self._places:
             try:
@@ -88,7 +91,7 @@ class Decoders:
             self._idle.append(decoder)
         if "error" in told:
             raise BadImageError(told["error"])
-        return told, decoded
+        return decoded
 
     def close(self) -> None:
         """End the processes."""
@@ -113,13 +116,15 @@ class _Decoder:
             stderr=subprocess.DEVNULL,  # decoders write there what a file says
             env=_ALLOCATOR | {name: value for name, value in os.environ.items() if name not in _SECRETS},
             process_group=0,  # Ctrl-C is for the server
+            pipesize=_PIPE,
         )
 
-    def ask(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
-        """Send a task and its bytes, and return the reply; raise OSError if the process ends."""
+    def ask(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], Any]:
+        """Send a task and its bytes, and return what is told and made; raise OSError if the process ends."""
         assert self._process.stdin is not None and self._process.stdout is not None
         _write(self._process.stdin, task, content)
-        return _read(self._process.stdout)
+        told, made = _read(self._process.stdout)
+        return told, Image.frombytes("RGB", told["size"], made) if "size" in told else made
 
     def kill(self) -> None:
         """End the process, whatever it does."""
@@ -156,7 +161,7 @@ def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], 
         image.thumbnail((side, side))
         image.save(encoded, "WEBP", quality=task["quality"])
         return {}, encoded.getvalue()
-    image = read_image(content, max_pixels=task["max_pixels"], shorter_side=QUERY_PX)
+    image = read_image(content, max_pixels=task["max_pixels"], shorter_side=_SIDE)
     if task["kind"] == "pixels":
         return {"size": image.size}, image.tobytes()
     if max(image.size) <= QUERY_PX // 2:
