@@ -485,7 +485,7 @@ CASES: tuple[Case, ...] = (
         index_words("--towers", "text"),
         with_towers,
         indexed(change=False),
-        most=10,
+        most=4,
     ),
     Case(
         "extract first",
@@ -539,7 +539,7 @@ CASES: tuple[Case, ...] = (
         said("export", MODEL, "STATE"),
         in_export,
         between=nothing_yet,
-        most=16,
+        most=4,
     ),
     Case(
         "export replaced",
@@ -547,7 +547,7 @@ CASES: tuple[Case, ...] = (
         said("export", MODEL, "STATE"),
         in_export,
         made_by("export", OTHER, "STATE"),
-        most=24,
+        most=4,
     ),
     Case(
         "blend",
@@ -578,7 +578,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "sweep",
         "sweep",
-        said("sweep", RECIPE, "--out", "STATE", "seed=1,2", "training.phases=[{epochs: 1}]"),
+        said("sweep", RECIPE, "training.batch_size=4,8", "--out", "STATE", "training.phases=[{epochs: 1}]"),
         settled("sweep.csv"),
         between=reads_or_refuses,
         most=8,
