@@ -283,8 +283,8 @@ def made(folder: Path) -> Iterator[None]:
 
 
 def refuse_there(paths: Iterable[Path], remedy: str) -> None:
-    """Raise OpenVSEError, before any work, where one of these files would be replaced unasked."""
-    there = [str(path) for path in paths if path.exists() or path.is_symlink()]
+    """Raise OpenVSEError, before any work, where one of these files, or the set it names, would be replaced unasked."""
+    there = [str(path) for path in paths if settle(path.parent, path.name) or path.is_symlink()]
     if there:
         raise OpenVSEError(f"{', '.join(there)} {'are' if len(there) > 1 else 'is'} already there: {remedy}")
 

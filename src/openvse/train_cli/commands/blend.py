@@ -33,13 +33,12 @@ def blend(
 ) -> None:
     """Average the weights of two models with the same parts, with the share that is best on validation."""
     from openvse.cli.progress import voice, warn
-    from openvse.files import refuse_there, settle
+    from openvse.files import refuse_there
     from openvse.model.folder import CONFIG, WEIGHTS
     from openvse.tasks.blend import blend as run
     from openvse.tasks.load import load
     from openvse.training.kind import Request
 
-    settle(out, CONFIG)
     refuse_there([out / CONFIG, out / WEIGHTS], "choose another --out, or delete it first")
     request = Request(
         on, "validation", () if features is None else (features,), allow_outside=voice.allow_outside

@@ -32,7 +32,7 @@ from openvse.cli.options import (
     read_query_bank,
 )
 from openvse.errors import ModelError, OpenVSEError
-from openvse.files import refuse_there, replacing_files, settle, write_whole
+from openvse.files import refuse_there, replacing_files, write_whole
 from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def evaluate(
     from openvse.training.kind import Request
 
     if out is not None:
-        settle(out, WRITTEN[0])
         refuse_there([out / name for name in WRITTEN], "choose another --out, or delete it first")
     again = Reranking.read(rerank or "")
     if again.features is not None:
