@@ -108,6 +108,8 @@ def test_it_finds_what_the_index_finds(
     assert "the values of big are numbers, which foo" in other.warnings[0]
     with pytest.raises(MissingItemError, match="nothing"):
         engine.search(Query(like="nothing"))
+    with pytest.raises(MissingItemError):
+        engine.search(Query(like="half \udcff"))
     engine.close()
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineError, IndexFormatError, MissingItemError
+from openvse.files import whole_characters
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
 from openvse.indexing.database import add_functions, encode_id
 from openvse.indexing.index import Index
@@ -435,7 +436,7 @@ class StoreCatalogue(Catalogue):
         key = self._keys.get(item_id)
         if key is None:
             with self._opened() as store:
-                key = store.key_of(item_id)
+                key = store.key_of(whole_characters(item_id))  # the path of no item has half of one
         if key is None:
             raise MissingItemError(
                 f"the engine holds no item {item_id}: give the path below the indexed folder"
