@@ -17,9 +17,10 @@ from PIL import Image
 
 from openvse.conversion.checkpoint import read_vocabulary
 from openvse.datasets import open_corpus
-from openvse.errors import OpenVSEError
+from openvse.errors import BadFeaturesError, OpenVSEError
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.features.arrays import ArrayRows
+from openvse.features.entries import reading_item
 from openvse.features.importing import import_features
 from openvse.indexing.manifest import read_manifest
 from openvse.media.headers import _xmp, read_header
@@ -183,6 +184,16 @@ def _array() -> bytes:
     target = BytesIO()
     np.save(target, np.ones((3, 2, 4), np.float32))
     return target.getvalue()
+
+
+def test_a_header_that_is_no_python(tmp_path):
+    """NumPy raises errors of Python's own tokenizer for it."""
+    content = _array().replace(b"'descr': '<f4'", b"'descr'( '<f4'", 1)
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(OpenVSEError):
+        ArrayRows(tmp_path / "a.npy")
+    with pytest.raises(BadFeaturesError), reading_item():
+        np.load(tmp_path / "a.npy")
 
 
 @QUICK

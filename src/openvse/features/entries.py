@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,10 @@ BEYOND = 0.01
 """How far a box may extend beyond its image, as a fraction of it, since detectors round. The excess is cut off."""
 
 _MOST = 1 << 28  # bytes that the features of an item may take
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (
+    *(OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, TokenError),
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
 from zlib import crc32
 
@@ -36,7 +37,10 @@ def map_vectors(folder: Path, file: VectorFile, manifest: IndexManifest) -> Floa
     path = folder / file.file
     with path.open("rb") as opened:
         np.lib.format.read_magic(opened)
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(opened)
+        try:
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(opened)
+        except TokenError as error:
+            raise ValueError(f"{path.name} has a damaged header") from error
         offset = opened.tell()
     row = manifest.num_embeddings, manifest.dim
     if shape[1:] != row or fortran or dtype != np.dtype(manifest.dtype):

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, TypeAlias
 from zipfile import BadZipFile
 
@@ -100,7 +101,7 @@ def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
     try:
         with np.load(folder / BANK, allow_pickle=False) as held:
             return {name: held[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile, TokenError) as error:
         raise IndexFormatError(
             f"the query bank of index {folder} is damaged ({BANK}): give 'openvse index' --query-bank again"
         ) from error

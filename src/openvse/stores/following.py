@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 from zlib import crc32
 
 import numpy as np
@@ -62,7 +63,7 @@ class EngineState:
             noted = np.load(path, allow_pickle=False)
             if noted.dtype == np.int64 and noted.ndim == 2 and len(noted) == 2:
                 return cls(noted[0], noted[1])
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, TokenError):
             pass
         return cls.empty()
 
