@@ -18,7 +18,7 @@ from openvse.cli.commands.serve import announce
 from openvse.errors import ModelError
 from openvse.indexing import Index, build_index
 from openvse.indexing.database import Database
-from openvse.indexing.segments import row_checksum
+from openvse.indexing.vector_files import row_checksum
 from openvse.media.names import escaped
 from openvse.model import TwoTower
 from openvse.serving import Settings

@@ -94,10 +94,11 @@ def test_requests_beside_more_work_than_allowed_are_refused(
     monkeypatch.setattr(Service, "captions", captions)
     server = running(Service(place.index, model, Settings(limits=Limits(connections=5))))
     with ThreadPoolExecutor(4) as threads:
-        busy = [threads.submit(httpx.get, f"{server.url}/api/items/1/captions", timeout=30) for _ in range(4)]
-        until = time.monotonic() + 20
-        while len(begun) < 4 and time.monotonic() < until:
-            time.sleep(0.01)
+        busy, until = [], time.monotonic() + 20
+        for number in range(4):  # one after the other: one without its head would make room
+            busy.append(threads.submit(httpx.get, f"{server.url}/api/items/1/captions", timeout=30))
+            while len(begun) <= number and time.monotonic() < until:
+                time.sleep(0.01)
         refused = httpx.get(f"{server.url}/health").status_code
         may_end.set()
         assert [each.result().status_code for each in busy] == [200] * 4

@@ -63,7 +63,7 @@ class Connection(H11Protocol):
         """Give the first head its time, and make room for the next connection."""
         super().connection_made(transport)
         self._time_head()
-        if len(self.connections) > self._limits.connections - self._room:
+        if len(self.connections) > self._limits.connections - 2 * self._room:  # the closed ones take a moment
             self._make_room()
 
     def handle_events(self) -> None:
