@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo check test test-fast crash lint docs wheel wheel-check bench clean
+.PHONY: demo check test test-fast crash gpu-check lint docs wheel wheel-check bench clean
 .DEFAULT_GOAL := test
 
 # torch goes first and by its exact version, so that no other package's looser wish picks the build. The demo installs only what it
@@ -38,6 +38,10 @@ test: $(INSTALLED)  ## Every test.
 
 crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (at most 15 minutes on 2 cores; needs gcc).
 	$(BIN)/python -m tests.crash.run --most 20
+
+gpu-check:  ## On a machine with a GPU and its PyTorch: the tests of a GPU and one table (PYTHON has the extra train and pytest).
+	PYTHONPATH=src:. $(PYTHON) -m pytest -q tests/gpu -rs
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
