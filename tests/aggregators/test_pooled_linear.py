@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from openvse.aggregators import GPO, PIENet, PooledLinear, Tokens
-from openvse.aggregators.k_max import KMax
+from openvse.aggregators.simple import KMax
 from openvse.errors import RecipeError
 from openvse.registry import Maker
 from openvse.types import Features

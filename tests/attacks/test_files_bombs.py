@@ -17,8 +17,8 @@ from openvse.datasets import open_corpus
 from openvse.datasets import parquet as parquet_module
 from openvse.encoders.role_graph import read_role_graphs
 from openvse.errors import BadFeaturesError, CheckpointError, DataError, JsonError, OpenVSEError, RecipeError
+from openvse.features.formats import read_npz
 from openvse.features.importing import import_features
-from openvse.features.numpy_files import read_npz
 from openvse.files import parse_json, read_json
 from openvse.specs import parse_override, read_recipe
 

@@ -24,7 +24,7 @@ from openvse.objectives import (
     MultiViewBound,
     Objective,
 )
-from openvse.objectives.views import view_diagnostics, view_scores
+from openvse.objectives.multi_view import view_diagnostics, view_scores
 from openvse.types import EmbeddingSet, ScoredBatch
 
 MARGIN = 0.3

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from openvse.aggregators.ada_pool import AdaPool
 from openvse.aggregators.adpool import AdPool
-from openvse.aggregators.attention_pool import AttentionPool
-from openvse.aggregators.autoencoder import Autoencoder
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
 from openvse.aggregators.beside import Beside
-from openvse.aggregators.conv1d import Conv1d
-from openvse.aggregators.external_attention import ExternalAttention
-from openvse.aggregators.first_token import FirstToken
-from openvse.aggregators.frame_levels import FrameLevels
-from openvse.aggregators.fs_pool import FSPool
 from openvse.aggregators.gated import Gated
 from openvse.aggregators.gaussian import Gaussian
 from openvse.aggregators.gcn import GCN
-from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GENERATORS, GPO, POSITIONS, Generator, GPODataDependent, Positions
-from openvse.aggregators.graph_levels import GraphLevels
-from openvse.aggregators.k_max import KMax
-from openvse.aggregators.last_token import LastToken
-from openvse.aggregators.lip import LIP
-from openvse.aggregators.log_sum_exp import LogSumExp
+from openvse.aggregators.learned import (
+    LIP,
+    AttentionPool,
+    Autoencoder,
+    Conv1d,
+    ExternalAttention,
+    FSPool,
+    ScoreAttention,
+    SelfAttention,
+    Seq2Seq,
+)
+from openvse.aggregators.levels import FrameLevels, GraphLevels
 from openvse.aggregators.map_head import MapHead
-from openvse.aggregators.max import Max
-from openvse.aggregators.mean import Mean
 from openvse.aggregators.multi_view import MultiView
 from openvse.aggregators.pie_net import PIENet
 from openvse.aggregators.pooled_linear import PooledLinear
-from openvse.aggregators.score_attention import ScoreAttention
-from openvse.aggregators.self_attention import SelfAttention
-from openvse.aggregators.seq2seq import Seq2Seq
+from openvse.aggregators.simple import (
+    AdaPool,
+    FirstToken,
+    GeM,
+    KMax,
+    LastToken,
+    LogSumExp,
+    Max,
+    Mean,
+    SoftPool,
+    Tokens,
+    TopPercent,
+)
 from openvse.aggregators.slot_attention import SlotAttention
-from openvse.aggregators.soft_pool import SoftPool
-from openvse.aggregators.tokens import Tokens
-from openvse.aggregators.top_percent import TopPercent
 from openvse.registry import Registry
 
 AGGREGATORS: Registry[Aggregator] = Registry(

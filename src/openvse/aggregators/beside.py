@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.aggregators.base import Aggregator, SingleVector, require_single_vectors
-from openvse.aggregators.k_max import KMax
 from openvse.aggregators.pooled_linear import PooledLinear
+from openvse.aggregators.simple import KMax
 from openvse.errors import RecipeError
 from openvse.functional import normalize
 from openvse.layers.linear import xavier_linear

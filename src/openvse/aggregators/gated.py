@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators.base import Aggregator
 from openvse.aggregators.gpo import GPO
-from openvse.aggregators.mean import Mean
+from openvse.aggregators.simple import Mean
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import normalize
 from openvse.registry import Maker

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.aggregators.base import Aggregator
-from openvse.aggregators.mean import Mean
+from openvse.aggregators.simple import Mean
 from openvse.errors import RecipeError
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features

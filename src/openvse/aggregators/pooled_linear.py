@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.aggregators.base import Aggregator, SingleVector, require_same_width, require_single_vectors
-from openvse.aggregators.mean import Mean
+from openvse.aggregators.simple import Mean
 from openvse.errors import RecipeError
 from openvse.functional import normalize
 from openvse.registry import Maker

@@ -13,11 +13,9 @@ import torch
 
 from openvse.errors import BadFeaturesError, DataError
 from openvse.features.entries import FeatureEntry, Local
-from openvse.features.hdf5 import read_hdf5
+from openvse.features.formats import read_hdf5, read_npy, read_npz, read_tsv
 from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype
-from openvse.features.numpy_files import read_npy, read_npz
 from openvse.features.store import FeatureStore
-from openvse.features.tsv import read_tsv
 from openvse.features.writer import FeatureStoreWriter
 from openvse.pipeline import Pace
 from openvse.registry import Registry

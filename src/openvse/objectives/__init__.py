@@ -10,13 +10,10 @@ from openvse.objectives.base import Criterion, Miner, Objective, RankingTerm, Te
 from openvse.objectives.contrast import Contrast
 from openvse.objectives.correspondence import Correspondence
 from openvse.objectives.criteria import Hinge, InfoNCE
-from openvse.objectives.diversity import Diversity
 from openvse.objectives.miners import AdaptiveTopK, All, Hardest, Random
-from openvse.objectives.mmd import MMD
-from openvse.objectives.multi_view_average import MultiViewAverage
-from openvse.objectives.multi_view_bound import MultiViewBound
+from openvse.objectives.multi_view import MultiViewAverage, MultiViewBound
 from openvse.objectives.pcmepp import PCMEPP
-from openvse.objectives.set_uniformity import SetUniformity
+from openvse.objectives.regularizers import MMD, Diversity, SetUniformity
 from openvse.registry import Registry
 
 MINERS: Registry[Miner] = Registry(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
-from openvse.similarities.csd import CSD
 from openvse.similarities.fused import Fused
 from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Order
-from openvse.similarities.scaled_cosine import ScaledCosine
-from openvse.similarities.set_max import SetMax
+from openvse.similarities.set_max import CSD, ScaledCosine, SetMax
 from openvse.similarities.smooth_chamfer import SmoothChamfer
 
 SIMILARITIES: Registry[Similarity] = Registry(

@@ -9,7 +9,6 @@ from openvse.train_cli.commands import (  # noqa: F401 - each registers itself
     compare,
     convert,
     data,
-    data_import,
     demo,
     encode,
     evaluate,

@@ -1,4 +1,4 @@
-"""Any aggregator in place of score attention: the paper's baselines."""
+"""The reductions of tokens that have attended to each other: score attention, and any aggregator in its place."""
 
 from __future__ import annotations
 
@@ -8,8 +8,37 @@ from torch import Tensor
 from openvse.aggregators import Aggregator, Mean
 from openvse.errors import RecipeError
 from openvse.fusion.base import Fusion, Reduced
+from openvse.layers.attention import AttentionScores
 from openvse.registry import Maker
 from openvse.types import Features
+
+
+class ScoreAttentionFusion(Fusion):
+    """``y_k = sum_n S_kn(X, Z) x_n``: X attends to Z for its weights, and the reverse (eq. 3 and 4).
+
+    Args:
+        num_vectors: k, the number of parallel reductions.
+    """
+
+    def __init__(
+        self, *, embed_dim: int, num_heads: int = 8, num_vectors: int = 1, dropout: float = 0.1
+    ) -> None:
+        super().__init__(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, class_token=False)
+        self.image_scores = AttentionScores(embed_dim, num_heads, num_vectors)
+        self.text_scores = AttentionScores(embed_dim, num_heads, num_vectors)
+
+    def reduce(
+        self,
+        x: Float[Tensor, "P N D"],
+        x_mask: Bool[Tensor, "P N"],
+        z: Float[Tensor, "P M D"],
+        z_mask: Bool[Tensor, "P M"],
+    ) -> Reduced:
+        # The order of the sides is fixed: in another order, the sum of the gradients would differ in its last bits.
+        of_x = self.image_scores(x, x_mask, z, z_mask)
+        image = of_x @ x
+        of_z = self.text_scores(z, z_mask, x, x_mask)
+        return Reduced(image, of_z @ z, (of_x, of_z))
 
 
 class Pooled(Fusion):

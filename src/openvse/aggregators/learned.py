@@ -1,0 +1,256 @@
+"""Poolings that learn how much each element counts, or what is read from all of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector, require_same_width
+from openvse.errors import RecipeError
+from openvse.functional import MASKED, compact, distinct_sizes, interpolate, masked_mean, soft_pool
+from openvse.layers.attention import Attention, AttentionScores
+from openvse.layers.linear import xavier_linear
+from openvse.layers.recurrence import forward_gru
+from openvse.types import EmbeddingSet, Features
+
+
+class AttentionPool(Pooling):
+    """``v = sum_n a_n x_n``, ``a = softmax_n(w . x_n)``: the global vectors of HGR (Chen et al., CVPR 2020).
+
+    There is no bias, as it would shift all logits alike.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.weight = nn.Linear(input_dim, 1, bias=False)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        padding = ~mask.unsqueeze(-1)
+        local = local.masked_fill(padding, 0.0)
+        weights: Tensor = self.weight(local).masked_fill(padding, MASKED).softmax(dim=1)
+        return (weights * local).sum(dim=1)
+
+
+class ExternalAttention(Pooling):
+    """``v_d = sum_n softmax_n((A x_n)_d) x_nd``: external space attention (ESA; Zhu et al., TCSVT 2023).
+
+    Each dimension has its own distribution over the elements. ``soft_pool`` is the case A = I; ``lip`` normalises and
+    bounds the logits. Deviation: the released A x_n + b has a bias, which shifts all logits of a dimension alike and so
+    changes no weight; there is none here.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.attention = nn.Linear(input_dim, input_dim, bias=False)
+        nn.init.xavier_uniform_(self.attention.weight)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
+        return soft_pool(local, mask, self.attention(local))
+
+
+LARGEST_LOGIT = 12.0  # an element outweighs another by e^12 at most
+EPS = 1e-5
+
+
+class LIP(Pooling):
+    """``v_d = sum_n softmax_n(G(x)_nd) x_nd`` with a learned importance G (Gao et al. 2019, eq. 3).
+
+    ``G(x) = 12 sigmoid(InstanceNorm(W x))`` is the paper's simplified form, with a linear map in place of its
+    convolution. The norm is over the elements of an item, in each dimension, with a learned scale and shift.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.importance = nn.Linear(input_dim, input_dim, bias=False)
+        self.scale = nn.Parameter(torch.ones(input_dim))
+        self.shift = nn.Parameter(torch.zeros(input_dim))
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
+        raw: Tensor = self.importance(local)
+        centred = raw - masked_mean(raw, mask).unsqueeze(1)
+        variance = masked_mean(centred.square(), mask).unsqueeze(1)
+        logits: Tensor = (
+            LARGEST_LOGIT * (self.scale * centred * (variance + EPS).rsqrt() + self.shift).sigmoid()
+        )
+        return soft_pool(local, mask, logits)
+
+
+class FSPool(RankedPooling):
+    """``v_d = sum_k w_d(k / (N - 1)) max_k(x_d)``: sorted values, weighted separately in each dimension.
+
+    w_d is piecewise linear between learned knots on [0, 1], so that one curve serves sets of any size (Zhang,
+    Hare and Pruegel-Bennett 2020, eq. 2 to 4). The weights are free: they need not be positive or sum to 1.
+
+    Args:
+        num_pieces: the number of linear pieces of a curve, one fewer than its knots.
+
+    Raises:
+        RecipeError: ``num_pieces`` is below 1.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, num_pieces: int = 20) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        if num_pieces < 1:
+            raise RecipeError(f"fs_pool got num_pieces = {num_pieces}: it must be at least 1 (usual: 20)")
+        self.knots = nn.Parameter(torch.randn(num_pieces + 1, input_dim))
+
+    def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Sum the sorted values of each dimension with its curve, computed once for each distinct size."""
+        if torch.compiler.is_compiling():  # the number of distinct sizes must not decide a shape
+            curves = interpolate(self.knots, mask.sum(dim=1), mask.shape[1])
+            return (ranked * curves.transpose(1, 2).to(ranked.dtype)).sum(dim=2)
+        sizes, group = distinct_sizes(mask)
+        return self.sum_by_dimension(ranked, interpolate(self.knots, sizes), group)
+
+
+class SelfAttention(Pooling):
+    """``v = 1/N sum_n (x_n + sum_m softmax_m(q_n . k_m / sqrt(L)) v_m)`` (VSE-infinity, Table 1, SelfAttn).
+
+    The paper gives no formula. Queries, keys and values as linear maps of the elements, and a residual connection, are
+    usual, and have 3.1 M parameters at a width of 1024. With a layer normalisation of the sum and a bias of the keys,
+    as in a Transformer, there are 3.2 M, as the paper reports.
+
+    Args:
+        layer_norm: whether to normalise each element after the sum, and to give the keys a bias.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, layer_norm: bool = False) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        # A bias of the keys shifts all scores of a query equally, which does not change the softmax.
+        self.query = nn.Linear(input_dim, input_dim)
+        self.key = nn.Linear(input_dim, input_dim, bias=layer_norm)
+        self.value = nn.Linear(input_dim, input_dim)
+        self.norm = nn.LayerNorm(input_dim) if layer_norm else nn.Identity()
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
+        query, key, value, real = self.query(local), self.key(local), self.value(local), mask.unsqueeze(1)
+        if torch.compiler.is_compiling():  # ONNX has attention with heads only
+            query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
+            heads = F.scaled_dot_product_attention(query, key, value, attn_mask=real.unsqueeze(1))
+            read = heads.squeeze(1)
+        else:
+            read = F.scaled_dot_product_attention(query, key, value, attn_mask=real)
+        return masked_mean(self.norm(local + read), mask)
+
+
+class ScoreAttention(Aggregator):
+    """``v_k = sum_n S_kn(X, X) x_n`` after self-attention: the paper's reduction with one modality on both sides.
+
+    The paper takes keys and values from the other modality (similarity ``fused``), whose scores an index cannot serve;
+    within one modality the result depends only on the item. With k > 1 reductions, each one is an embedding.
+
+    Args:
+        num_heads: the number of heads of both attentions.
+        num_vectors: k, the number of reductions.
+
+    Raises:
+        RecipeError: L differs from D, L is not a multiple of the number of heads, or k is below 1.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, num_heads: int = 8, num_vectors: int = 1) -> None:
+        super().__init__()
+        require_same_width("score_attention", input_dim, embed_dim)
+        self.attention = Attention(embed_dim, num_heads)
+        self.scores = AttentionScores(embed_dim, num_heads, num_vectors)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Let the real elements attend to each other, score them, and sum them weighted by their scores."""
+        local = self._read(features)
+        vectors = self.scores(local, features.mask, local, features.mask) @ local
+        return EmbeddingSet.full(vectors)
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the scores with which the elements are summed; see ``Attends``."""
+        local, mask = self._read(features), features.mask
+        scores: Tensor = self.scores(local, mask, local, mask)
+        return scores
+
+    def _read(self, features: Features) -> Float[Tensor, "B N D"]:
+        """Let the real elements attend to each other."""
+        mask = features.mask
+        return self.attention.read_itself(features.local.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+
+
+class Conv1d(SingleVector):
+    """``v = sum_n W_n x_n + b``: a convolution whose kernel is as long as the sequence (score attention, IV-C).
+
+    A shorter sequence uses the first N matrices; the elements of a longer one beyond ``length`` are not read.
+
+    Args:
+        length: the number of elements that the kernel spans; its weights are length x L x D.
+
+    Raises:
+        RecipeError: a length below 1.
+    """
+
+    order_aware = True
+
+    def __init__(self, *, input_dim: int, embed_dim: int, length: int = 64) -> None:
+        super().__init__()
+        if length < 1:
+            raise RecipeError(f"conv1d got length = {length}: give the longest sequence, at least 1")
+        bound = 1 / math.sqrt(length * input_dim)  # as PyTorch starts a convolution of this size
+        self.kernel = nn.Parameter(torch.empty(length, input_dim, embed_dim).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(embed_dim).uniform_(-bound, bound))
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        """Convolve the real elements, each with the matrix of its position."""
+        real = local.masked_fill(~mask.unsqueeze(-1), 0.0)
+        if torch.compiler.is_compiling():  # the program is for sets of any size
+            real = F.pad(real, (0, 0, 0, len(self.kernel)))
+        real = real[:, : len(self.kernel)]
+        return torch.einsum("bnl,nld->bd", real, self.kernel[: real.shape[1]]) + self.bias
+
+
+class Seq2Seq(SingleVector):
+    """The last state of a GRU that reads the elements in their order (VSE-infinity, Table 1, Seq2Seq).
+
+    Args:
+        embed_dim: D, the width of the state; at 1024 there are 6.3 M parameters, as published.
+    """
+
+    order_aware = True
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(input_dim, embed_dim, batch_first=True)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
+        return forward_gru(self.gru, *compact(local, mask))[1][0]
+
+
+class Autoencoder(Aggregator):
+    """``h = sigmoid(W x + b)``, where x is the mean of the raw local features (Feng et al., ACM Multimedia 2014).
+
+    The embedding is h. The set also carries h before it is scaled (``residual``) and x (``source``), which the term
+    ``correspondence`` reconstructs from h; the decoders belong to that term, as a trained model does not need them.
+
+    Deviation: the paper first trains restricted Boltzmann machines on each side; here x is a feature of a network, and
+    the code has one layer.
+
+    Args:
+        input_dim: L, the width of the raw local features, which the encoder does not project.
+        embed_dim: D, the width of the code.
+    """
+
+    yields_residual = True
+    yields_source = True
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.code = xavier_linear(input_dim, embed_dim)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Encode the mean of each item (K = 1)."""
+        source = masked_mean(features.local, features.mask)
+        code: Tensor = self.code(source).sigmoid().unsqueeze(1)
+        mask = torch.ones(code.shape[:2], dtype=torch.bool, device=code.device)
+        return EmbeddingSet(code, mask, code, source)

@@ -1,0 +1,120 @@
+"""Terms that act on embeddings and not on scores: their diversity, and the distance of two distributions."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from openvse.errors import RecipeError
+from openvse.functional import normalize, places_of
+from openvse.objectives.base import Term
+from openvse.types import ScoredBatch
+
+
+class Diversity(Term):
+    """Measures how far the residuals of an item are from orthogonal, for images and texts.
+
+    ``L_div = 1/K^2 ( ||G_x - I||_2 + ||G_y - I||_2 )`` (PVSE, eq. 7): G is the Gram matrix of the K residuals of an
+    item, scaled to unit length; the norm is the Frobenius norm, averaged over the items. The term acts on residuals
+    since the embeddings share the item's global vector and could not be orthogonal. A side whose aggregator does not
+    yield residuals adds nothing; at K = 1 the term is 0.
+
+    Raises:
+        RecipeError: in the forward pass, if neither side has residuals.
+    """
+
+    needs_residual: ClassVar[bool] = True
+
+    def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
+        sides = self._sides(batch)
+        if not sides:
+            raise RecipeError(
+                "the term acts on residuals, and neither the image nor the text aggregator yields any: "
+                "use pie_net or slot_attention on at least one side, or remove the term"
+            )
+        return torch.stack(list(sides.values())).sum()
+
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
+        return self._sides(batch)
+
+    def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
+        """Return the mean over the items of ``||G - I||_F / K^2``, where K is the number of an item's embeddings."""
+        units = normalize(residual).masked_fill(~mask.unsqueeze(-1), 0.0)
+        norms: Tensor = torch.linalg.matrix_norm(units @ units.mT - torch.diag_embed(mask.to(units.dtype)))
+        return (norms / mask.sum(dim=1) ** 2).mean()
+
+    def _sides(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
+        """Return the redundancy of each side that has residuals."""
+        sides = {"images": batch.images, "texts": batch.texts}
+        return {
+            name: self.redundancy(side.residual, side.mask)
+            for name, side in sides.items()
+            if side.residual is not None
+        }
+
+
+class SetUniformity(Diversity):
+    """Measures how close the residuals of an item are to each other, for images and texts.
+
+    ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE; Kim et al., CVPR 2023), averaged over the
+    items of a side and added over both, where r are the K residuals of an item, scaled to unit length. Opposite
+    residuals, too, are apart, which ``diversity`` does not reward. Sides without residuals: as for ``diversity``.
+    """
+
+    def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
+        """Average the Gaussians of the pairs of residuals that exist; ``|r_k - r_l|^2`` is ``2 - 2 r_k . r_l``."""
+        units = normalize(residual)
+        pairs = (mask.unsqueeze(1) & mask.unsqueeze(2)).triu(diagonal=1)
+        gaussians = torch.exp(4 * (units @ units.mT - 1)).masked_fill(~pairs, 0.0)
+        return (gaussians.sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)).mean()
+
+
+# A squared distance below this many rounding errors of its terms counts as 0.
+ROUNDING = 32.0
+
+
+class MMD(Term):
+    """The squared maximum mean discrepancy between all image embeddings and all text embeddings of a batch.
+
+    ``L_mmd = mean k(x, x') - 2 mean k(x, y) + mean k(y, y')`` (PVSE, section 3.4; Gretton et al. 2012, the biased
+    estimate, which is never negative). The means replace the paper's sums over K^2 N^2 pairs, and stay correct if
+    the two sides differ in number. Kernels, with the bandwidth g:
+
+    - ``rbf``: ``e^(-g |x - y|^2)``, the Gaussian that the paper names;
+    - ``legacy_exp``: ``e^(-g |x - y|)``, which its released code computes with g = 0.5.
+
+    Distances come from one matrix product, so that memory is bounded by the pairs, not by pairs times D.
+
+    Args:
+        kernel: ``rbf`` or ``legacy_exp``.
+        gamma: g, above 0.
+
+    Raises:
+        RecipeError: gamma is not positive.
+    """
+
+    def __init__(self, *, kernel: Literal["rbf", "legacy_exp"] = "rbf", gamma: float = 0.5) -> None:
+        super().__init__()
+        if gamma <= 0:
+            raise RecipeError(f"mmd got gamma = {gamma}: it must be above 0 (usual: 0.5)")
+        self.kernel = kernel
+        self.gamma = gamma
+
+    def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
+        images = batch.images.vectors[places_of(batch.images.mask)]
+        texts = batch.texts.vectors[places_of(batch.texts.mask)]
+        within = self._mean_kernel(images, images) + self._mean_kernel(texts, texts)
+        return within - 2 * self._mean_kernel(images, texts)
+
+    def _mean_kernel(self, x: Float[Tensor, "M D"], y: Float[Tensor, "m D"]) -> Float[Tensor, ""]:
+        lengths = x.square().sum(dim=1, keepdim=True) + y.square().sum(dim=1)
+        squares = lengths - 2 * (x @ y.T)
+        if self.kernel == "rbf":
+            return torch.exp(-self.gamma * squares.clamp(min=0)).mean()
+        # If two vectors are equal, only rounding is left, which a root would magnify with an unbounded slope.
+        equal = squares <= ROUNDING * torch.finfo(squares.dtype).eps * lengths
+        distances = squares.masked_fill(equal, 1.0).sqrt().masked_fill(equal, 0.0)
+        return torch.exp(-self.gamma * distances).mean()
