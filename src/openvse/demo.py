@@ -60,14 +60,9 @@ class DemoHit:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The results of the demo and the paths of its files.
+    """The results of the demo, with the paths of its files.
 
-    Attributes:
-        table: a text table that compares the trained model with the untrained one and chance, on held-out emoji.
-        answers: the best images for each of ``QUERIES``.
-        report: the path of the full report on the test split.
-        contact_sheet: the path of the page with the answers.
-        index: the folder of the index of all images.
+    ``table`` compares the trained model with the untrained one and chance, on held-out emoji.
     """
 
     table: str

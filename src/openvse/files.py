@@ -65,8 +65,7 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
 def writing(path: Path, state: str = "") -> Iterator[None]:
     """Raise DiskError, in one line about ``path``, where any library meets a full or unwritable disk.
 
-    Args:
-        state: what is there afterwards, if whoever writes knows it.
+    ``state`` is what is there afterwards, if whoever writes knows it.
     """
     try:
         yield
@@ -148,7 +147,6 @@ def replacing_files(folder: Path, named: str, gone: Iterable[str] = ()) -> Itera
     none.
 
     Args:
-        named: the file without which the others are no set.
         gone: files and folders of the earlier set, to be removed where the new one lacks them. All else stays.
     """
     partial, ready = _places_of_set(folder, named)
@@ -310,8 +308,7 @@ def parse_json(
 ) -> Any:
     """Return the content of a text of JSON, which may come from anybody; with ``finite`` None stands for NaN or 1e999.
 
-    Raises:
-        JsonError: it is not JSON, too long, or nested more deeply than any data are.
+    JsonError says that it is not JSON, too long, or nested more deeply than any data are.
     """
     if len(text) > most:
         raise JsonError(f"{len(text):,} characters of JSON are too many; at most {most:,} are read")
@@ -340,13 +337,7 @@ def parse_json(
 def read_json(
     path: Path, *, most: int = MAX_JSON_CHARACTERS, hook: Callable[[dict[str, Any]], Any] | None = None
 ) -> Any:
-    """Return the content of a file of JSON, which may come from anybody; see ``parse_json``.
-
-    Raises:
-        JsonError: it is too large, not JSON, or nested more deeply than any data are.
-        TextError: it is not UTF-8.
-        OSError: it cannot be read.
-    """
+    """Return the content of a file of JSON, which may come from anybody; see ``parse_json`` and ``read_text``."""
     with path.open("rb") as file:
         content = file.read(min(path.stat().st_size, most) + 1)  # a device has no size, and may have no end
     if len(content) > most:
@@ -366,12 +357,7 @@ def write_page(path: Path, content: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8, with or without a byte-order mark.
-
-    Raises:
-        TextError: it is not UTF-8.
-        OSError: it cannot be read.
-    """
+    """Return the text of a file in UTF-8, with or without a byte-order mark; another encoding is a TextError."""
     return decoded_text(path.read_bytes(), path)
 
 
@@ -403,13 +389,7 @@ def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:
 def several(given: object, what: str, kinds: tuple[type, ...] = (str,)) -> list[Any]:
     """Return any number of texts as a list; one that is given by itself is a sequence of one.
 
-    Args:
-        given: a text; or a list, an array, a column of a table or a generator of them.
-        what: what they are, for the message, such as "captions".
-        kinds: what each may be besides a text.
-
-    Raises:
-        DataError: it is a table or bytes, or one of them is of another kind.
+    A table, bytes or an element of another kind is a DataError, which says ``what`` they are, such as "captions".
     """
     if isinstance(given, kinds):
         return [given]

@@ -52,14 +52,7 @@ def missing_package() -> str:
 
 
 def training_module(name: str) -> Any:
-    """Import a module of the training half, or a package that it needs.
-
-    Args:
-        name: such as ``openvse.tasks.load`` or ``torch``.
-
-    Raises:
-        MissingHalfError: the training half is not installed.
-    """
+    """Import a module such as ``openvse.tasks.load`` or ``torch``; without the training half, MissingHalfError."""
     if missing_package():
         raise refusal_of(name)
     return import_module(name)

@@ -54,12 +54,9 @@ class ImageMap:
     Attributes:
         view: what the map is of: "view 1", "head 2", "reduction 1".
         kind: "attention" for weights that sum to 1, "cosine" for the cosine of a part and the embedding.
-        weights: one number for each part of the image.
         boxes: left, top, right and bottom of each part as fractions of the image's width and height.
         tiled: whether the parts are cells that cover the image.
         caption: the caption that matches best, or the question and its answer.
-        right: whether this caption belongs to the image; None if that is not known.
-        words: the weight of each word of the caption, if the model weighs words.
     """
 
     model: str
@@ -77,11 +74,7 @@ class ImageMap:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The captions among which the best match is looked for.
-
-    Attributes:
-        own: for each image, the positions of its own captions; empty if that is not known.
-    """
+    """The captions among which the best match is looked for, and the positions of each image's own ones, if known."""
 
     captions: Sequence[str]
     own: Sequence[frozenset[int]] = ()
@@ -419,13 +412,9 @@ def _smooth(heat: Float[np.ndarray, "H W"], one: ImageMap) -> Float[np.ndarray, 
 
 @dataclass(frozen=True)
 class Subjects:
-    """What to look at.
+    """What to look at: the user's images and captions, or ``count`` images of the data and their captions.
 
-    Attributes:
-        images: images of the user's own; empty takes some of the data.
-        captions: captions to match or questions to ask; empty takes those of the data.
-        count: how many images of the data to take.
-        limit: how many images of the split give their captions to match; None takes all.
+    ``limit`` images of the split give the captions to match, and None takes all.
     """
 
     images: tuple[Path, ...] = ()

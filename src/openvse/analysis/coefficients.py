@@ -30,13 +30,9 @@ K = 5
 
 @dataclass(frozen=True)
 class Curve:
-    """The coefficients of one pooling for one size, largest element first.
+    """The coefficients of one pooling for sets of ``size`` elements, largest element first.
 
-    Attributes:
-        side: image or text.
-        pool: the place of the pooling in its aggregator; "" if it is the aggregator.
-        size: N, the size of the set.
-        values: the coefficients; the mean over the dimensions if each has its own.
+    They are means over the dimensions if each has its own. ``pool`` is "" if the pooling is the aggregator.
     """
 
     model: str

@@ -25,15 +25,7 @@ Kind = TypeVar("Kind", bound=Model)
 
 @dataclass(frozen=True)
 class Embedded:
-    """A corpus as a model embeds it.
-
-    Attributes:
-        corpus: the images that could be read, with their texts.
-        images: the embeddings of its images.
-        texts: the embeddings of its texts.
-        warnings: what the user should read before the figures.
-        bank: the query bank that normalises its scores, if there is one.
-    """
+    """A corpus as a model embeds it: the readable images with their texts, and the bank that normalises scores."""
 
     name: str
     model: TwoTower

@@ -24,12 +24,7 @@ ENDINGS = ("png", "svg", "csv")
 class Analysis:
     """The result of an analysis.
 
-    Attributes:
-        name: the name of the analysis, with which all its files begin.
-        summary: what the command prints, a short table.
-        tables: tables by the part of their file's name after ``name``; "" for the main one.
-        figures: functions that draw the figures, by the part of their file's name.
-        warnings: what the user should read before the figures, one line each.
+    The name of a table or figure is the part of its file's name after ``name``, "" for the main one.
     """
 
     name: str

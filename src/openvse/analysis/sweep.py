@@ -61,13 +61,7 @@ _MOST_TICKS = 25
 
 @dataclass(frozen=True)
 class Axis:
-    """What a sweep varies together.
-
-    Attributes:
-        label: the key of the recipe; or what the user calls several keys that change together.
-        values: its values, as the figure and the tables name them.
-        overrides: what each value changes in the recipe, ``key=value`` each.
-    """
+    """What a sweep varies together: a key, or the user's label of several, with the overrides of each value."""
 
     label: str
     values: tuple[str, ...]
@@ -82,13 +76,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Setting:
-    """A combination of values.
-
-    Attributes:
-        name: its name, which is that of its folder.
-        at: its value on each axis.
-        overrides: what it changes in the recipe.
-    """
+    """A combination of values, one for each axis; its name is that of its folder."""
 
     name: str
     at: tuple[str, ...]
@@ -97,11 +85,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Swept:
-    """What the runs of one setting reached.
-
-    Attributes:
-        metrics: the metrics of the best model of each seed on the measured split.
-    """
+    """What the runs of one setting reached: the metrics of each seed's best model on the measured split."""
 
     setting: Setting
     metrics: tuple[Metrics, ...]
@@ -119,15 +103,7 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to train.
-
-    Attributes:
-        recipe: the recipe by name or file.
-        overrides: overrides that all settings share.
-        axes: what is varied; every combination of their values is trained.
-        seeds: the seeds of each setting.
-        split: the split on which the best models are measured.
-    """
+    """What to train: a recipe with every combination of the values of the axes, once for each seed."""
 
     recipe: str
     overrides: tuple[str, ...]

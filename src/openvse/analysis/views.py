@@ -30,7 +30,6 @@ class Views:
     """The views of one side of one model.
 
     Attributes:
-        side: image or text.
         shares: the share of the relevant pairs whose score is that of each view.
         similarity: the mean cosine of each two views of an item.
         circular_variance: ``1 - |mean of the views|`` of an item, averaged: 0 if the views are equal (DivE).

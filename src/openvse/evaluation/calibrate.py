@@ -17,15 +17,11 @@ BINS = 4096
 
 
 class ScoreCounts:
-    """Counts how many relevant and how many irrelevant pairs have which score.
+    """Counts how many relevant and how many irrelevant pairs have which score: ``int64 [BINS + 2]`` each.
 
     The scores of the relevant pairs are computed first, and set the bins: equal ones between the lowest and the
     highest, one for all scores below and one for all above. So memory does not depend on the number of pairs, and no
     range of scores has to be assumed.
-
-    Attributes:
-        relevant: ``int64 [BINS + 2]``, the number of relevant pairs in each bin.
-        irrelevant: the same of the other pairs.
     """
 
     def __init__(self, member: Member, relevance: Relevance) -> None:

@@ -49,11 +49,7 @@ class Difference:
 class Signs:
     """The numbers of queries of one direction on which the second model is better, worse, or equal.
 
-    Attributes:
-        better: the number of queries that the second model answers better.
-        worse: the number of queries that it answers worse.
-        equal: the number of queries with equal results.
-        p: the two-sided p-value of the exact sign test; equal queries do not count.
+    ``p`` is the two-sided p-value of the exact sign test; equal queries do not count.
     """
 
     better: int
@@ -132,11 +128,8 @@ class MeasuredRun:
     """One run on a test set.
 
     Attributes:
-        source: the run, as it was named.
-        model: the fingerprint of its model.
         replicates: its metrics on every resample; the resamples are the same for all runs.
         queries: how well it answers each query of each direction; more is better (for retrieval, minus the rank).
-        warnings: what a reader should know before reading its figures, such as leakage.
         outcomes: its answers to each query, in the form of its task; None if that is not known.
     """
 
@@ -193,14 +186,7 @@ class Row:
 
 @dataclass(frozen=True)
 class RowContrast:
-    """A row against the first row.
-
-    Attributes:
-        first: the name of the first row.
-        second: the name of the other row.
-        differences: the difference of each metric, second minus first.
-        signs: the exact sign test of each direction.
-    """
+    """A row against the first row: the differences (second minus first), and the exact sign test of each direction."""
 
     first: str
     second: str
@@ -213,11 +199,7 @@ class Comparison:
     """All rows, and each row against the first one.
 
     Attributes:
-        name: the data set and split.
         size: the number of items of each kind, such as ``{"images": 1000, "texts": 5000}``.
-        resamples: the number of resamples.
-        contrasts: one for each row but the first.
-        problems: what was skipped, one line each.
         folds: the number of parts that were evaluated separately and averaged.
     """
 

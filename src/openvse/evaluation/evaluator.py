@@ -40,15 +40,7 @@ RowsT = TypeVar("RowsT", QueryRanks, QueryOutcomes)
 
 @dataclass(frozen=True)
 class Fold:
-    """A part of a data set that is evaluated separately.
-
-    Attributes:
-        members: the models' embeddings of its items.
-        relevance: its relevant pairs.
-        reranker: a model that reranks the first proposals of each query.
-        images: the position of each of its images in the whole data set.
-        texts: the position of each of its texts.
-    """
+    """A part of a data set that is evaluated separately, with the positions of its items in the whole data set."""
 
     members: Sequence[Member]
     relevance: Relevance

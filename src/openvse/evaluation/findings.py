@@ -27,7 +27,6 @@ class AnsweredQuery:
 
     Attributes:
         answers: the first results of the model, best first; or the first result of each model.
-        hits: whether each of them is right.
         results: how good the answer of each model is, such as "right at 12".
         right: a right answer; a report on one model leaves it out where it is among the results.
     """
@@ -41,12 +40,9 @@ class AnsweredQuery:
 
 @dataclass(frozen=True)
 class AnsweredQueries:
-    """Queries of one direction at both ends of a list.
+    """Queries of one direction at both ends of a list, each end from its extreme.
 
-    Attributes:
-        title: what kind of queries they are.
-        best: those that a model answers best, or on which the second model gains most, the best first.
-        worst: those that it answers worst, or on which the second model loses most, the worst first.
+    They are those that a model answers best and worst, or on which the second model gains and loses most.
     """
 
     title: str
@@ -77,16 +73,12 @@ class Findings:
     """The result of an evaluation in the form that a report shows.
 
     Attributes:
-        data: the data set and split.
         size: what published figures of the same protocol have, such as ``{"num_images": 1000, "folds": 1}``.
-        metrics: the metrics, in percent or as ranks.
         intervals: the lower and upper bound of each metric that has an interval.
         beside: figures to compare with (published ones, chance, baselines), by label.
         notes: how it was measured, one line each.
         problems: what was left out, and leakage, one line each.
         protocols: the published protocols that the data fit.
-        reliability: how far the model's probabilities hold, if it knows any.
-        queries: the best and the worst queries of each direction.
         digest: a hash of the data, by which other data of the same name are noticed.
     """
 

@@ -192,16 +192,9 @@ def grouped_intervals(
     resamples: int,
     seed: int,
 ) -> dict[str, tuple[float, float]]:
-    """Return percentile intervals of the means of columns; groups are drawn with replacement, with their queries.
+    """Return percentile intervals of the means of columns by name, times 100; without resamples, none.
 
-    Args:
-        columns: what counts for each query, such as 1 where it is found among the first.
-        names: the name of each column.
-        groups: the group of each query: the image that it is, or belongs to.
-        resamples: the number of resamples; 0 returns nothing.
-
-    Returns:
-        The lower and upper bound by name, times 100.
+    Groups are drawn with replacement, with their queries. The group of a query is the image that it is, or belongs to.
     """
     if not resamples:
         return {}

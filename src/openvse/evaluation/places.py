@@ -25,7 +25,6 @@ class Places:
     Attributes:
         queries: the query of each relevant pair, ascending.
         places: the place of its candidate in the whole gallery, ascending within a query.
-        num_candidates: the size of the gallery.
     """
 
     queries: Int[np.ndarray, "P"]

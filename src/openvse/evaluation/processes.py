@@ -20,9 +20,7 @@ Result = TypeVar("Result")
 class Processes:
     """The processes that evaluate together, seen by one of them. All of them make the same calls.
 
-    Attributes:
-        rank: the number of this process, from 0.
-        count: the number of all processes; 1 needs no process group of ``torch.distributed``.
+    One process alone needs no process group of ``torch.distributed``.
     """
 
     rank: int = 0

@@ -20,13 +20,10 @@ class TestProtocol:
 
     Attributes:
         name: its name on the command line.
-        data: the name of the data set that it is on.
         title: what is measured, in a line.
         items: the number of images, clips or questions of the part; 0 if it is not fixed.
         texts: the number of sentences of the part; 0 if it is not fixed.
-        split: the part.
         folds: into how many runs of consecutive images the part is cut; their metrics are averaged.
-        task: the task of the models.
         annotations: the further files that it needs, or "".
         every: whether all relevant items are placed (mAP@R and the like).
         pool: the sentences that count: all; the first five of each image; the last of each clip; or all, with equal

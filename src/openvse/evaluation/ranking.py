@@ -32,8 +32,6 @@ class QueryRanks:
         ranks: the ranks of the best relevant candidates.
         tied: whether an irrelevant candidate has the same score as the best relevant one.
         num_queries: the number of queries, including those left out.
-        num_candidates: the size of the gallery.
-        places: the places of all relevant candidates, if they were asked for.
     """
 
     queries: Int[np.ndarray, "Q"]

@@ -28,15 +28,7 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The hits whose probability is in one range.
-
-    Attributes:
-        low: the lower end of the range.
-        high: the upper end.
-        hits: how many there are, at least one.
-        probability: the mean of their probabilities.
-        relevant: the share of them that is relevant.
-    """
+    """The hits (at least one) whose probability is in one range, their mean, and the share of them that is relevant."""
 
     low: float
     high: float
@@ -71,10 +63,8 @@ class Reliability:
         fitted_on: the data that it was fitted on.
         gallery: the number of images that every sentence was compared with.
         top: how many images of each sentence count.
-        hits: how many hits these are.
         expected_error: expected calibration error: the mean over the hits of the difference between the mean
             probability and the share of relevant hits of their bin (Naeini et al., AAAI 2015), ten bins of equal width.
-        bins: the bins that have hits, ascending.
         precisions: what thresholds for some precisions reach.
     """
 

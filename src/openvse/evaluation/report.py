@@ -39,7 +39,6 @@ class Protocol:
         folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
         block_size: the side of the blocks of scores.
         resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
-        ties: how ties are counted.
         num_models: the number of models whose scores are averaged.
     """
 
@@ -90,13 +89,9 @@ class Reranked:
 
 @dataclass(frozen=True)
 class QueryOutcomes:
-    """What each query of one direction has found; positions are those of the whole data set.
+    """What each query of one direction has found, best first; positions are those of the whole data set.
 
-    Attributes:
-        queries: the query of each row, ascending; queries without a relevant candidate are left out.
-        ranks: the rank of its best relevant candidate.
-        hits: its first candidates, best first.
-        scores: their scores.
+    Queries without a relevant candidate are left out. A rank is that of the best relevant candidate.
     """
 
     queries: Int[np.ndarray, "Q"]

@@ -42,11 +42,8 @@ def write_towers(
 ) -> Towers:
     """Write the towers of a model beside the index that it made, unless they are there; remove those of other models.
 
-    What cannot be exported is noted beside the index, and is not tried again.
-
-    Args:
-        wanted: which towers; None is what the index has, and ``text`` for a new one.
-        on_write: called before something is exported, which takes some seconds.
+    What cannot be exported is noted beside the index, and is not tried again. ``wanted`` None is what the index has,
+    and ``text`` for a new one. ``on_write`` is called before an export, which takes some seconds.
     """
     place = Path(index)
     folder = towers_of(place, model.fingerprint)

@@ -29,7 +29,6 @@ class Table:
     """A table. Text and Markdown show numbers with a few digits; CSV and JSON keep all of them.
 
     Attributes:
-        header: the name of each column.
         rows: the lines; each has one cell for each column. A cell may have a second line, for small print.
         strong: the numbers of the rows that Markdown shows in bold, from 0.
         small: the numbers of the rows that LaTeX shows in small type, such as intervals.

@@ -55,9 +55,7 @@ class Direction:
 class Correlation:
     """Spearman's correlation with ratings, times 100: mean and standard deviation over the samples.
 
-    Attributes:
-        pairs: the number of rated pairs.
-        queries: the number of different first items.
+    ``queries`` is the number of different first items among the rated pairs.
     """
 
     pairs: int
@@ -68,15 +66,9 @@ class Correlation:
 
 @dataclass(frozen=True)
 class JudgedReport(Document):
-    """Retrieval and correlations against published judgements.
+    """Retrieval in each direction ("image to text"), and correlations of each kind of pairs ("image-text").
 
-    Attributes:
-        name: the data set and split.
-        retrieval: each direction, such as "image to text".
-        correlations: each kind of pairs, such as "image-text".
-        model: the fingerprint of the model.
-        problems: what was left out, one line each.
-        notes: how it was done, one line each.
+    Both are measured against published judgements.
     """
 
     protocol: str

@@ -33,9 +33,7 @@ class PatientServer(Server):
 class Connection(H11Protocol):
     """A connection that is closed if a head takes too long, or if others need its place while it waits for its client.
 
-    Args:
-        limits: ``head_s`` and ``connections`` count here.
-        config: what uvicorn says of its server, with the arguments that follow.
+    ``head_s`` and ``connections`` of the limits count here; the other arguments are uvicorn's.
     """
 
     def __init__(

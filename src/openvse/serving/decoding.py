@@ -41,9 +41,6 @@ class Decoders:
 
     The memory that a picture takes is bounded by the pixels that may be decoded, and its time by ``seconds``. A process
     that exceeds either ends, or crashes, fails that picture alone.
-
-    Args:
-        count: the number of processes.
     """
 
     def __init__(self, count: int, seconds: float) -> None:

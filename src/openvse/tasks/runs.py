@@ -24,14 +24,9 @@ _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run or a model, as it was named.
+    """A run or a model, as it was named; a hub id or folder of a model alone has neither folder nor recipe.
 
-    Attributes:
-        model: the folder of its model, or its hub id.
-        folder: the folder of the run; None if only a model is known.
-        recipe: its recipe without the seed; None if it is not known.
-        others: further models whose scores are averaged with its own.
-        reranker: a model that re-ranks its best results; None if there is none.
+    The recipe has no seed. The scores of ``others`` are averaged with its own, and ``reranker`` re-ranks its results.
     """
 
     source: str

@@ -34,10 +34,7 @@ class Spellings:
     It tries, in this order: the same word in another form (number, person, tense); the same sounds in another
     spelling; for words of six or more letters, one letter more, less or swapped with its neighbour; for words of
     eight or more, one letter replaced. The first letter never differs. If several words match, the first known word
-    is taken.
-
-    Args:
-        words: the known words, the preferred ones first.
+    is taken, so the preferred ones come first.
     """
 
     def __init__(self, words: Iterable[str]) -> None:

@@ -40,9 +40,7 @@ class Measured:
 class FromStart:
     """Compares the start of a run with its best epoch so far, in the process that validates.
 
-    Attributes:
-        before: the start; None if it was not or could not be measured.
-        after: the best epoch of training, even if it is worse than the start.
+    ``before`` is None if the start was not measured. ``after`` may be worse than the start.
     """
 
     def __init__(self, start: Start, task: AnyTask, folder: Path, watcher: Watcher) -> None:

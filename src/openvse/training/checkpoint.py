@@ -24,12 +24,9 @@ BEST = "best"
 
 @dataclass
 class Progress:
-    """The progress of a run.
+    """The progress of a run: ``step`` batches of ``epoch``, which counts from 0 to the number of epochs, are done.
 
-    Attributes:
-        epoch: the current epoch, from 0; it equals the number of epochs when training is over.
-        step: the number of batches of this epoch that are done; ``global_step`` counts those of all epochs.
-        best_score: the best value of ``metric`` on validation; -1 before the first validation.
+    ``best_score`` is -1 before the first validation.
     """
 
     epoch: int = 0

@@ -40,9 +40,7 @@ RecipeT = TypeVar("RecipeT", bound=RunRecipe)
 class RunInputs:
     """The inputs of a run in addition to its recipe.
 
-    Attributes:
-        start: the model that the run starts from, if the recipe names one.
-        goes_on: whether the run goes on from a checkpoint, so that what it measures before its first step is known.
+    One that ``goes_on`` from a checkpoint knows what it measured before its first step.
     """
 
     folder: Path

@@ -44,7 +44,6 @@ class Request:
         every: whether all relevant items are placed, and not only the best: mAP@R and the like.
         annotations: the files that the protocol needs besides the data set.
         keep: the number of first results of each query to keep, for a report that shows them.
-        processes: those that share a ranking; answers to questions are computed by each of them.
         query_bank: the split whose images and captions are a query bank ("" for none), and its beta (None chooses it on
             the validation split).
         calibrate: whether the curve from scores to probabilities is fitted.

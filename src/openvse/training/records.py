@@ -116,13 +116,10 @@ class MetricsLog:
 
 
 class _Board:
-    """A file of scalars for TensorBoard.
+    """A file of scalars for TensorBoard, which leaves out the records of earlier files from ``first_step`` on.
 
     TensorBoard's own writers, and PyTorch's, hand each scalar to a thread. A signal in the middle of that can leave the
     thread waiting for two minutes, and with it the end of the run. So this one writes in the thread that trains.
-
-    Args:
-        first_step: TensorBoard leaves out the records of earlier files from this step on.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:

@@ -78,8 +78,7 @@ def same_past(before: Sequence[PhaseSpec], now: Sequence[PhaseSpec], epochs: int
 class Plateau:
     """The number of validations without progress, and the factor of the learning rate that follows from them.
 
-    Attributes:
-        best: the largest value so far; with ``mode: min``, minus the smallest value.
+    ``best`` is the largest value so far; with ``mode: min``, minus the smallest value.
     """
 
     best: float = -math.inf

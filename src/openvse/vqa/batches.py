@@ -26,9 +26,6 @@ class QuestionDataset(Dataset[QuestionBatch]):
     """Builds batches of a question set from the questions that they hold; ``EpochBatches`` over Q gives their order.
 
     Targets are made one batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
-
-    Attributes:
-        image_of: the position of each question's image in ``questions.image_ids``.
     """
 
     def __init__(
