@@ -19,7 +19,7 @@ from openvse.features import FeatureStore
 from openvse.files import given_path, several
 from openvse.media.images import one_or_many, read_image
 from openvse.registry import load_plugin
-from openvse.search import Index, Page, Query
+from openvse.search import Index, Page, Query, build_index
 
 
 class Table:
@@ -88,6 +88,13 @@ def test_what_is_no_path_is_refused_in_a_line(given: object) -> None:
     for opened in (Index.open, FeatureStore, openvse.load):
         with pytest.raises(DataError, match="give a path"):
             opened("")
+
+
+@pytest.mark.parametrize("given", ["", ["photos", ""]])
+def test_no_index_is_made_of_the_folder_of_work(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="folder is ''"):
+        build_index(SimpleNamespace(indexable=True), given, tmp_path / "index")  # type: ignore[arg-type]
+    assert not (tmp_path / "index").exists()
 
 
 def test_bytes_in_any_form_are_one_image() -> None:

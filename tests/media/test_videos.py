@@ -171,7 +171,8 @@ SOUGHT = [
     for kind in ("mp4", "mkv", "ts", "mts", "mpg")
     for codec in ("libx264", "mpeg2video")
 ]
-"""H.264 in a small .mpg has frames without a time."""
+SOUGHT += [("a.avi", "libx264", (64, 48)), ("a.avi", "mpeg4", (64, 48)), ("a.vob", "mpeg4", (64, 48))]
+"""H.264 in a small .mpg has frames without a time, and in .avi with those of decoding; the .vob has a time twice."""
 
 
 @pytest.mark.medium

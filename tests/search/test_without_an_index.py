@@ -114,6 +114,28 @@ def test_it_finds_what_the_index_finds(
 
 
 @pytest.mark.medium
+def test_what_another_openvse_sent_is_sent_again(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Payloads of another form would answer conditions with less than there is, and not say so."""
+    folder = tmp_path / "index"
+    with monkeypatch.context() as before:
+        for module in ("base", "following"):
+            before.setattr(f"openvse.stores.{module}.PAYLOADS", 1)
+        address = filled(folder, name, request)
+    url = address.server
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", url)
+    for place in (address, Index.open(folder)):
+        with pytest.raises(EngineError, match="openvse index"):
+            SearchEngine(Words(), place)
+    assert update_engine(folder, url=url).put == 60
+    for place in (address, Index.open(folder)):
+        with SearchEngine(Words(), place) as engine:
+            assert len(engine.answer("a dog", Page(60, where=("camera = böse X100",)))[0].hits) == 40
+    assert update_engine(folder, url=url).put == 0
+
+
+@pytest.mark.medium
 def test_more_candidates_than_are_remembered(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,6 +354,7 @@ def test_head_is_answered_as_get_without_a_body(client: TestClient) -> None:
 def test_a_client_that_has_the_file_gets_304(client: TestClient) -> None:
     for path in ("/api/items/1/file", "/api/items/1/thumbnail"):
         tag = client.get(path).headers["etag"]
+        assert client.get(path, headers={"if-none-match": "*"}).status_code == 304
         same = client.get(path, headers={"if-none-match": tag})
         assert same.status_code == 304 and same.content == b"" and same.headers["etag"] == tag
         assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
-from openvse.files import several
+from openvse.files import given_path, several
 from openvse.indexing.database import FOLLOW_LINKS, Database, Root
 from openvse.indexing.embedding import (
     EmbeddedBatch,
@@ -136,12 +136,12 @@ def build_index(
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
-    given = several(folder, "folder", (str, Path))
+    given = [given_path(each, "folder") for each in several(folder, "folder", (str, Path))]
     ignore = None if ignore is None else several(ignore, "ignore")
     _check_allowed(model, given, segment_seconds)
     embedder = partial(Embedder, model, batch_size, stored)
     settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, compact, model_place
-    with IndexFolder(Path(out)) as index:
+    with IndexFolder(given_path(out, "out")) as index:
         run = _Run(model, given, index, embedder, *settings, sharing, progress)
         try:
             return run(index.find())

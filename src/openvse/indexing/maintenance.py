@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from openvse.errors import IndexFormatError
+from openvse.files import given_path
 from openvse.indexing.database import Database
 from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
 from openvse.indexing.manifest import MANIFEST, Item, damaged, read_manifest
@@ -22,7 +23,7 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
         IndexFormatError: the index does not hold the folder, or holds no other; another process writes it, or the disk
             refuses.
     """
-    place = Path(path)
+    place, folder = Path(path), given_path(folder, "forget")
     if not (place / MANIFEST).is_file():
         read_manifest(place)  # which says so, before a folder is made
     with IndexFolder(place) as opened, disk_errors(place):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -349,7 +349,7 @@ class _FrameTable:
     Attributes:
         keys: when a frame with which decoding can begin appears, and when it is decoded, sorted.
         last: the duration of the last frame.
-        counted: whether the times are those of frames of one length, in the order in which they are decoded.
+        counted: whether frames have the times in the order in which they are decoded, whatever the file says of each.
         sizes: the bytes of the frame of a time, in a container that is searched.
     """
 
@@ -380,9 +380,12 @@ class _FrameTable:
                     last = packet.duration or last
         if not times:
             raise BadVideoError("it has no frames")
+        # AVI keeps the order of decoding alone, which some codecs' packets have as their times.
+        counted = kind == "avi" and times == sorted(times)
+        is_same = kind == "mpeg" and len({*times}) < len(times)  # as of frames that one packet began
         times, keys = sorted(times), sorted(keys) or [(min(times), min(times))]
-        counted = bool(undated) and kind != "mpegts"  # where the second fields of frames have no times
-        if counted:
+        if is_same or (undated and kind != "mpegts"):  # where the second fields of frames have no times
+            counted = True
             keys = keys[:1]
             container.seek(keys[0][1], stream=stream)
             count = sum(1 for _ in container.decode(stream))
@@ -447,7 +450,10 @@ def _decoding(container: Any, stream: Any, time: int, table: _FrameTable) -> Ite
 def _timed(container: Any, stream: Any, table: _FrameTable) -> Iterator[tuple[float, Any]]:
     """Yield the frames from where a file is read, with the times at which they appear."""
     if table.counted:
-        yield from zip(table.times, container.decode(stream), strict=False)
+        frames = container.decode(stream)
+        first = list(islice(frames, 1))
+        place = bisect_left(table.times, first[0].pts) if first and first[0].pts is not None else 0
+        yield from zip(table.times[place:], chain(first, frames), strict=False)
         return
     for packet in container.demux(stream):
         # A search may end within a frame, whose rest then has the time of the next one.

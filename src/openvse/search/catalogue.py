@@ -42,7 +42,7 @@ from openvse.stores import (
     open_vector_store,
     store_kind,
 )
-from openvse.stores.base import read_metadata
+from openvse.stores.base import check_payloads, read_metadata
 from openvse.stores.choice import split_engine
 from openvse.stores.following import EngineState, check_served, state_file
 
@@ -304,6 +304,8 @@ def open_searcher(
     state = EngineState.read(state_file(address))
     try:
         store = open_vector_store(address, shape)
+        if isinstance(store, CatalogueStore):
+            check_payloads(store.note(), address)
         if not address.url and store.num_points() < state.num_items * shape[0]:
             raise EngineError(f"the engine's folder {address.path} is damaged")
     except (EngineError, OSError) as error:

@@ -106,7 +106,8 @@ class OpenedFile(FileResponse):
 
 def _is_held(request: Request, tag: str) -> bool:
     """Return whether a client has this state of a file already."""
-    return tag in request.headers.get("if-none-match", "")
+    known = request.headers.get("if-none-match", "")
+    return tag in known or known.strip() == "*"
 
 
 def _service(request: Request) -> Service:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Payload = dict[str, object]
 
+PAYLOADS = 2
+"""The form of the payloads, which the note of a place and the stamps of items hold: others are put again."""
+
 _LARGE = 1 << 62
 _LONGEST_TEXT = 100  # characters of a text that servers compare
 
@@ -220,6 +223,7 @@ class Note:
         """Return it as JSON has it."""
         return {
             "format": "openvse-engine",
+            "payloads": PAYLOADS,
             "model": self.model,
             "holds": self.holds,
             "embeddings": self.embeddings,
@@ -239,6 +243,7 @@ class Note:
             raise EngineError(
                 f"{place} does not say which model made it: run 'openvse index' again with its index, which notes that"
             )
+        check_payloads(written, place)
         try:
             roots = tuple(
                 Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"]
@@ -263,6 +268,15 @@ class Note:
         labelled = (root for root in self.roots if root.label and item_id.startswith(f"{root.label}:"))
         root = next(labelled, next((root for root in self.roots if not root.label), None))
         return Path(item_id) if root is None else Path(root.path, root.name_of(file_of(item_id)))
+
+
+def check_payloads(note: Mapping[str, Any] | None, place: object) -> None:
+    """Raise EngineError where another openvse filled a place: conditions would find less there."""
+    if note is not None and note.get("payloads") != PAYLOADS:
+        raise EngineError(
+            f"the engine {place} was filled by another openvse: run 'openvse index' again with its index, which fills "
+            f"it anew"
+        )
 
 
 def read_metadata(text: object) -> dict[str, object]:

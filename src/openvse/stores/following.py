@@ -20,7 +20,7 @@ from openvse.files import locked, replacing
 from openvse.indexing.index import Index, places_among
 from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, VectorStore, open_vector_store, store_kind
-from openvse.stores.base import read_metadata
+from openvse.stores.base import PAYLOADS, read_metadata
 from openvse.stores.choice import PLACE, PREFIX, EngineAddress, split_engine
 
 _logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class EngineState:
 
 def stamp(checksum: int, metadata: object) -> int:
     """Return the stamp of an item; never -1."""
-    noted = 0 if not isinstance(metadata, str) else crc32(metadata.encode()) & 0x7FFFFFFF
+    noted = crc32(metadata.encode() if isinstance(metadata, str) else b"", PAYLOADS) & 0x7FFFFFFF
     return (noted << 32) | (checksum & _EMBEDDINGS)
 
 
