@@ -46,9 +46,6 @@ def test_figures_and_tables(invoke: Invoke, trained: Path, tmp_path: Path) -> No
         result = invoke("analyze", kind, run, *words)
         assert result.exit_code == 0, result.output
     words[words.index("all")] = "test"
-    result = invoke("analyze", "embeddings", run, *words, "--query-bank", "train", "--overwrite", "--json")
-    summary = json.loads(result.stdout)["result"]["summary"]
-    assert [row["model"] for row in summary] == ["run", "run, query bank"]
     result = invoke("analyze", "captions", run, *words)
     assert result.exit_code == 0, result.output
     assert {path.suffix for path in out.iterdir()} == {".csv", ".png", ".svg"}

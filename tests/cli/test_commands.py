@@ -101,18 +101,24 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
 
 
 @pytest.mark.medium
-def test_a_query_bank_stands_beside_the_scores_without_it(trained: Path, invoke, refused) -> None:
+def test_hubs_out_stand_beside_the_scores_as_they_are(trained: Path, invoke, refused) -> None:
     words = ("evaluate", trained / "run" / "best", "--on", trained / "album", "--query-bank")
-    plain = json.loads(invoke(*words[:-1], "--json", "-q").stdout)["result"]["report"]
-    report = json.loads(invoke(*words, "train", "--json", "-q").stdout)["result"]["report"]
-    assert plain["normalized"] is None
-    found = report["normalized"]
-    assert (found["num_images"], found["num_texts"], found["is_chosen"]) == (12, 20, True)
-    assert found["before"] == plain["metrics"]
-    assert "| without the query bank |" in invoke(*words, "train,beta=7").stdout
+    own = json.loads(invoke(*words[:-1], "--json", "-q").stdout)["result"]["report"]
+    named = json.loads(invoke(*words, "train", "--json", "-q").stdout)["result"]["report"]
+    assert own["metrics"] == named["metrics"]
+    for report in (own, named):
+        found = report["hubs_out"]
+        assert (found["num_images"], found["num_texts"]) == (12, 20)
+        assert found["metrics"] == own["hubs_out"]["metrics"]
+    assert "| hubs out |" in invoke(*words, "train").stdout
+    learned = json.loads(invoke(*words[:-1], "--split", "train", "--json", "-q").stdout)["result"]["report"]
+    assert learned["hubs_out"] is None
     assert "split test is evaluated" in refused(*words, "test")
     assert "split train is evaluated" in refused(*words, "train", "--split", "training")
-    assert "train,beta=20" in refused(*words, "train", "--split", "val")
+    with_other = json.loads(invoke(*words, "train", "--split", "val", "--json", "-q").stdout)["result"][
+        "report"
+    ]
+    assert with_other["hubs_out"] is not None
     assert "beta above 0" in refused(*words, "train,beta=0")
     assert "--every" in refused(*words, "train", "--every")
 

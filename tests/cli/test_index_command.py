@@ -248,19 +248,24 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke) -> N
 @pytest.mark.medium
 def test_a_query_bank_is_kept_until_it_is_taken_away(place: Path, index: Path, invoke, refused) -> None:
     words = ("index", place / "run" / "best", place / "album", "--out", index)
+    assert json.loads(invoke(*words, "--json", "-q").stdout)["result"]["query_bank"]["source"] == "model"
+    invoke(*words, "--query-bank", "none")
     before = invoke("search", index, "a red sky", "above", "--json", "-q").stdout
     (place / "bank.txt").write_text("a red sky\n\nthe sea below\n")
-    result = invoke(*words, "--query-bank", f"{place / 'bank.txt'},beta=5", "--json", "-q")
+    result = invoke(*words, "--query-bank", place / "bank.txt", "--json", "-q")
     assert result.exit_code == 0, (result.output, result.exception)
     bank = json.loads(result.stdout)
-    assert bank["result"]["query_bank"] == {"sentences": 2, "beta": 5.0}
-    assert "query bank: 2 sentences, beta 5\n" in invoke(*words).stdout
+    bank = bank["result"]["query_bank"]
+    assert (bank["queries"], bank["source"]) == (2, "given")
+    assert "query bank: 2 sentences, " in invoke(*words).stdout
     assert invoke("search", index, "a red sky", "-k", 3).exit_code == 0
     album = json.loads(invoke(*words, "--query-bank", place / "album", "--json", "-q").stdout)
-    assert album["result"]["query_bank"] == {"sentences": 20, "beta": 20.0}
+    assert (album["result"]["query_bank"]["queries"], album["result"]["query_bank"]["source"]) == (
+        20,
+        "given",
+    )
     assert "query bank" not in invoke(*words, "--query-bank", "none").stdout
     assert invoke("search", index, "a red sky", "above", "--json", "-q").stdout == before
     assert "nowhere" in refused(*words, "--query-bank", "nowhere.txt")
-    assert "beta above 0" in refused(*words, "--query-bank", f"{place / 'bank.txt'},beta=-1")
     sentences = ("index", place / "run" / "best", place / "bank.txt", "--out", place / "captions")
     assert "sentences" in refused(*sentences, "--query-bank", place / "bank.txt")

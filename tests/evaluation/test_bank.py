@@ -1,19 +1,21 @@
-"""Query bank normalisation, against loops written from the formula."""
+"""Hubs taken out by a query bank, against loops written from the formula."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from openvse.corpus import Corpus
 from openvse.errors import DataError
-from openvse.evaluation import Member, QueryBank, Report, Reranker, choose_betas, evaluate_sets
+from openvse.evaluation import Member, Report, Reranker, evaluate_sets, make_bank
 from openvse.functional import normalize
 from openvse.scoring import hubs
-from openvse.scoring.hubs import BETAS
+from openvse.scoring.hubs import QueryBank, read_bank, reliability
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
 
@@ -21,32 +23,49 @@ IMAGES, TEXTS = 24, 48
 RELEVANCE = Relevance(np.arange(TEXTS) % IMAGES, np.arange(TEXTS), IMAGES, TEXTS)
 
 
-def member(seed: int, images: int, texts: int, embeddings: int = 1) -> Member:
+def member(seed: int, images: int, texts: int, embeddings: int = 1, scale: float = 1.0) -> Member:
     """Return random embeddings around one direction, so that some items are near to everything."""
     random = torch.Generator().manual_seed(seed)
 
     def some(count: int) -> EmbeddingSet:
-        vectors = normalize(torch.randn(count, embeddings, 5, generator=random) + 0.4)
-        return EmbeddingSet(vectors, torch.ones(count, embeddings, dtype=torch.bool))
+        vectors = normalize(torch.randn(count, embeddings, 5, generator=random) + 0.8) * math.sqrt(scale)
+        return EmbeddingSet(vectors.half().float(), torch.ones(count, embeddings, dtype=torch.bool))
 
     return Member(some(images), some(texts), SetMax())
 
 
-def slow_ranks(scores: Tensor, of_bank: Tensor, relevant: Tensor, beta: float) -> list[int]:
-    """Rank by the dynamic inverted softmax; the rows are queries, and those of the bank."""
-    best = {int(row.argmax()) for row in of_bank}
-    ranks = []
-    for row, wanted in zip(scores.double(), relevant, strict=True):
-        used = row
-        if int(row.argmax()) in best:
-            sums = [sum(math.exp(beta * float(each)) for each in column) for column in of_bank.T]
-            used = torch.tensor(
-                [math.exp(beta * float(s)) / total for s, total in zip(row, sums, strict=True)],
-                dtype=torch.float64,
-            )
-        highest = used[wanted].max()
-        ranks.append(1 + int(((used >= highest) & ~wanted).sum()))
-    return ranks
+def bank_of(own: Member) -> QueryBank:
+    """Make a bank of images with two texts each."""
+    images, texts = len(own.images), len(own.texts)
+    ids = tuple(f"{number}.jpg" for number in range(images))
+    pairs = Relevance(np.arange(texts) // 2, np.arange(texts), images, texts)
+    captions = tuple(f"caption {number}" for number in range(texts))
+    return make_bank(
+        "model", own, Corpus("bank", ids, tuple(map(Path, ids)), captions, pairs, ("",) * images)
+    )
+
+
+def slow_penalties(scores: np.ndarray, middle: int, beta: float) -> np.ndarray:
+    """Return r a(g) for the items of the rows; the columns are the queries of a bank."""
+
+    def soft_mean(row: np.ndarray) -> float:
+        return math.log(sum(math.exp(beta * float(each)) for each in row) / len(row)) / beta
+
+    one, two = (
+        np.array([soft_mean(row) for row in part]) for part in (scores[:, :middle], scores[:, middle:])
+    )
+    x, y = one - one.mean(), two - two.mean()
+    c = math.tanh(
+        math.atanh((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum())) - 1 / math.sqrt(len(x) - 3)
+    )
+    return max(0.0, 2 * c / (1 + c)) * np.array([soft_mean(row) for row in scores])
+
+
+def slow_ranks(scores: np.ndarray, relevant: np.ndarray) -> list[int]:
+    return [
+        1 + int(((row >= row[wanted].max()) & ~wanted).sum())
+        for row, wanted in zip(scores, relevant, strict=True)
+    ]
 
 
 def run(own: Member, bank: QueryBank | None, folds: int = 1) -> Report:
@@ -55,30 +74,33 @@ def run(own: Member, bank: QueryBank | None, folds: int = 1) -> Report:
     )
 
 
-@pytest.mark.parametrize(
-    ("seed", "embeddings", "beta"), [(0, 1, 20.0), (1, 1, 3.0), (2, 2, 20.0), (3, 1, 80.0)]
-)
-def test_ranks_are_those_of_the_dynamic_inverted_softmax(seed: int, embeddings: int, beta: float) -> None:
-    own, other = member(seed, IMAGES, TEXTS, embeddings), member(seed + 50, 7, 9, embeddings)
-    report = run(own, QueryBank("bank", [other], (beta, 2 * beta)))
+@pytest.mark.parametrize(("seed", "embeddings"), [(0, 1), (1, 1), (2, 2)])
+def test_ranks_are_those_of_scores_less_reliable_attraction(seed: int, embeddings: int) -> None:
+    own, other = member(seed, IMAGES, TEXTS, embeddings), member(seed + 50, 20, 40, embeddings)
+    report, plain = run(own, bank_of(other)), run(own, None)
     assert report.outcomes is not None
-    scores, relevant = SetMax()(own.images, own.texts), torch.zeros(IMAGES, TEXTS, dtype=torch.bool)
+    scores, relevant = SetMax()(own.images, own.texts).numpy(), np.zeros((IMAGES, TEXTS), bool)
     relevant[RELEVANCE.images, RELEVANCE.texts] = True
-    images_ask = slow_ranks(scores, SetMax()(other.images, own.texts), relevant, beta)
-    texts_ask = slow_ranks(scores.T, SetMax()(own.images, other.texts).T, relevant.T, 2 * beta)
-    assert report.outcomes.i2t.ranks.tolist() == images_ask
-    assert report.outcomes.t2i.ranks.tolist() == texts_ask
-    plain = run(own, None)
+    within = SetMax()(other.images, other.texts).double().numpy()
+    of_texts, of_images = 2 / within.std(axis=0).mean(), 2 / within.std(axis=1).mean()
+    images = slow_penalties(SetMax()(own.images, other.texts).numpy(), 20, of_texts)
+    texts = slow_penalties(SetMax()(other.images, own.texts).numpy().T, 10, of_images)
+    assert images.any() or texts.any()
+    assert report.outcomes.i2t.ranks.tolist() == slow_ranks(scores - texts, relevant)
+    assert report.outcomes.t2i.ranks.tolist() == slow_ranks(scores.T - images, relevant.T)
     assert plain.metrics != report.metrics
-    assert report.normalized is not None
-    assert report.normalized.before == plain.metrics
-    first = report.outcomes.t2i.hits[:, 0]
-    hits = RELEVANCE.images[report.outcomes.t2i.queries] == first
-    assert hits.tolist() == [rank == 1 for rank in texts_ask]
 
 
-def test_each_fold_is_normalised_by_itself() -> None:
-    own, bank = member(4, IMAGES, TEXTS), QueryBank("bank", [member(5, 6, 8)], (20.0, 20.0))
+def test_the_scale_of_the_scores_changes_nothing() -> None:
+    small, large = (
+        run(member(0, IMAGES, TEXTS, scale=scale), bank_of(member(50, 20, 40, scale=scale))).metrics
+        for scale in (1.0, 64.0)
+    )
+    assert small == large
+
+
+def test_each_fold_is_measured_by_itself() -> None:
+    own, bank = member(4, IMAGES, TEXTS), bank_of(member(5, 16, 32))
     report = run(own, bank, folds=2)
     halves = []
     for start in (0, IMAGES // 2):
@@ -92,45 +114,50 @@ def test_each_fold_is_normalised_by_itself() -> None:
     assert report.metrics["rsum"] == pytest.approx(np.mean([half["rsum"] for half in halves]))
 
 
-@pytest.mark.medium
-def test_beta_is_the_best_one_of_each_direction() -> None:
-    own, bank = member(6, IMAGES, TEXTS), QueryBank("bank", [member(7, 20, 30)], (1.0, 1.0))
-    chosen = choose_betas([own], RELEVANCE, bank)
-    assert chosen.is_chosen
-    for place, side in enumerate(("i2t", "t2i")):
-        reached = {
-            beta: sum(
-                run(own, QueryBank("b", bank.members, (beta, beta))).metrics[f"{side}_r{k}"]
-                for k in (1, 5, 10)
-            )
-            for beta in BETAS
-        }
-        assert reached[chosen.betas[place]] == max(reached.values())
-        assert len(set(reached.values())) > 1
+def test_reliability_is_that_of_two_halves_one_standard_error_below() -> None:
+    random = np.random.default_rng(0)
+    true = random.standard_normal(500)
+    halves = true[:, None] + 0.5 * random.standard_normal((500, 2))
+    c = np.corrcoef(halves.T)[0, 1]
+    lower = np.tanh(np.arctanh(c) - 1 / np.sqrt(497))
+    assert reliability(halves) == pytest.approx(2 * lower / (1 + lower))
+    assert 0.8 < reliability(halves) < 0.9
+    for none in (halves[:3], halves[:20] * [1, -1], np.ones((20, 2)), np.empty((0, 2))):
+        assert reliability(none) == 0
+    assert reliability(np.repeat(true[:, None], 2, axis=1)) == pytest.approx(1)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_SIDE", 4)
-    scores, betas = np.random.default_rng(0).standard_normal((10, 13)).astype(np.float32), (2.0, 50.0)
-    amounts, best, items = hubs.measure_attraction(lambda rows, columns: scores[rows, columns], 10, 13, betas)
-    for of_beta, beta in zip(amounts, betas, strict=True):
-        expected = np.log(np.exp(beta * scores.astype(np.float64)).mean(axis=1)) / beta
-        assert of_beta == pytest.approx(expected, abs=1e-6)
-    assert np.array_equal(items, scores.argmax(axis=0))
-    assert np.array_equal(best, scores.max(axis=0))
+    monkeypatch.setattr(hubs, "_ROWS", 4)
+    scores = np.random.default_rng(0).standard_normal((10, 13)).astype(np.float32)
+    halves = hubs.measure_attraction(lambda rows: scores[rows], 10, 5, 50.0)
+    for place, part in enumerate((scores[:, :5], scores[:, 5:])):
+        expected = np.log(np.exp(50 * part.astype(np.float64)).mean(axis=1)) / 50
+        assert halves[:, place] == pytest.approx(expected, abs=1e-6)
+    whole, r = hubs.penalties(halves, 5 / 13, 50.0)
+    expected = np.log(np.exp(50 * scores.astype(np.float64)).mean(axis=1)) / 50
+    assert whole == pytest.approx(r * expected, abs=1e-6)
 
 
-def test_a_bank_is_refused_beside_reranking_and_all_places() -> None:
-    own, bank = member(8, IMAGES, TEXTS), QueryBank("bank", [member(9, 4, 4)], (20.0, 20.0))
-    for reranker, every in ((Reranker(own, 3), False), (None, True)):
+def test_a_bank_is_written_and_read_and_a_damaged_one_is_left_out(tmp_path: Path) -> None:
+    bank = bank_of(member(7, 20, 40, 2))
+    bank.write(tmp_path)
+    again = read_bank(tmp_path)
+    assert again is not None and again.model == "model"
+    assert np.array_equal(again.texts.vectors, bank.texts.vectors) and again.texts.vectors.dtype == np.float16
+    assert (again.images.middle, again.texts.middle) == (10, 20)
+    assert (again.images.beta, again.texts.beta) == (bank.images.beta, bank.texts.beta)
+    (tmp_path / hubs.BANK).write_bytes(b"PK")
+    assert read_bank(tmp_path) is None
+
+
+def test_a_bank_of_one_image_is_refused() -> None:
+    with pytest.raises(DataError):
+        bank_of(member(7, 1, 2))
+
+
+def test_a_bank_is_refused_beside_reranking_all_places_and_other_models() -> None:
+    own, bank = member(8, IMAGES, TEXTS), bank_of(member(9, 4, 8))
+    for more in ({"reranker": Reranker(own, 3)}, {"every": True}, {"others": [replace(own)]}):
         with pytest.raises(DataError, match="query bank"):
-            evaluate_sets(
-                own.images,
-                own.texts,
-                RELEVANCE,
-                SetMax(),
-                bank=bank,
-                reranker=reranker,
-                every=every,
-                resamples=0,
-            )
+            evaluate_sets(own.images, own.texts, RELEVANCE, SetMax(), bank=bank, resamples=0, **more)

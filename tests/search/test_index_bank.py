@@ -14,9 +14,9 @@ from engine_helpers import DIM, engine_of, write
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index
 from openvse.runtime import ArraySet
-from openvse.search import ExactSearch, Page, Query, SearchEngine
+from openvse.scoring.hubs import BankQueries, QueryBank
+from openvse.search import Page, Query, SearchEngine
 from openvse.search.bank import BANK, update_bank
-from openvse.search.query import EmbeddedQueries
 
 BANKED = [f"a sentence of the bank, number {number}" for number in range(40)]
 ASKED = [f"a question, number {number}" for number in range(25)]
@@ -36,6 +36,7 @@ class HashModel:
     fingerprint: str = "random-1"
     kind: str = "inner"
     embedded: int = 0
+    query_bank: QueryBank | None = None
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> ArraySet:
         self.embedded += len(captions)
@@ -51,18 +52,43 @@ def vectors_of(index: Index) -> np.ndarray:
     return index.gather(np.arange(len(index)))[:, 0].astype(np.float64)
 
 
-def slow_order(index: Index, sentences: Sequence[str], beta: float = BETA) -> list[list[str]]:
-    """Return the ids in the order of the dynamic inverted softmax."""
-    items, bank = vectors_of(index), HashModel().encode_text(BANKED).vectors[:, 0].astype(np.float64)
-    hubs = {int((items @ query).argmax()) for query in bank}
-    sums = [sum(math.exp(beta * float(item @ query)) for query in bank) for item in items]
+def kept_bank(model: str = "random-1", seed: int = 3) -> QueryBank:
+    """Return a bank that a model keeps."""
+    side = [
+        BankQueries(drawn(30, seed + each).astype(np.float16), np.ones((30, 1), bool), 15, beta)
+        for each, beta in enumerate((BETA, 9.0))
+    ]
+    return QueryBank(model, *side)
+
+
+def slow_order(
+    index: Index, sentences: Sequence[str], bank: np.ndarray, beta: float = BETA
+) -> list[list[str]]:
+    """Return the ids in the order of the scores less what is reliable of the attraction."""
+    items = vectors_of(index)
+    middle = len(bank) // 2
+
+    def soft_mean(item: np.ndarray, queries: np.ndarray) -> float:
+        return math.log(sum(math.exp(beta * float(item @ query)) for query in queries) / len(queries)) / beta
+
+    one, two, whole = (
+        np.array([soft_mean(item, part) for item in items]) for part in (bank[:middle], bank[middle:], bank)
+    )
+    c = math.tanh(math.atanh(float(np.corrcoef(one, two)[0, 1])) - 1 / math.sqrt(len(items) - 3))
+    assert c > 0
     orders = []
     for query in HashModel().encode_text(sentences).vectors[:, 0].astype(np.float64):
-        scores = items @ query
-        if int(scores.argmax()) in hubs:
-            scores = np.exp(beta * scores) / sums
+        scores = items @ query - 2 * c / (1 + c) * whole
         orders.append([index.table.ids[place] for place in np.argsort(-scores)])
     return orders
+
+
+def banked() -> np.ndarray:
+    return HashModel().encode_text(BANKED).vectors[:, 0].astype(np.float16).astype(np.float64)
+
+
+def of_kept(bank: QueryBank) -> np.ndarray:
+    return bank.texts.vectors[:, 0].astype(np.float64)
 
 
 def held(folder: Path) -> dict[str, np.ndarray]:
@@ -81,12 +107,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_a_search_orders_by_the_dynamic_inverted_softmax(folder: Path) -> None:
-    plain = found(folder)
-    assert update_bank(folder, HashModel(), BANKED, BETA) is not None
+def test_a_search_takes_hubs_out_by_the_bank_of_the_model(folder: Path) -> None:
+    plain, bank = found(folder), kept_bank()
+    told = update_bank(folder, HashModel(query_bank=bank))
+    assert told is not None and (told["queries"], told["source"]) == (30, "model")
+    assert 0 < float(told["reliability"]) < 1
     index = Index.open(folder)
-    assert found(folder) == slow_order(index, ASKED) != plain
-    assert found(folder, top_k=3) == [order[:3] for order in slow_order(index, ASKED)]
+    assert found(folder) == slow_order(index, ASKED, of_kept(bank)) != plain
+    assert found(folder, top_k=3) == [order[:3] for order in slow_order(index, ASKED, of_kept(bank))]
     with SearchEngine(HashModel(), index) as engine:
         (answer,) = engine.answer(ASKED[0], Page(top_k=60, only="looks"))
         (likes,) = engine.search([Query(like=index.table.ids[3])], 60)
@@ -101,50 +129,73 @@ def test_a_search_orders_by_the_dynamic_inverted_softmax(folder: Path) -> None:
     )
     assert [hit.score for hit in likes] == sorted((hit.score for hit in likes), reverse=True)
     assert len(some.hits) == 20
-    assert update_bank(folder, HashModel(), []) is None
+
+
+def test_none_is_remembered_and_named_sentences_are_kept(folder: Path) -> None:
+    plain, model = found(folder), HashModel(query_bank=kept_bank())
+    update_bank(folder, model)
+    assert found(folder) != plain
+    assert update_bank(folder, model, []) is None
+    assert update_bank(folder, model) is None
     assert found(folder) == plain
-    assert not [path for path in folder.iterdir() if "bank" in path.name]
-
-
-@pytest.mark.medium
-def test_it_follows_the_index_and_compares_only_what_is_new(folder: Path) -> None:
-    update_bank(folder, HashModel(), BANKED, BETA)
-    table, best_keys = Index.open(folder).table, held(folder)["best_keys"]
-    gone = [int(table.ids[place][:5]) for place in np.flatnonzero(np.isin(table.keys, best_keys))[:4]]
-    write(folder, range(55, 75), drawn(20, 5), gone)
-    assert found(folder, top_k=80) == slow_order(Index.open(folder), ASKED)  # measured by the search
-    model = HashModel()
-    assert update_bank(folder, model) == {"sentences": len(BANKED), "beta": BETA}
-    assert model.embedded == 0
-    after = held(folder)
-    update_bank(folder, model, BANKED, 5.0)
-    update_bank(folder, model, BANKED, BETA)
-    anew = held(folder)
-    assert model.embedded == 0
-    assert np.array_equal(after["keys"], anew["keys"])
-    assert after["amounts"].dtype == np.float32
-    assert after["amounts"] == pytest.approx(anew["amounts"], abs=1e-6)
-    assert np.array_equal(after["best_keys"], anew["best_keys"])
-    assert found(folder, top_k=80) == slow_order(Index.open(folder), ASKED)
-
-
-@pytest.mark.medium
-def test_sentences_are_embedded_once_and_again_by_another_model(folder: Path) -> None:
-    model = HashModel()
-    update_bank(folder, model, BANKED, BETA)
-    update_bank(folder, model, BANKED, 5.0)
+    told = update_bank(folder, model, BANKED)
+    assert told is not None and (told["queries"], told["source"]) == (len(BANKED), "given")
+    again = update_bank(folder, model)
+    assert again == told
+    assert update_bank(folder, model, BANKED) == told
     assert model.embedded == len(BANKED)
-    assert found(folder) == slow_order(Index.open(folder), ASKED, 5.0)
+    assert found(folder) == slow_order(Index.open(folder), ASKED, banked())  # at the beta of the model
+
+
+@pytest.mark.medium
+def test_an_index_that_grows_equals_one_that_is_made_at_once(folder: Path, tmp_path: Path) -> None:
+    model = HashModel(query_bank=kept_bank())
+    update_bank(folder, model)
+    write(folder, range(55, 75), drawn(20, 5), [3, 9])
+    by_search = found(folder, top_k=80)  # which compares what is new
+    assert by_search == slow_order(Index.open(folder), ASKED, of_kept(kept_bank()))
+    update_bank(folder, model)
+    grown = held(folder)
+    (folder / BANK).unlink()
+    update_bank(folder, model)
+    at_once = held(folder)
+    assert np.array_equal(grown["keys"], at_once["keys"])
+    assert np.array_equal(grown["halves"], at_once["halves"]) and grown["halves"].dtype == np.float32
+    assert grown["beta"] == at_once["beta"] == BETA
+    assert found(folder, top_k=80) == by_search
+
+
+def test_without_the_bank_of_a_model_beta_is_measured_once(folder: Path) -> None:
+    update_bank(folder, HashModel(), BANKED)
+    index = Index.open(folder)
+    beta = 2 / (vectors_of(index) @ banked().T).std(axis=0).mean()
+    assert held(folder)["beta"] == pytest.approx(beta, rel=1e-5)
+    assert found(folder) == slow_order(index, ASKED, banked(), beta)
+    write(folder, range(60, 90), drawn(30, 5))
+    update_bank(folder, HashModel())
+    assert held(folder)["beta"] == pytest.approx(beta, rel=1e-5)
+
+
+@pytest.mark.medium
+def test_the_bank_of_another_model_is_replaced(folder: Path) -> None:
+    update_bank(folder, HashModel(query_bank=kept_bank()))
     for path in folder.glob("*"):
         if "bank" not in path.name:
             path.unlink()
-    other = HashModel("random-2")
+    other = HashModel("random-2", query_bank=kept_bank("random-2", 8))
     _write_by(folder, "random-2")
     with SearchEngine(other, Index.open(folder)) as engine:
-        engine.search(ASKED, 3)  # the bank is of the other model
+        hits = engine.answer(ASKED[0], Page(9, only="looks"))[0].hits  # the bank is of the other model
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert update_bank(folder, other) is not None
-    assert other.embedded == len(ASKED) + len(BANKED)
     assert held(folder)["model"] == "random-2"
+    assert np.array_equal(held(folder)["vectors"], kept_bank("random-2", 8).texts.vectors)
+    for path in folder.glob("*"):
+        if "bank" not in path.name:
+            path.unlink()
+    _write_by(folder, "random-3")
+    assert update_bank(folder, HashModel("random-3")) is None
+    assert not (folder / BANK).exists()
 
 
 def _write_by(folder: Path, model: str) -> None:
@@ -160,13 +211,8 @@ def _write_by(folder: Path, model: str) -> None:
 def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     write(folder, range(6000), drawn(6000, 0))
-    update_bank(folder, HashModel(), [f"another sentence {number}" for number in range(2000)], BETA)
+    update_bank(folder, HashModel(query_bank=kept_bank()))
     engine_of(folder, "int8")
-    plain = ExactSearch(Index.open(folder).vector_files).search(
-        EmbeddedQueries(HashModel().encode_text(ASKED), None), 1
-    )[1]
-    best_keys = held(folder)["best_keys"]
-    assert np.isin(Index.open(folder).table.keys[plain[:, 0]], best_keys).sum() > 5  # so many are normalised
     with SearchEngine(HashModel(), Index.open(folder), engine="exact") as engine:
         exact = [[hit.id for hit in hits] for hits in engine.search(ASKED, 5)]
     by_store = found(folder, top_k=5)
@@ -177,14 +223,15 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_what_is_refused(folder: Path) -> None:
-    for beta in (0.0, math.inf, math.nan):
-        with pytest.raises(DataError, match="beta"):
-            update_bank(folder, HashModel(), BANKED, beta)
+    with pytest.raises(DataError):
+        update_bank(folder, HashModel(), ["one sentence"])
     with pytest.raises(IndexFormatError, match="random-1"):
-        update_bank(folder, HashModel("other"), BANKED, BETA)
-    update_bank(folder, HashModel(), BANKED, BETA)
+        update_bank(folder, HashModel("other"), BANKED)
+    update_bank(folder, HashModel(), BANKED)
     (folder / BANK).write_bytes((folder / BANK).read_bytes()[:200])
     with pytest.raises(IndexFormatError, match=r"--query-bank again"):
         found(folder)
-    assert update_bank(folder, HashModel(), BANKED, BETA) is not None
-    assert found(folder) == slow_order(Index.open(folder), ASKED)
+    with pytest.raises(IndexFormatError):
+        update_bank(folder, HashModel())
+    assert update_bank(folder, HashModel(query_bank=kept_bank())) is not None  # from the model
+    assert found(folder) == slow_order(Index.open(folder), ASKED, of_kept(kept_bank()))

@@ -64,7 +64,6 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
         embedded.texts,
         relevance,
         embedded.model.similarity,
-        bank=embedded.bank,
         resamples=0,
         keep=min(top, len(embedded.corpus)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation import Member, QueryBank, embed_ensemble
+from openvse.evaluation import Member, embed_ensemble
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
-from openvse.retrieval.evaluate import leakage_lines, open_bank, open_captioned
+from openvse.retrieval.evaluate import leakage_lines, open_captioned
 from openvse.tasks.load import load
 from openvse.tasks.runs import find_run, split_name
 from openvse.training.kind import Request
@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound=Model)
 
 @dataclass(frozen=True)
 class Embedded:
-    """A corpus as a model embeds it: the readable images with their texts, and the bank that normalises scores."""
+    """A corpus as a model embeds it: the readable images with their texts."""
 
     name: str
     model: TwoTower
@@ -33,7 +33,6 @@ class Embedded:
     images: EmbeddingSet
     texts: EmbeddingSet
     warnings: tuple[str, ...] = ()
-    bank: QueryBank | None = None
 
     @property
     def member(self) -> Member:
@@ -99,22 +98,24 @@ def open_split(request: Request, limit: int | None = None, opened: Corpus | None
 def embed_all(
     towers: Mapping[str, TwoTower], request: Request, *, limit: int | None = None
 ) -> list[Embedded]:
-    """Embed the same images and texts with each model; with a query bank, each model comes without it and with it."""
+    """Embed the same images and texts with each model."""
     models = [*towers.values()]
     stores = [open_store(request.store(number), model.image.encoder) for number, model in enumerate(models)]
-    whole = open_captioned(request)
-    corpus = open_split(request, limit, whole)
+    corpus = open_split(request, limit, open_captioned(request))
     together = embed_ensemble(
         models, corpus, stores, batch_size=request.batch_size, progress=request.progress
     )
-    embedded = []
-    for number, ((name, model), member) in enumerate(zip(towers.items(), together.members, strict=True)):
-        warnings = leakage_lines([(name, model)], together.corpus)
-        embedded.append(Embedded(name, model, together.corpus, member.images, member.texts, warnings))
-        own = tuple(filter(None, [request.store(number)]))
-        if (bank := open_bank([model], whole, replace(request, features=own))) is not None:
-            embedded.append(replace(embedded[-1], name=f"{name}, query bank", bank=bank))
-    return embedded
+    return [
+        Embedded(
+            name,
+            model,
+            together.corpus,
+            member.images,
+            member.texts,
+            leakage_lines([(name, model)], together.corpus),
+        )
+        for (name, model), member in zip(towers.items(), together.members, strict=True)
+    ]
 
 
 def warnings_of(embedded: Iterable[Embedded]) -> tuple[str, ...]:

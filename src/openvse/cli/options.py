@@ -73,15 +73,6 @@ class Reranking:
         return ranker(model, top=self.top, weight=self.weight, features=store)
 
 
-def read_query_bank(value: str) -> tuple[str, float | None]:
-    """Return bank and beta of ``--query-bank``; raise OpenVSEError if beta is no finite number above 0."""
-    bank, settings = split_settings(value, ("beta",))
-    beta = settings.number("beta", 20) if settings.given else None
-    if beta is not None and not 0 < beta < math.inf:
-        raise OpenVSEError(f"--query-bank {value}: give a beta above 0, such as {bank},beta=20")
-    return bank, beta
-
-
 def usable_device(name: str | None) -> str | None:
     """Return a device of this machine; raise OpenVSEError if it cannot be used. ``auto`` is the fastest one."""
     if name is None or name == "cpu":
@@ -174,8 +165,8 @@ QueryBankSplit: TypeAlias = Annotated[
     typer.Option(
         "--query-bank",
         metavar="SPLIT",
-        help="Split whose captions and images show which items are hubs, such as train: scores are normalised by "
-        "them. Beta is chosen on validation, or given: SPLIT,beta=20.",
+        help="Split whose captions and images show which items are hubs, such as train, for the figures with hubs "
+        "taken out. By default the bank that the model keeps.",
     ),
 ]
 Engine: TypeAlias = Annotated[

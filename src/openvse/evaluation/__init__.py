@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from openvse.evaluation.bank import QueryBank
+from openvse.evaluation.bank import HubsOut, drawn_for_bank, make_bank
 from openvse.evaluation.calibrate import fit_calibration
 from openvse.evaluation.comparison import Difference, paired_differences, sign_test
 from openvse.evaluation.embed import EmbeddedCorpus, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, mean_scores
-from openvse.evaluation.evaluator import choose_betas, evaluate_sets
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.metrics import (
     Metrics,
     bootstrap_replicates,
@@ -24,19 +24,20 @@ from openvse.evaluation.rerank import Reranker
 __all__ = [
     "Difference",
     "EmbeddedCorpus",
+    "HubsOut",
     "Member",
     "Metrics",
-    "QueryBank",
     "Ranks",
     "Report",
     "Reranker",
     "bootstrap_replicates",
     "chance_metrics",
-    "choose_betas",
+    "drawn_for_bank",
     "embed_corpus",
     "embed_ensemble",
     "evaluate_sets",
     "fit_calibration",
+    "make_bank",
     "mean_scores",
     "measure_reliability",
     "paired_differences",

@@ -1,88 +1,95 @@
-"""Query bank normalisation in an evaluation: a bank of texts finds the hubs among images, one of images those of texts.
+"""Hubs taken out of an evaluation: the texts of a bank find those among images, its images those among texts.
 
 See ``openvse.scoring.hubs`` for the formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
-from openvse.evaluation.ensemble import Member, mean_scores
+from openvse.corpus import Corpus
+from openvse.errors import DataError
+from openvse.evaluation.ensemble import Member
 from openvse.evaluation.metrics import Metrics
-from openvse.scoring.hubs import Attraction, measure_attraction
+from openvse.scoring.hubs import (
+    MOST_IMAGES,
+    MOST_TEXTS,
+    BankQueries,
+    QueryBank,
+    beta_of,
+    measure_attraction,
+    penalties,
+)
+from openvse.types import EmbeddingSet
 
-Attractions = tuple[Attraction, Attraction]
-"""What the images and what the texts of some data attract of a bank."""
-
-
-@dataclass(frozen=True)
-class QueryBank:
-    """Images and texts that show which items are hubs; none of them is in the data that are evaluated.
-
-    Attributes:
-        name: the data set and split.
-        members: their embeddings by each of the models that are evaluated.
-        betas: that of the images as queries, and that of the texts as queries.
-        is_chosen: whether the betas were chosen on validation data.
-    """
-
-    name: str
-    members: Sequence[Member]
-    betas: tuple[float, float]
-    is_chosen: bool = False
+Penalties = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]
+"""What is subtracted from the scores of each image and of each text."""
 
 
 @dataclass(frozen=True)
-class Normalized:
-    """What a report says of a query bank, and the metrics without it (``before``)."""
+class HubsOut:
+    """The metrics with hubs taken out, and by which bank."""
 
     bank: str
     num_images: int
     num_texts: int
-    beta_i2t: float
-    beta_t2i: float
-    is_chosen: bool
-    before: Metrics
-
-    def describe(self) -> str:
-        """Return a line for a report."""
-        how = "chosen on validation" if self.is_chosen else "given"
-        return (
-            f"hubs: query bank {self.bank} ({self.num_images:,} images, {self.num_texts:,} texts); beta {how}: "
-            f"{self.beta_i2t:g} for images as queries, {self.beta_t2i:g} for texts"
-        )
+    metrics: Metrics
 
 
-def attractions(
-    members: Sequence[Member],
-    bank: Sequence[Member],
-    betas: Sequence[tuple[float, float]],
-) -> list[Attractions]:
-    """Return what images and texts attract of a bank, for each two betas (of images and of texts as queries)."""
-    of_texts, of_images = zip(*betas, strict=True)
-    pairs = list(zip(members, bank, strict=True))
-    images = _attracted([replace(own, texts=other.texts) for own, other in pairs], of_images)
-    texts = _attracted([replace(own, images=other.images) for own, other in pairs], of_texts, swapped=True)
-    return list(zip(images, texts, strict=True))
+def drawn_for_bank(corpus: Corpus) -> Corpus:
+    """Return the images of a bank with their captions: some of a corpus, drawn with a fixed seed, in random order."""
+    return corpus.select(np.random.default_rng(0).permutation(len(corpus))[:MOST_IMAGES])
 
 
-def _attracted(
-    members: Sequence[Member], betas: Sequence[float], *, swapped: bool = False
-) -> list[Attraction]:
-    """Return what the images attract of the texts, or, if ``swapped``, the texts of the images, for each beta."""
-    num_items, num_queries = len(members[0].images), len(members[0].texts)
-    if swapped:
-        num_items, num_queries = num_queries, num_items
+def make_bank(model: str, member: Member, drawn: Corpus) -> QueryBank:
+    """Return the bank of the model with this fingerprint; raise DataError if it cannot be halved."""
+    pairs, half = drawn.relevance, len(drawn) // 2
+    owners = np.zeros(pairs.num_texts, np.int64)
+    owners[pairs.texts[::-1]] = pairs.images[::-1]  # they rise, as texts are numbered by their first image
+    member = replace(member, texts=member.texts[:MOST_TEXTS])
+    middle = int(np.searchsorted(owners[:MOST_TEXTS], half))
+    if not (half and 0 < middle < len(member.texts)):
+        raise DataError(f"{drawn.name} has too few images with captions for a query bank: give more")
+    score, width = _scores(member), len(drawn)
+    scores = np.concatenate([score(slice(start, start + 256)) for start in range(0, width, 256)])
 
-    def score(items: slice, queries: slice) -> Float[np.ndarray, "i q"]:
-        rows, columns = (queries, items) if swapped else (items, queries)
-        scores = mean_scores(members, rows, columns).float().cpu().numpy()
+    def kept(queries: EmbeddingSet, middle: int, scores: Float[np.ndarray, "n q"]) -> BankQueries:
+        arrays = queries.vectors.half().cpu().numpy(), queries.mask.cpu().numpy()
+        return BankQueries(*arrays, middle, beta_of(scores))
+
+    return QueryBank(model, kept(member.texts, middle, scores), kept(member.images, half, scores.T))
+
+
+def bank_penalties(member: Member, bank: QueryBank) -> Penalties:
+    """Return what is subtracted from the scores of the images and of the texts of some data."""
+
+    def of(asked: Member, count: int, queries: BankQueries, *, swapped: bool) -> Float[np.ndarray, "n"]:
+        score = _scores(asked, swapped=swapped)
+        halves = measure_attraction(score, count, queries.middle, queries.beta)
+        return penalties(halves, queries.middle / len(queries.mask), queries.beta)[0]
+
+    texts, images = (
+        EmbeddingSet(torch.from_numpy(each.vectors).float(), torch.from_numpy(each.mask))
+        for each in (bank.texts, bank.images)
+    )
+    return (
+        of(replace(member, texts=texts), len(member.images), bank.texts, swapped=False),
+        of(replace(member, images=images), len(member.texts), bank.images, swapped=True),
+    )
+
+
+def _scores(member: Member, *, swapped: bool = False) -> Callable[[slice], Float[np.ndarray, "i q"]]:
+    """Return what scores some of the images with all texts; or some of the texts with all images, if ``swapped``."""
+
+    @torch.inference_mode()
+    def score(items: slice) -> Float[np.ndarray, "i q"]:
+        whole = slice(None)
+        scores = member.score(*((whole, items) if swapped else (items, whole))).float().cpu().numpy()
         return scores.T if swapped else scores
 
-    amounts, _, best = measure_attraction(score, num_items, num_queries, betas)
-    is_best = np.isin(np.arange(num_items), best)
-    return [Attraction(each, is_best) for each in amounts]
+    return score

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.corpus import SharedTexts
 from openvse.errors import DataError
-from openvse.evaluation.bank import Attractions, Normalized, QueryBank, attractions
+from openvse.evaluation.bank import Penalties, bank_penalties
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
-    RECALL_AT,
     Replicates,
     bootstrap_replicates,
     chance_metrics,
@@ -32,7 +30,7 @@ from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
-from openvse.scoring.hubs import BETAS, Attraction
+from openvse.scoring.hubs import QueryBank
 from openvse.types import EmbeddingSet, OnProgress, Relevance
 
 RowsT = TypeVar("RowsT", QueryRanks, QueryOutcomes)
@@ -94,7 +92,7 @@ def rank_fold(
     processes: Processes = ALONE,
     every: bool = False,
     keep: int = 0,
-    less: Attractions | None = None,
+    less: Penalties | None = None,
     also: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> RankedFold:
@@ -135,7 +133,7 @@ def rank_fold(
 
 def _scores(
     members: Sequence[Member],
-    less: Attractions | None,
+    less: Penalties | None,
     rows: slice,
     columns: slice,
 ) -> Float[Tensor, "I T"]:
@@ -144,7 +142,7 @@ def _scores(
         return scores
     # Among the candidates of one query its own share is the same number, so one block serves both directions.
     parts = zip(less, (rows, columns), strict=True)
-    images, texts = (torch.from_numpy(each.amounts[some]).to(scores) for each, some in parts)
+    images, texts = (torch.from_numpy(each[some]).to(scores) for each, some in parts)
     return scores - images.unsqueeze(1) - texts
 
 
@@ -158,46 +156,6 @@ def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outc
         one(ranks.i2t, proposals.i2t, part.images, part.texts),
         one(ranks.t2i, proposals.t2i, part.texts, part.images),
     )
-
-
-def _normalized(part: Fold, plain: RankedFold, again: RankedFold, hubs: Attractions) -> RankedFold:
-    """Return the ranks by normalised scores of those queries whose best item is the best one of a bank's query."""
-
-    def mixed(side: Callable[[Any], Any], items: Int[np.ndarray, "n"], hubs: Attraction) -> list[Any]:
-        use = hubs.is_best[np.searchsorted(items, side(plain.outcomes).hits[:, 0])]
-        pairs = (again.ranks, plain.ranks), (again.outcomes, plain.outcomes)
-        return [_rows(use, side(one), side(other)) for one, other in pairs]
-
-    i2t = mixed(attrgetter("i2t"), part.texts, hubs[1])
-    t2i = mixed(attrgetter("t2i"), part.images, hubs[0])
-    return RankedFold(Ranks(i2t[0], t2i[0]), outcomes=Outcomes(i2t[1], t2i[1]))
-
-
-def _rows(use: Bool[np.ndarray, "Q"], one: RowsT, other: RowsT) -> RowsT:
-    """Return ``one`` for some queries and ``other`` for the rest; both hold arrays with a row for each query."""
-    arrays = {name: value for name, value in vars(other).items() if isinstance(value, np.ndarray)}
-    chosen: dict[str, Any] = {
-        name: np.where(use, getattr(one, name).T, value.T).T for name, value in arrays.items()
-    }
-    return replace(other, **chosen)
-
-
-def choose_betas(members: Sequence[Member], relevance: Relevance, bank: QueryBank) -> QueryBank:
-    """Return a bank with those of ``BETAS`` whose R@1 + R@5 + R@10 is highest, for each direction by itself.
-
-    Args:
-        members: the embeddings of the validation data by each model.
-        relevance: their relevant pairs.
-        bank: images and texts of other data.
-    """
-    (part,) = cut_into_folds(members, relevance, None, 1)
-    rank = partial(rank_fold, part, _block_size(members), keep=1)
-    plain, reached = rank(), []
-    for hubs in attractions(members, bank.members, [(beta, beta) for beta in BETAS]):
-        metrics = retrieval_metrics(_normalized(part, plain, rank(less=hubs), hubs).ranks)
-        reached.append([sum(metrics[f"{side}_r{k}"] for k in RECALL_AT) for side in ("i2t", "t2i")])
-    i2t, t2i = (BETAS[place] for place in np.argmax(reached, axis=0).tolist())
-    return replace(bank, betas=(i2t, t2i), is_chosen=True)
 
 
 def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
@@ -247,7 +205,7 @@ def evaluate_sets(
         similarity: the function that scores a block of images against a block of texts.
         others: other models' embeddings of the same items; the scores of all models are averaged.
         reranker: a model that reranks the first proposals of each query.
-        bank: images and texts that show which items are hubs; the scores are normalised by it.
+        bank: images and texts that show which items are hubs, which are taken out.
         name: the data set and split, for the report.
         model: the fingerprint of the model, for the report.
         folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
@@ -268,29 +226,13 @@ def evaluate_sets(
     size = block_size or _block_size(members)
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_folds(members, relevance, reranker, folds))
+    if bank is not None and (reranker is not None or every or others):
+        raise DataError("a query bank is of one model: leave out others, the re-ranking, mAP@R and the like")
     rank = partial(rank_fold, block_size=size, processes=processes, progress=progress)
-    ranked, normalized = _rank_parts(parts, bank, partial(rank, every=every, keep=keep), see)
-    report = _report(parts, ranked, protocol, _remarks(ranked, relevance))
-    return replace(report, model=model, normalized=normalized)
-
-
-def _rank_parts(
-    parts: Sequence[Fold], bank: QueryBank | None, rank: partial[RankedFold], see: SeeBlock | None
-) -> tuple[list[RankedFold], Normalized | None]:
-    """Rank all parts by ``rank``, which is ``rank_fold`` with its other arguments; with a bank, once more by it."""
-    if bank is None:
-        return [rank(part, also=see) for part in parts], None
-    if parts[0].reranker is not None or rank.keywords["every"]:
-        raise DataError("a query bank normalises one search: leave out the re-ranking, mAP@R and the like")
-    rank = partial(rank, keep=max(1, rank.keywords["keep"]))
-    plain = [rank(part, also=see) for part in parts]
-    again = []
-    for part, ranked in zip(parts, plain, strict=True):
-        (hubs,) = attractions(part.members, bank.members, [bank.betas])
-        again.append(_normalized(part, ranked, rank(part, less=hubs), hubs))
-    before = mean_metrics([retrieval_metrics(each.ranks) for each in plain])
-    sizes = len(bank.members[0].images), len(bank.members[0].texts)
-    return again, Normalized(bank.name, *sizes, *bank.betas, bank.is_chosen, before)
+    rank = partial(rank, every=every, keep=keep, also=see)
+    less = [None if bank is None else bank_penalties(part.members[0], bank) for part in parts]
+    ranked = [rank(part, less=each) for part, each in zip(parts, less, strict=True)]
+    return replace(_report(parts, ranked, protocol, _remarks(ranked, relevance)), model=model)
 
 
 def _block_size(members: Sequence[Member]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.corpus import SharedTexts
-from openvse.evaluation.bank import Normalized
+from openvse.evaluation.bank import HubsOut
 from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
@@ -121,7 +121,7 @@ class Report(Document):
         published: the published results of each label (paper and setting), under the same names as ``metrics``.
         problems: what was skipped, one line each.
         reranked: how the first proposals were reranked, if they were.
-        normalized: the query bank by which the scores were normalised, if they were, and the metrics without it.
+        hubs_out: the metrics with hubs taken out, if there is a query bank.
         reliability: how far the model's probabilities hold, if it knows any.
         replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
             the same resamples, so the replicates of two models can be compared in pairs. They are not written.
@@ -137,7 +137,7 @@ class Report(Document):
     published: Mapping[str, Metrics] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     reranked: Reranked | None = None
-    normalized: Normalized | None = None
+    hubs_out: HubsOut | None = None
     reliability: Reliability | None = None
     replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
@@ -154,8 +154,8 @@ class Report(Document):
 
     def beside(self) -> dict[str, Metrics]:
         """Return what the metrics compare with, by label: published results, and chance."""
-        before = {} if self.normalized is None else {"without the query bank": self.normalized.before}
-        return {**before, **self.published, **({"chance": self.chance} if self.chance else {})}
+        again = {} if self.hubs_out is None else {"hubs out": self.hubs_out.metrics}
+        return {**again, **self.published, **({"chance": self.chance} if self.chance else {})}
 
     def _rank_rows(self) -> Iterator[list[str]]:
         for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
@@ -192,8 +192,9 @@ class Report(Document):
                 f"the first {again.top} of each query ranked again by the last model{mixed}: "
                 f"{1000 * again.seconds / queries:.1f} ms a query"
             )
-        if self.normalized:
-            yield self.normalized.describe()
+        if self.hubs_out:
+            bank = self.hubs_out
+            yield f"hubs out: query bank {bank.bank} ({bank.num_images:,} images, {bank.num_texts:,} texts)"
         if self.model:
             yield f"model {self.model}"
 

@@ -44,6 +44,7 @@ from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import CLIPS, Side
 from openvse.scoring import CALIBRATION
+from openvse.scoring.hubs import BANK
 from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
 from openvse.specs import TowerSpec
 
@@ -176,12 +177,14 @@ def _export_programs(
     if images and model.reads_videos:
         raise ModelError("a model that reads clips has no export: export a model that reads images")
     effect = None
-    with replacing_files(target, EXPORT, [CALIBRATION]) as partial:
+    with replacing_files(target, EXPORT, [CALIBRATION, BANK]) as partial:
         text = _write_text(model, partial, longest)
         image = _write_image(model, partial, longest) if images else _left_out(model)
         description = _describe(model, kind, image, text)
         if model.calibration is not None:
             (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
+        if model.query_bank is not None and math.isinf(farthest):  # an index has the bank beside its towers
+            model.query_bank.write(partial)
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
         deviations = [
             *(check_side(model, partial, description, side) for side in sides),
@@ -208,7 +211,8 @@ def _round(
         quantize(folder / side.file)
     rounded = replace(description, precision="int8", fingerprint=f"{description.fingerprint}{_INT8}")
     (folder / EXPORT).write_text(rounded.to_json(), encoding="utf-8")
-    (folder / CALIBRATION).unlink(missing_ok=True)  # the curve is that of other scores
+    for name in (CALIBRATION, BANK):  # they are those of other scores
+        (folder / name).unlink(missing_ok=True)
     deviations = [check_side(model, folder, rounded, side) for side in ("image", "text")]
     if on is None or images is None or texts is None:
         return rounded, None, deviations

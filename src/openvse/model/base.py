@@ -21,6 +21,7 @@ from openvse.backbones.fine_tuning import without_adapters
 from openvse.files import replacing_files, write_whole
 from openvse.model.folder import CARD, CONFIG, FORMAT_VERSION, WEIGHTS, model_card
 from openvse.scoring.calibration import CALIBRATION
+from openvse.scoring.hubs import BANK
 from openvse.specs import ModelSpec
 
 _fingerprints: WeakKeyDictionary[Model, tuple[object, str]] = WeakKeyDictionary()
@@ -115,7 +116,7 @@ class Model(nn.Module, ABC):
             "provenance": {"openvse": __version__, **self.provenance},
         }
         there = [path.name for path in Path(folder).glob("[!.]*")]
-        with replacing_files(Path(folder), CONFIG, there if alone else [CALIBRATION]) as partial:
+        with replacing_files(Path(folder), CONFIG, there if alone else [CALIBRATION, BANK]) as partial:
             self.save_assets(partial)
             (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
             save_model(without_adapters(self), str(partial / WEIGHTS))

@@ -24,6 +24,7 @@ from openvse.model.base import Model
 from openvse.model.tower import Tower, embed_in_chunks, evaluating
 from openvse.pipeline import read_ahead
 from openvse.scoring.calibration import CALIBRATION, Calibration, read_calibration
+from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.tokenization import UnknownWord, unknown_line
@@ -76,6 +77,7 @@ class TwoTower(Model):
         self.chunk_size: int | None = None
         self.bf16: bool | None = None
         self._calibration: Calibration | None = None
+        self._bank: QueryBank | None = None
 
     def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
         """Embed a batch of each modality, in chunks if ``chunk_size`` is set and the model trains."""
@@ -194,6 +196,12 @@ class TwoTower(Model):
         """Let the model keep a curve, or none."""
         self._calibration = calibration
 
+    @property
+    def query_bank(self) -> QueryBank | None:
+        """Embeddings of training captions and images, which show hubs; None without, or if the model has changed."""
+        bank = self._bank
+        return bank if bank is not None and bank.model == self.fingerprint else None
+
     def encode_image(self, images: ClipSource | Iterable[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``), or clips if the model reads them.
 
@@ -294,10 +302,12 @@ class TwoTower(Model):
         self.text.encoder.save_assets(folder / "text")
         if (calibration := self.calibration) is not None:
             (folder / CALIBRATION).write_text(calibration.to_json(), encoding="utf-8")
+        if (bank := self.query_bank) is not None:
+            bank.write(folder)
 
     def read_more(self, folder: Path) -> None:
-        """Read the curve from score to probability, if there is one that can be used."""
-        self._calibration = read_calibration(folder)
+        """Read the curve from score to probability and the query bank, if there are any that can be used."""
+        self._calibration, self._bank = read_calibration(folder), read_bank(folder)
 
 
 @torch.inference_mode()

@@ -17,12 +17,13 @@ from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
 from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation import (
-    QueryBank,
+    HubsOut,
     Report,
     Reranker,
-    choose_betas,
+    drawn_for_bank,
     embed_ensemble,
     evaluate_sets,
+    make_bank,
     measure_reliability,
 )
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
@@ -37,7 +38,7 @@ from openvse.model import Model, TwoTower
 from openvse.output.figures import styled
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.judged import JudgedReport, NumberedItems, judge_cxc, judge_eccv_caption, number_items
-from openvse.scoring.hubs import BETA
+from openvse.scoring.hubs import QueryBank
 from openvse.similarities import Similarity
 from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
@@ -45,6 +46,8 @@ from openvse.types import FeatureSource
 RELIABILITY = "reliability.png"
 SHOWN = 4
 """The number of first results that a report shows of each query."""
+NamedBank: TypeAlias = tuple[str, QueryBank]
+"""A query bank, and what a report calls it."""
 SIDES = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
 """The directions, with the titles of their queries."""
 
@@ -148,7 +151,7 @@ def check_calibration(models: Sequence[TwoTower], corpus: Corpus, request: Reque
     """Raise OpenVSEError if a curve is asked for that cannot be fitted, before anything is embedded."""
     if not request.calibrate:
         return
-    if len(models) > 1 or request.folds > 1 or request.query_bank[0] or request.protocol:
+    if len(models) > 1 or request.folds > 1 or request.query_bank or request.protocol:
         raise OpenVSEError(
             "--calibrate fits the curve of one model: name one, without folds, query bank or protocol"
         )
@@ -210,36 +213,32 @@ def embed_requested(
     )
 
 
-def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> QueryBank | None:
-    """Embed the query bank that a request names, and choose its betas on the validation split unless they are given.
+def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> NamedBank | None:
+    """Embed the query bank that a request names, or return that of the model, and what it is called.
 
-    The corpus has all splits of the data. Neither the bank nor the validation split may hold what is evaluated.
+    The corpus has all splits of the data; a model's own bank is left out where it may hold what is evaluated.
     """
-    name, beta = request.query_bank
-    if not name:
-        return None
-    if request.rerank or request.every:
-        raise OpenVSEError("--query-bank normalises the scores of one search: leave out --rerank and --every")
-    split, measured = (each if each == "all" else canonical_split(each) for each in (name, request.split))
+    model, plain = models[0], len(models) == 1 and not (request.rerank or request.every)
+    split, measured = (
+        each if each in ("", "all") else canonical_split(each) for each in (request.query_bank, request.split)
+    )
+    if not split:
+        kept = None if not plain or measured in ("all", "train") else model.query_bank
+        seen = kept and leakage_lines([("", model)], request.part(corpus))
+        return None if kept is None or seen else ("of the model", kept)
+    if not plain:
+        raise OpenVSEError(
+            "--query-bank takes hubs out of the search of one model: leave out --rerank and --every"
+        )
     if split == measured or "all" in (split, measured):
         raise OpenVSEError(
             f"the query bank is split {split}, and split {measured} is evaluated: take another split as the bank, such "
             f"as train"
         )
-    if beta is None and "validation" in (split, measured):
-        raise OpenVSEError(
-            f"beta is chosen on split validation, which is the bank or what is evaluated: give it, as in "
-            f"{split},beta={BETA:g}"
-        )
-    others = (replace(request, split=name) for name in (split, "validation"))
-    parts = ((each, each.part(corpus)) for each in others)
-    embedded = (embed_requested(models, part, stores_for(models, part, each), each) for each, part in parts)
-    given = beta or BETA
-    bank = QueryBank(f"{split} of {corpus.name}", next(embedded).members, (given, given))
-    if beta is not None:
-        return bank
-    validation = next(embedded)
-    return choose_betas(validation.members, validation.corpus.relevance, bank)
+    asked = replace(request, split=split)
+    drawn = drawn_for_bank(asked.part(corpus))
+    embedded = embed_requested([model], drawn, stores_for([model], drawn, asked), asked)
+    return f"{split} of {corpus.name}", make_bank(model.fingerprint, embedded.members[0], embedded.corpus)
 
 
 def report_on(
@@ -247,7 +246,7 @@ def report_on(
     embedded: EmbeddedEnsemble,
     request: Request,
     name: str,
-    bank: QueryBank | None = None,
+    bank: NamedBank | None = None,
     counted: CountedCorpus | None = None,
 ) -> Report:
     """Rank embedded images and texts as a request says; with ``request.rerank``, the last model re-ranks.
@@ -259,25 +258,31 @@ def report_on(
     curve = models[0].calibration if len(models) == request.folds == 1 and counted is None else None
     shown = None if curve is None else shown_images(relevance, first.device)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
-    report = evaluate_sets(
+    ranked = partial(
+        evaluate_sets,
         first.images,
         first.texts,
         relevance,
         first.similarity,
-        reranker=again,
         others=others,
-        bank=bank,
+        folds=request.folds,
+        processes=request.processes,
+        progress=request.progress,
+    )
+    report = ranked(
+        reranker=again,
         name=name,
         model=", ".join(model.fingerprint for model in models),
-        folds=request.folds,
         resamples=request.resamples,
         seed=request.seed,
         keep=request.keep,
         see=counted.counts.see if counted is not None else None if shown is None else shown.see,
         every=request.every,
-        processes=request.processes,
-        progress=request.progress,
     )
+    if bank is not None:
+        found, (called, kept) = ranked(bank=bank[1], resamples=0), bank
+        hubs_out = HubsOut(called, len(kept.images.mask), len(kept.texts.mask), found.metrics)
+        report = replace(report, hubs_out=hubs_out)
     published = _published(models, embedded.corpus, request.folds)
     report = replace(report, published=published, problems=embedded.corpus.problems)
     if curve is None or shown is None:
@@ -292,7 +297,7 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
     """Read the judgements of a protocol, before anything is embedded, and return what evaluates on them."""
     if protocol is None or not protocol.annotations:
         return None
-    if len(models) > 1 or request.rerank or request.query_bank[0]:
+    if len(models) > 1 or request.rerank or request.query_bank:
         raise OpenVSEError(
             f"protocol {protocol.name} evaluates one model by itself: name one model, and no query bank"
         )

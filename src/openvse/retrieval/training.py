@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +19,15 @@ from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loade
 from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
 from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.encoders import TextEncoder, TransformersText
-from openvse.errors import RecipeError, TrainingError
-from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate_sets
+from openvse.errors import DataError, RecipeError, TrainingError
+from openvse.evaluation import (
+    Member,
+    chance_metrics,
+    drawn_for_bank,
+    embed_corpus,
+    evaluate_sets,
+    make_bank,
+)
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.features import FeatureStore
 from openvse.model import Model, Start, TwoTower, tower_curves
@@ -46,6 +55,8 @@ from openvse.training.inputs import (
 )
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
+
+_logger = logging.getLogger(__name__)
 
 
 class RetrievalTask(Task[Batch]):
@@ -81,7 +92,8 @@ class RetrievalTask(Task[Batch]):
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
-        self.validation, self.features, self.text_features = validation, features, text_features
+        self.training, self.validation = training, validation
+        self.features, self.text_features = features, text_features
         self._chance = chance_metrics(validation.relevance)
         self._counted: CountedCorpus | None = None
         self.splits = {
@@ -114,10 +126,25 @@ class RetrievalTask(Task[Batch]):
         """Rank the validation split by the start, from the stores that its encoders can read."""
         if not isinstance(start, TwoTower):
             raise TrainingError(f"it {start.purpose}, which is another task")
-        own = self.model.image.encoder, self.model.text.encoder
-        features = self.features if start.image.encoder.fingerprint in (None, own[0].fingerprint) else None
-        texts = self.text_features if _same_states(start.text.encoder, own[1]) else None
-        return self.rank(start.to(self.model.device), features, texts)
+        return self.rank(start.to(self.model.device), *self._stores_of(start))
+
+    def _stores_of(self, model: TwoTower) -> tuple[FeatureSource | None, FeatureStore | None]:
+        """Return the stores of the run that the encoders of another model can read."""
+        image, text = self.model.image.encoder, self.model.text.encoder
+        features = self.features if model.image.encoder.fingerprint in (None, image.fingerprint) else None
+        return features, self.text_features if _same_states(model.text.encoder, text) else None
+
+    def finish(self, model: Model, folder: Path) -> None:
+        """Give the best model its query bank, where it scores a pair by embeddings and there are images enough."""
+        if not isinstance(model, TwoTower) or not model.indexable or model.query_bank is not None:
+            return
+        features, texts = self._stores_of(model)
+        embedded = embed_corpus(model, drawn_for_bank(self.training), features, text_features=texts)
+        member = Member(embedded.images, embedded.texts, model.similarity)
+        try:
+            make_bank(model.fingerprint, member, embedded.corpus).write(folder)
+        except DataError as error:
+            _logger.info("%s keeps no query bank: %s", folder, error)
 
     def rank(
         self,

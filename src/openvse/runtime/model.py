@@ -20,6 +20,7 @@ from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import CLIPS, EXPORT, Side, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 from openvse.scoring.calibration import Calibration, read_calibration
+from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 
 _logger = logging.getLogger(__name__)
@@ -61,6 +62,12 @@ class OnnxModel:
             curve if curve is not None and curve.model == self.fingerprint else None
         )
         check_same(self.folder, EXPORT, self._set)
+
+    @cached_property
+    def query_bank(self) -> QueryBank | None:
+        """The query bank that came with the model; None without one, or if the weights are int8."""
+        bank = read_bank(self.folder)
+        return bank if bank is not None and bank.model == self.fingerprint else None
 
     @property
     def fingerprint(self) -> str:

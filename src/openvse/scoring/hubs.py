@@ -4,63 +4,146 @@ What an item g attracts is the soft mean of its scores with the queries of a ban
 
     a(g)  =  1 / beta * log( 1 / |B| * sum_b exp(beta s(b, g)) )
 
-and the normalised score ``s(q, g) - a(g)`` orders items as the inverted softmax ``exp(beta s(q, g)) / sum_b exp(beta
-s(b, g))`` does. The dynamic inverted softmax (Bogolin et al., Cross Modal Retrieval with Querybank Normalisation, CVPR
-2022) orders by it only for a query whose best item by s is also the best one of some query of the bank. The published
-code has the sum in place of the mean, which moves all scores by the same number.
+and ``s(q, g) - a(g)`` orders items as the inverted softmax ``exp(beta s(q, g)) / sum_b exp(beta s(b, g))`` does (Smith
+et al., ICLR 2017; Bogolin et al., Cross Modal Retrieval with Querybank Normalisation, CVPR 2022). Here beta is
+2 / sigma for the standard deviation sigma of the scores of a query, so that their scale does not matter. The order is
+that of
+
+    s(q, g)  -  r a(g)
+
+where r is the reliability of a(g), estimated as that of a test from its two halves (Spearman and Brown, 1910; Kelley,
+1927, shrinks a measured value by it): with the correlation c of what the items attract of the two halves of the bank,
+r = 2 c / (1 + c). It is taken one standard error below what is measured, so a small bank or gallery changes nothing.
 
 These are arrays, as a search without PyTorch needs them, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-BETA = 20.0
-"""The beta of the paper."""
+from openvse.files import replacing
 
-BETAS = (2.5, 5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0, 57.0, 80.0, 160.0)
-"""The values among which validation chooses."""
+BANK = "query_bank.npz"
+"""The file of a model folder that holds its query bank, and that of an index."""
 
-_SIDE = 1024  # of a block of scores
+MOST_IMAGES, MOST_TEXTS = 1000, 4000
+"""The most training images and captions that a model keeps as its bank."""
+
+_ROWS = 256  # items that are compared with a bank at once
+_FEWEST = 4  # items among which a correlation says anything
+
+_logger = logging.getLogger(__name__)
 
 
-class Attraction(NamedTuple):
-    """What the items of a gallery attract of a bank: a(g) of each, and whether it is the best item of some query."""
+@dataclass(frozen=True)
+class BankQueries:
+    """Queries of one kind, sentences or images, which show the hubs among items of the other.
 
-    amounts: Float[np.ndarray, "n"]
-    is_best: Bool[np.ndarray, "n"]
+    Attributes:
+        vectors: their embeddings, ``float16 [B, K, D]``.
+        mask: ``[B, K]``, True where the embedding exists.
+        middle: the number of those of the first half; what belongs to one image is in one half.
+        beta: see above; NaN where it is still to be measured.
+    """
+
+    vectors: Float[np.ndarray, "B K D"]
+    mask: Bool[np.ndarray, "B K"]
+    middle: int
+    beta: float
+
+
+@dataclass(frozen=True)
+class QueryBank:
+    """The query bank of a model: some of its training captions and images, as embeddings.
+
+    Attributes:
+        model: the fingerprint of the model.
+    """
+
+    model: str
+    texts: BankQueries
+    images: BankQueries
+
+    def write(self, folder: Path) -> None:
+        """Write the bank into a model folder."""
+        sides = {"texts": self.texts, "images": self.images}
+        arrays = {
+            f"{side}_{name}": value for side, bank in sides.items() for name, value in vars(bank).items()
+        }
+        with replacing(folder / BANK) as place, place.open("wb") as file:
+            np.savez(file, model=np.array(self.model), **arrays)
+
+
+def read_bank(folder: Path) -> QueryBank | None:
+    """Return the query bank of a model folder; None, with a warning where there is one that cannot be read."""
+    if not (folder / BANK).is_file():
+        return None
+    try:
+        with np.load(folder / BANK, allow_pickle=False) as held:
+            sides = [
+                BankQueries(
+                    held[f"{side}_vectors"],
+                    held[f"{side}_mask"],
+                    int(held[f"{side}_middle"]),
+                    float(held[f"{side}_beta"]),
+                )
+                for side in ("texts", "images")
+            ]
+            return QueryBank(str(held["model"]), *sides)
+    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+        _logger.warning("%s is not used, as it is damaged: %s", folder / BANK, error)
+        return None
+
+
+def beta_of(scores: Float[np.ndarray, "n q"]) -> float:
+    """Return beta for the scores of items with queries."""
+    return 2 / max(float(scores.std(axis=0, dtype=np.float64).mean()), 1e-12)
 
 
 def measure_attraction(
-    score: Callable[[slice, slice], Float[np.ndarray, "i q"]],
-    num_items: int,
-    num_queries: int,
-    betas: Sequence[float],
-) -> tuple[Float[np.ndarray, "b n"], Float[np.ndarray, "m"], Int[np.ndarray, "m"]]:
-    """Score a gallery with a bank, a block at a time; ``score`` returns the scores of some items with some queries.
+    score: Callable[[slice], Float[np.ndarray, "i q"]], num_items: int, middle: int, beta: float
+) -> Float[np.ndarray, "n 2"]:
+    """Return what each item attracts of each half of a bank; ``score`` returns the scores of some items with it.
 
-    Return a(g) of each item for each beta (there may be none), and for each query the score of its best item and its
-    position. Of equal ones the first is best; in an empty gallery these are minus infinity and -1.
+    A score that is no number counts as an attraction of 0, as a search refuses it.
     """
-    sums = np.full((len(betas), num_items), -np.inf)
-    best, item = np.full(num_queries, -np.inf, np.float32), np.full(num_queries, -1, np.int64)
-    starts = range(0, num_items, _SIDE), range(0, num_queries, _SIDE)
-    for rows in (slice(start, min(start + _SIDE, num_items)) for start in starts[0]):
-        for columns in (slice(start, min(start + _SIDE, num_queries)) for start in starts[1]):
-            scores = score(rows, columns)
-            highest = scores.max(axis=1)
-            for of_beta, beta in zip(sums, betas, strict=True):
-                parts = np.exp(beta * (scores - highest[:, np.newaxis])).sum(axis=1, dtype=np.float64)
-                of_beta[rows] = np.logaddexp(of_beta[rows], np.log(parts) + beta * highest)
-            place = scores.argmax(axis=0)
-            highest = scores[place, np.arange(len(place))]
-            better = highest > best[columns]
-            best[columns] = np.where(better, highest, best[columns])
-            item[columns] = np.where(better, place + rows.start, item[columns])
-    amounts = (sums - np.log(max(1, num_queries))) / np.reshape(betas, (-1, 1))
-    return amounts.astype(np.float32), best, item
+    halves = np.zeros((num_items, 2), np.float32)
+    for start in range(0, num_items, _ROWS):
+        rows = slice(start, min(start + _ROWS, num_items))
+        scores = np.asarray(score(rows), np.float64)
+        parts = [_soft_mean(part, beta) for part in (scores[:, :middle], scores[:, middle:])]
+        halves[rows] = np.stack(parts, axis=1)
+    return np.where(np.isfinite(halves), halves, np.float32(0))
+
+
+def penalties(
+    halves: Float[np.ndarray, "n 2"], share: float, beta: float
+) -> tuple[Float[np.ndarray, "n"], float]:
+    """Return r a(g) of each item, and r; ``share`` is that of the first half among the queries."""
+    r = reliability(halves)
+    both = beta * halves.astype(np.float64) + np.log([share, 1 - share])
+    return (r * np.logaddexp(*both.T) / beta).astype(np.float32), r
+
+
+def reliability(halves: Float[np.ndarray, "n 2"]) -> float:
+    """Return r, one standard error below what is measured; between 0 and 1."""
+    if len(halves) < _FEWEST or (halves == halves[0]).all(axis=0).any():
+        return 0.0
+    measured = np.asarray(np.corrcoef(halves.T.astype(np.float64)))[0, 1]
+    c = float(np.tanh(np.arctanh(min(measured, 1 - 1e-12)) - 1 / np.sqrt(len(halves) - 3)))
+    return 2 * c / (1 + c) if c > 0 else 0.0
+
+
+def _soft_mean(scores: Float[np.ndarray, "i q"], beta: float) -> Float[np.ndarray, "i"]:
+    with np.errstate(invalid="ignore"):
+        highest = scores.max(axis=1)
+        means = np.exp(beta * (scores - highest[:, np.newaxis])).mean(axis=1)
+    return np.asarray(highest + np.log(means) / beta)

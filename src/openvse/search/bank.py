@@ -1,13 +1,15 @@
-"""The query bank of an index: sentences that show which of its items are hubs, and what each item attracts of them.
+"""The query bank of an index: queries that show which of its items are hubs, and what each item attracts of them.
 
-``query_bank.npz`` holds arrays by name: the sentences with their embeddings (``vectors``, ``mask``), the fingerprint of
-the ``model`` that made these, and ``beta``; what items attract (``amounts``) by their ``keys``, which rise, and
-``checksums``; and the score and the key of the best item of each sentence (``best``, ``best_keys``). It follows the
-index as a store does: ``openvse index`` measures what is new to it, and a search what it lacks. See ``scoring.hubs``.
+``query_bank.npz`` holds arrays by name: the queries (see ``scoring.hubs.BankQueries``), the fingerprint of the
+``model`` that embedded them, and their ``source``: ``model`` for the bank that the model keeps, a hash of sentences
+that a user has named, or ``none``. Then come the ``keys`` of the items, which rise, their ``checksums``, and what they
+attract of each half of the bank (``halves``). It follows the index as a store does: ``openvse index`` measures what is
+new to it, and a search what it lacks. beta belongs to the bank, so an index that grows equals one that is made at once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,34 +20,37 @@ from typing import Any, TypeAlias
 from zipfile import BadZipFile
 
 import numpy as np
+from jaxtyping import Float
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.indexing.index import Index, places_among
 from openvse.runtime.arrays import ArraySet
-from openvse.scoring.hubs import BETA, Attraction, measure_attraction
+from openvse.scoring.hubs import BANK, BankQueries, QueryBank, beta_of, measure_attraction, penalties
 from openvse.search.exact import ItemComparison, comparison_of
 from openvse.search.query import as_arrays
-
-BANK = "query_bank.npz"
-"""The file of an index that holds its query bank."""
 
 _logger = logging.getLogger(__name__)
 
 _Held: TypeAlias = dict[str, Any]
-_OF_ITEMS = {"keys": np.int64, "checksums": np.int64, "amounts": np.float32}
-_NAMES = ("model", "sentences", "vectors", "mask", "beta", *_OF_ITEMS, "best", "best_keys")
+_OF_ITEMS = {"keys": np.empty(0, np.int64), "checksums": np.empty(0, np.int64), "halves": np.empty((0, 2))}
+_NAMES = ("model", "source", "vectors", "mask", "middle", "beta", *_OF_ITEMS)
 _SENTENCES = 1024  # embedded at once
+_MEASURED = 256  # items from which beta is measured for a bank that does not have it
+_NONE, _MODEL = "none", "model"
 
 
-def read_attraction(index: Index, compare: ItemComparison) -> Attraction | None:
-    """Return what the items of an index attract of its query bank, in its order.
+def read_penalties(index: Index, compare: ItemComparison) -> Float[np.ndarray, "n"] | None:
+    """Return what is subtracted from the scores of the items of an index, in its order, where hubs are taken out.
 
-    It is None where there is no bank, or, with a warning, one of another model; IndexFormatError: it is damaged.
+    It is None where there is no bank, the bank shows nothing, or, with a warning, another model embedded it;
+    IndexFormatError: it is damaged.
     """
     if not (index.path / BANK).exists():
         return None
-    held, keys = _read(index.path, ("model", *_OF_ITEMS, "best_keys")), index.table.keys
+    held = _read(index.path, [name for name in _NAMES if name != "vectors"])
+    if str(held["source"]) == _NONE:
+        return None
     if str(held["model"]) != index.manifest.model:
         _logger.warning(
             "the query bank of index %s was embedded by another model, and is not used: run 'openvse index' again",
@@ -53,47 +58,45 @@ def read_attraction(index: Index, compare: ItemComparison) -> Attraction | None:
         )
         return None
     held = _followed(held, index, compare)
-    return Attraction(held["amounts"][np.searchsorted(held["keys"], keys)], np.isin(keys, held["best_keys"]))
+    amounts, r = _penalties(held)
+    return amounts[np.searchsorted(held["keys"], index.table.keys)] if r > 0 else None
 
 
 def update_bank(
     path: str | Path,
     model: Any,
     sentences: Sequence[str] | None = None,
-    beta: float | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
-) -> Mapping[str, int | float] | None:
+) -> Mapping[str, int | float | str] | None:
     """Give an index a query bank, or update the one that it has; that costs what has changed since.
 
-    No ``sentences`` take the bank away, and None keeps it. Return their number and ``beta``; None if there is no bank.
+    Without ``sentences``, an index keeps the bank that it has, and one without takes that of the model; an empty list
+    takes the bank away for good. Return the number of ``queries``, their ``source`` and their ``reliability``; None if
+    there is no bank.
     """
     folder = Path(path)
-    if not sentences and not (folder / BANK).exists():
+    own: QueryBank | None = getattr(model, "query_bank", None)
+    if sentences is None and own is None and not (folder / BANK).exists():
         return None
     with locked(folder, "index", IndexFormatError):
         index, before = Index.open(folder, model.fingerprint), _Held()
-        with suppress(IndexFormatError) if sentences is not None else nullcontext():
-            before = _read(folder)
-        if sentences is None:
-            sentences = before["sentences"].tobytes().decode().split("\n")
-            beta = float(before["beta"]) if beta is None else beta
-        beta = BETA if beta is None else beta
-        if not sentences:
-            (folder / BANK).unlink()
+        # A damaged bank is made anew where it can be.
+        with suppress(IndexFormatError) if sentences is not None or own is not None else nullcontext():
+            before = _read(folder) if (folder / BANK).exists() else before
+        bank = _wanted(before, index, model, sentences, own, progress)
+        if bank is None:
+            (folder / BANK).unlink(missing_ok=True)
             return None
-        if index.manifest.holds == "sentences":
-            raise DataError(
-                "an index of sentences is asked by images: leave out --query-bank, which is of sentences"
-            )
-        if not 0 < beta < math.inf:
-            raise DataError(f"beta is {beta:g}: give a number above 0, such as {BETA:g}")
-        held = _bank_of(before, model, sentences, beta, progress)
-        held = _followed(held, index, comparison_of(model, index.manifest.holds))
+        is_none = str(bank["source"]) == _NONE
+        held = bank if is_none else _followed(bank, index, comparison_of(model, index.manifest.holds))
         if held is not before:
             with replacing(folder / BANK) as place, place.open("wb") as file:
                 np.savez(file, **held)
-        return {"sentences": len(sentences), "beta": beta}
+    if is_none:
+        return None
+    source = _MODEL if str(held["source"]) == _MODEL else "given"
+    return {"queries": len(held["mask"]), "source": source, "reliability": _penalties(held)[1]}
 
 
 def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
@@ -107,28 +110,54 @@ def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
         ) from error
 
 
-def _bank_of(
+def _wanted(
     before: _Held,
+    index: Index,
     model: Any,
-    sentences: Sequence[str],
-    beta: float,
+    sentences: Sequence[str] | None,
+    own: QueryBank | None,
     progress: Callable[[int, int], None] | None,
-) -> _Held:
-    """Return a bank before anything is measured; or the one before, as far as it is of the same model and sentences."""
-    text = np.frombuffer("\n".join(sentences).encode(), np.uint8)
-    if before.get("model") != model.fingerprint or not np.array_equal(before["sentences"], text):
-        parts = []
-        for start in range(0, len(sentences), _SENTENCES):
-            parts.append(as_arrays(model.encode_text(list(sentences[start : start + _SENTENCES]))))
-            if progress is not None:
-                progress(min(start + _SENTENCES, len(sentences)), len(sentences))
-        made, name = ArraySet.concatenate(parts), np.array(model.fingerprint)
-        before = {"model": name, "sentences": text, "vectors": made.vectors, "mask": made.mask}
-    if before.get("beta") == beta:
+) -> _Held | None:
+    """Return the bank that an index is to have, compared with nothing yet unless it is the one before."""
+    is_same = before.get("model") == model.fingerprint
+    if sentences is None:
+        if before and (is_same or str(before["source"]) == _NONE):
+            return before
+        if before and str(before["source"]) != _MODEL:
+            _logger.warning(
+                "the query bank of index %s was embedded by another model and is gone", index.path
+            )
+        if own is None:
+            return None
+        return _new(model, _MODEL, own.images if index.manifest.holds == "sentences" else own.texts)
+    if not sentences:
+        return _new(model, _NONE, BankQueries(np.empty((0, 1, 1)), np.empty((0, 1), bool), 0, math.nan))
+    if index.manifest.holds == "sentences":
+        raise DataError(
+            "an index of sentences is asked by images: leave out --query-bank, which is of sentences"
+        )
+    if len(sentences) < 2:
+        raise DataError("the query bank holds one sentence: give at least 2, and better some hundreds")
+    source = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
+    if is_same and str(before["source"]) == source:
         return before
-    best = np.full(len(sentences), -np.inf, np.float32), np.full(len(sentences), -1)
-    nothing = {name: np.empty(0, dtype) for name, dtype in _OF_ITEMS.items()}
-    return {**before, **nothing, "beta": np.array(beta), "best": best[0], "best_keys": best[1]}
+    parts = []
+    for start in range(0, len(sentences), _SENTENCES):
+        parts.append(as_arrays(model.encode_text(list(sentences[start : start + _SENTENCES]))))
+        if progress is not None:
+            progress(min(start + _SENTENCES, len(sentences)), len(sentences))
+    made, beta = ArraySet.concatenate(parts), math.nan if own is None else own.texts.beta
+    return _new(model, source, BankQueries(made.vectors, made.mask, len(sentences) // 2, beta))
+
+
+def _new(model: Any, source: str, queries: BankQueries) -> _Held:
+    of_bank = vars(queries) | {"vectors": queries.vectors.astype(np.float16)}
+    return {"model": np.array(model.fingerprint), "source": np.array(source), **of_bank, **_OF_ITEMS}
+
+
+def _penalties(held: _Held) -> tuple[Float[np.ndarray, "n"], float]:
+    """Return what is subtracted from the score of each item, in the order of the keys, and the reliability."""
+    return penalties(held["halves"], int(held["middle"]) / len(held["mask"]), float(held["beta"]))
 
 
 def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
@@ -138,30 +167,16 @@ def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
     if np.array_equal(held["keys"], keys) and np.array_equal(held["checksums"], checksums):
         return held
     held = held if "vectors" in held else _read(index.path)
-    queries = ArraySet(held["vectors"], held["mask"])
+    queries, beta = ArraySet(held["vectors"].astype(np.float32), held["mask"]), float(held["beta"])
     places, known = places_among(held["keys"], keys)
     known &= checksums == np.append(held["checksums"], -1)[places]
-    best_places, still = places_among(keys, held["best_keys"])
-    still &= np.append(known, False)[best_places]
-    old, new, lost = (np.flatnonzero(each) for each in (known, ~known, ~still))
+    new = order[~known]
 
-    def measured(rows: np.ndarray, asked: np.ndarray, betas: Sequence[float]) -> tuple[np.ndarray, ...]:
-        def score(items: slice, some: slice) -> np.ndarray:
-            vectors = index.gather(order[rows[items]]).astype(np.float32)
-            return np.asarray(compare(vectors, queries[asked[some]]), np.float32)
+    def score(positions: np.ndarray) -> np.ndarray:
+        return np.asarray(compare(index.gather(positions).astype(np.float32), queries), np.float32)
 
-        amounts, best, best_rows = measure_attraction(score, len(rows), len(asked), betas)
-        return amounts, best, np.append(keys[rows], -1)[best_rows]
-
-    amounts = np.append(held["amounts"], np.float32(0))[places]
-    best, best_keys = held["best"].copy(), held["best_keys"].copy()
-    _, best[lost], best_keys[lost] = measured(old, lost, ())
-    (amounts[new],), new_best, new_keys = measured(new, np.arange(len(queries)), [float(held["beta"])])
-    return {
-        **held,
-        "keys": keys,
-        "checksums": checksums,
-        "amounts": amounts,
-        "best": np.maximum(best, new_best),
-        "best_keys": np.where(new_best > best, new_keys, best_keys),
-    }
+    if math.isnan(beta) and len(order):
+        beta = beta_of(score(order[:_MEASURED]))
+    halves = np.append(held["halves"], [[0, 0]], axis=0)[places].astype(np.float32)
+    halves[~known] = measure_attraction(lambda rows: score(new[rows]), len(new), int(held["middle"]), beta)
+    return {**held, "beta": beta, "keys": keys, "checksums": checksums, "halves": halves}

@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from openvse.indexing.database import add_functions, encode_id
 from openvse.indexing.index import Index
 from openvse.indexing.words import query_words
 from openvse.media.segments import file_of
-from openvse.search.bank import read_attraction
+from openvse.search.bank import read_penalties
 from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
@@ -91,12 +90,11 @@ class Catalogue(ABC):
 
     @abstractmethod
     def nearest(
-        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
 
-        The query bank of an index decides the order for ``sentences``, which say that each query is one and nothing
-        else; the scores are still those of the model.
+        If ``hubs_out``, the order is by the query bank of an index; the scores are still those of the model.
         """
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
@@ -157,7 +155,7 @@ class IndexCatalogue(Catalogue):
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
         exact = ExactSearch(index.vector_files, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
-        self._hubs = read_attraction(index, compare)
+        self._penalties = read_penalties(index, compare)
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -183,16 +181,11 @@ class IndexCatalogue(Catalogue):
             return condition_warnings(where, database.read)
 
     def nearest(
-        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        allowed, hubs = self._allowed(where), self._hubs if sentences else None
-        search = partial(self.searcher.search, top_k=count, allowed=allowed, where=where)
-        scores, positions = search(queries)
-        used = np.flatnonzero(hubs.is_best[positions[:, 0]]) if hubs is not None and scores.size else ()
-        if hubs is not None and len(used):
-            less, again = search(queries.some(np.asarray(used)), less=hubs.amounts)
-            scores[used], positions[used] = less + hubs.amounts[again], again
-        return scores, positions
+        allowed, less = self._allowed(where), self._penalties if hubs_out else None
+        scores, positions = self.searcher.search(queries, count, allowed=allowed, where=where, less=less)
+        return scores if less is None else scores + less[positions], positions
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits:
         """Return the items that have words of a sentence, which are looked up from the rarest on.
@@ -385,7 +378,7 @@ class StoreCatalogue(Catalogue):
             return dict(enumerate({each.path: each for each in store.some(_FIELDS_FROM // 4)}.values()))
 
     def nearest(
-        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, sentences: bool = False
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores and positions of the best of the items that the store proposes."""
         wanted = min(MOST_OF_STORE, count)

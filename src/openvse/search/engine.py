@@ -48,7 +48,7 @@ class _Search:
     @property
     def kind(self) -> object:
         """What queries that are searched together have in common."""
-        return self.where, self.page.one_per_file, self.query.is_sentence, self.page.only
+        return self.where, self.page.one_per_file, self.query.is_sentence, self.query.is_image, self.page.only
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,8 @@ class SearchEngine:
         if first.page.only == "words":
             looks = [Ranking.by_similarity(np.empty(0, np.float32), np.empty(0, np.int64))] * len(searches)
         else:
-            columns = self.catalogue.nearest(queries, count, first.where, sentences=first.query.is_sentence)
+            crosses = first.query.is_image if self._are_texts else first.query.is_sentence
+            columns = self.catalogue.nearest(queries, count, first.where, hubs_out=crosses)
             looks = [Ranking.by_similarity(*each) for each in zip(*columns, strict=True)]
 
         def best(

@@ -64,6 +64,12 @@ class Query:
         """Whether it is a sentence and nothing else, whose scores are those of the model."""
         return self.image is None and self.like is None and not any(term.strip() for term in self.avoid)
 
+    @property
+    def is_image(self) -> bool:
+        """Whether it is an image and nothing else."""
+        avoids = any(term.strip() for term in self.avoid)
+        return self.image is not None and self.like is None and not (avoids or self.text.strip())
+
     def weights(self) -> tuple[float, float, float]:
         """Return the weights of text, image and item; they add up to 1."""
         seen = [self.image is not None, self.like is not None]

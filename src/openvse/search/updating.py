@@ -39,13 +39,14 @@ class IndexUpdate:
 
     Attributes:
         items: the images, clips or sentences.
-        bank: the number of ``sentences`` of the query bank, and ``beta``; None without one.
+        bank: the number of ``queries`` of the query bank, their ``source`` (``model`` or ``given``) and its
+            ``reliability``; None without one.
         engine: what was sent to the engine.
         towers: the towers beside the index; None where the model has none, such as an exported one.
     """
 
     items: IndexReport
-    bank: Mapping[str, int | float] | None
+    bank: Mapping[str, int | float | str] | None
     engine: EngineReport
     towers: Towers | None
 
@@ -59,8 +60,8 @@ class IndexSettings:
         follow_links: whether links to folders are entered.
         segment_seconds: the length of the items into which clips are cut; 0 keeps clips whole.
         dtype: the type of a stored number; ``float32`` for a new index.
-        bank: sentences that show which images rank high for every query; an empty list takes the bank away.
-        beta: the strength of the query bank.
+        bank: sentences that show which images rank high for every query, in place of the bank that the model keeps; an
+            empty list takes the bank away, and a new index without them has that of the model.
         engine: what finds the nearest embeddings: ``exact``, ``int8``, or the URL of a server.
         towers: the towers to write beside the index: ``text`` (a new index has these), ``both`` or ``none``.
     """
@@ -70,7 +71,6 @@ class IndexSettings:
     segment_seconds: float | None = None
     dtype: VectorDtype | None = None
     bank: Sequence[str] | None = None
-    beta: float | None = None
     engine: str | None = None
     towers: WantedTowers | None = None
 
@@ -141,7 +141,7 @@ def _update_beside(
     """Update what follows the items of an index: the query bank, the engine and the towers."""
     if check:
         Index.open(out, model.fingerprint, check=True)
-    held = update_bank(out, model, wanted.bank, wanted.beta, progress=_timed(tell, "query bank", "sentences"))
+    held = update_bank(out, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))
     sent = change.apply(out, _timed(tell, "engine"))
     if check and sent.name != "exact":
         sent = replace(sent, recall=_recall(out, change.wanted.given, model))

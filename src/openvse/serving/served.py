@@ -18,8 +18,8 @@ from openvse.indexing import Index
 from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import file_of
+from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, Probabilities, SearchEngine
-from openvse.search.bank import BANK
 from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress

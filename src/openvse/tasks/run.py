@@ -118,7 +118,11 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
             _note_recipe(inputs.folder, recipe)
     else:
         _begin(inputs, recipe, start, trainer)
-    return RunResult(inputs.folder / BEST, trainer.fit())
+    progress, best = trainer.fit(), inputs.folder / BEST
+    if inputs.accelerator.is_main_process and best.is_dir():
+        task.finish(load(best, device=inputs.accelerator.device), best)
+    inputs.accelerator.wait_for_everyone()
+    return RunResult(best, progress)
 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:

@@ -44,8 +44,7 @@ class Request:
         every: whether all relevant items are placed, and not only the best: mAP@R and the like.
         annotations: the files that the protocol needs besides the data set.
         keep: the number of first results of each query to keep, for a report that shows them.
-        query_bank: the split whose images and captions are a query bank ("" for none), and its beta (None chooses it on
-            the validation split).
+        query_bank: the split whose images and captions are a query bank; "" for the bank that the model keeps.
         calibrate: whether the curve from scores to probabilities is fitted.
         places: the folders of the models; the store of a model's run replaces images that have not changed, if it
             holds all that are needed.
@@ -70,7 +69,7 @@ class Request:
     seed: int = 0
     keep: int = 0
     processes: Processes = ALONE
-    query_bank: tuple[str, float | None] = ("", None)
+    query_bank: str = ""
     calibrate: bool = False
     places: Sequence[str | Path] = ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -130,6 +131,9 @@ class Task(ABC, Generic[BatchT]):
 
     def calibrate(self, model: Model) -> None:
         """Give a model what its folder keeps of its last validation, before it is saved; by default nothing."""
+
+    def finish(self, model: Model, folder: Path) -> None:
+        """Add to the folder of the best model, at the end of a run, what needs no epoch; by default nothing."""
 
     def curves(self) -> dict[str, list[float]]:
         """Return learned values that papers plot as curves, by name."""

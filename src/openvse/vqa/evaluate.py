@@ -70,7 +70,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     model, *others = models
     if others or request.rerank:
         raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
-    if request.folds > 1 or request.query_bank[0] or request.calibrate:
+    if request.folds > 1 or request.query_bank or request.calibrate:
         raise OpenVSEError(
             "--folds, --query-bank and --calibrate are for retrieval: leave them out for a model that answers questions"
         )

@@ -22,7 +22,6 @@ from openvse.cli.options import (
     ThreadsOfEach,
     chosen_workers,
     few_first,
-    read_query_bank,
 )
 from openvse.cli.stopping import going_on
 from openvse.halves import training_module
@@ -81,9 +80,9 @@ Bank = Annotated[
     typer.Option(
         "--query-bank",
         metavar="FILE",
-        help="Sentences that show which images are hubs, which then no longer come first for everything: a file with "
-        "one a line, a table of captions, or data such as flickr8k:/data/f8k, whose training captions are taken. "
-        "FILE,beta=N: see 'openvse evaluate --query-bank' (default: 20). The index keeps them; none takes them away.",
+        help="Sentences that show which images are hubs, which then no longer come first for everything, in place of "
+        "those that the model keeps: a file with one a line, a table of captions, or data such as flickr8k:/data/f8k, "
+        "of whose training captions 4,000 are taken. The index remembers them. none: hubs stay.",
     ),
 ]
 Compact = Annotated[
@@ -144,10 +143,9 @@ def index(
     from openvse.search.updating import index as update
 
     workers = chosen_workers(processes, cluster, threads, device)
-    sentences, beta = bank_sentences(query_bank)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
     settings = IndexSettings(
-        ignore, follow_links, segment_seconds, dtype, sentences, beta, engine=engine, towers=towers
+        ignore, follow_links, segment_seconds, dtype, bank_sentences(query_bank), engine=engine, towers=towers
     )
     with bar() as display:
         report = update(
@@ -170,17 +168,19 @@ def index(
     print_report(out, report, as_json=as_json)
 
 
-def bank_sentences(value: str) -> tuple[list[str] | None, float | None]:
-    """Return sentences (None keeps the old ones) and beta; raise OpenVSEError if the bank holds no sentence."""
-    name, beta = read_query_bank(value)
+def bank_sentences(name: str) -> list[str] | None:
+    """Return the sentences of ``--query-bank``; None keeps the bank. Raise OpenVSEError if there is no sentence."""
+    from openvse.scoring.hubs import MOST_TEXTS
+
     if name in ("", "none"):
-        return ([] if name else None), beta
+        return [] if name else None
     if Path(name).is_file():
         listing = training_module("openvse.encoding.listing")
-        return [each.text for each in listing.list_records(name, kind="texts").records], beta
+        return [each.text for each in listing.list_records(name, kind="texts").records]
     open_corpus = training_module("openvse.datasets").open_corpus
-    captions = open_corpus(name, require_images=False, questions=False).split("train").captions
-    return [" ".join(text.split()) for text in captions], beta
+    corpus = open_corpus(name, require_images=False, questions=False)
+    drawn = training_module("openvse.evaluation").drawn_for_bank(corpus.split("train"))
+    return [" ".join(text.split()) for text in drawn.captions[:MOST_TEXTS]]
 
 
 def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:
@@ -278,8 +278,8 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
     typer.echo(f"{out}: {report.count} {report.holds} ({', '.join(parts)}, {len(report.failed)} unreadable)")
     if report.compacted:
         typer.echo(f"{report.compacted} rows that were no longer needed are gone from its files")
-    if bank is not None:
-        typer.echo(f"query bank: {bank['sentences']:,} sentences, beta {bank['beta']:g}")
+    if bank is not None and bank["source"] != "model":
+        typer.echo(f"query bank: {bank['queries']:,} sentences, reliability {bank['reliability']:.2f}")
     if name != "exact":
         typer.echo(f"engine {name}: {engine.put} items put, {engine.removed} removed")
     if engine.recall is not None:

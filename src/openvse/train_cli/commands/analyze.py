@@ -16,10 +16,8 @@ from openvse.cli.options import (
     On,
     Out,
     Overwrite,
-    QueryBankSplit,
     Split,
     Stores,
-    read_query_bank,
 )
 from openvse.errors import OpenVSEError
 
@@ -254,7 +252,6 @@ def embeddings(
     split: Split = "test",
     features: Stores = None,
     images: Images = None,
-    query_bank: QueryBankSplit = "",
     places: Annotated[
         bool, typer.Option("--map", help="Also draw a map of the embeddings by t-SNE (scikit-learn).")
     ] = False,
@@ -269,7 +266,7 @@ def embeddings(
     begin(out, NAME, overwrite=overwrite)
     if places:
         require_sklearn()
-    request = replace(request_of(on, split, features), query_bank=read_query_bank(query_bank))
+    request = request_of(on, split, features)
     embedded = embedded_by(models, device, request, images)
     analysis = analyze_embeddings(embedded, training_captions(request), places=places)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)

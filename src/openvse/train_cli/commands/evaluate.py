@@ -29,7 +29,6 @@ from openvse.cli.options import (
     TextFeatures,
     Threads,
     few_first,
-    read_query_bank,
 )
 from openvse.errors import ModelError, OpenVSEError
 from openvse.files import refuse_there, replacing_files, write_whole
@@ -113,7 +112,7 @@ def evaluate(
             protocol=protocol,
             annotations=annotations,
             processes=group,
-            query_bank=read_query_bank(query_bank),
+            query_bank=query_bank,
             calibrate=calibrate,
             places=places,
         )

@@ -1,0 +1,68 @@
+"""The query bank that a trained model keeps, in its folder, its export and its indexes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import openvse
+from openvse.runtime import load_embedder
+from openvse.scoring.hubs import BANK, read_bank
+
+
+@pytest.mark.medium
+def test_a_trained_model_keeps_its_bank_and_an_index_and_an_export_use_it(
+    trained: Path, tmp_path: Path, invoke
+) -> None:
+    best = trained / "run" / "best"
+    model = openvse.load(best)
+    bank = read_bank(best)
+    assert bank is not None and bank.model == model.fingerprint
+    assert (len(bank.images.mask), len(bank.texts.mask)) == (12, 20)
+    assert not any(
+        array.dtype.kind in "US" for name, array in np.load(best / BANK).items() if name != "model"
+    )
+    assert invoke("export", best, tmp_path / "exported").exit_code == 0
+    exported = load_embedder(str(tmp_path / "exported"))
+    assert exported.query_bank is not None
+    assert np.array_equal(exported.query_bank.texts.vectors, bank.texts.vectors)
+    for name, source in (("whole", best), ("exported", tmp_path / "exported")):
+        told = invoke("index", source, trained / "album", "--out", tmp_path / name, "--json", "-q")
+        assert json.loads(told.stdout)["result"]["query_bank"]["source"] == "model", told.output
+    with np.load(tmp_path / "whole" / BANK) as one, np.load(tmp_path / "exported" / BANK) as two:
+        assert one["halves"] == pytest.approx(two["halves"], abs=1e-4)
+        assert one["beta"] == two["beta"] == bank.texts.beta
+
+
+@pytest.mark.medium
+def test_a_bank_of_other_weights_is_not_carried_along(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "run" / "best", tmp_path / "best")
+    model = openvse.load(tmp_path / "best")
+    assert model.query_bank is not None
+    model.save(tmp_path / "same")
+    assert (tmp_path / "same" / BANK).is_file()
+    next(model.text.parameters()).data.add_(1)
+    assert model.query_bank is None
+    model.save(tmp_path / "same")
+    assert not (tmp_path / "same" / BANK).exists()
+
+
+@pytest.mark.medium
+def test_images_that_ask_for_captions_use_the_images_of_the_bank(
+    trained: Path, tmp_path: Path, invoke
+) -> None:
+    (tmp_path / "captions.txt").write_text(
+        "".join(f"a {word} sky\n" for word in ("red", "blue", "wide", "low"))
+    )
+    best = trained / "run" / "best"
+    told = invoke("index", best, tmp_path / "captions.txt", "--out", tmp_path / "index", "--json", "-q")
+    assert json.loads(told.stdout)["result"]["query_bank"]["queries"] == 12
+    bank = read_bank(best)
+    assert bank is not None
+    with np.load(tmp_path / "index" / BANK) as held:
+        assert np.array_equal(held["vectors"], bank.images.vectors)
+        assert held["beta"] == bank.images.beta
