@@ -92,7 +92,7 @@ class RetrievalTask(Task[Batch]):
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
-        self.training, self.validation = training, validation
+        self._learned, self.validation = training, validation
         self.features, self.text_features = features, text_features
         self._chance = chance_metrics(validation.relevance)
         self._counted: CountedCorpus | None = None
@@ -139,7 +139,7 @@ class RetrievalTask(Task[Batch]):
         if not isinstance(model, TwoTower) or not model.indexable or model.query_bank is not None:
             return
         features, texts = self._stores_of(model)
-        embedded = embed_corpus(model, drawn_for_bank(self.training), features, text_features=texts)
+        embedded = embed_corpus(model, drawn_for_bank(self._learned), features, text_features=texts)
         member = Member(embedded.images, embedded.texts, model.similarity)
         try:
             make_bank(model.fingerprint, member, embedded.corpus).write(folder)
