@@ -119,7 +119,6 @@ def test_hubs_out_stand_beside_the_scores_as_they_are(trained: Path, invoke, ref
         "report"
     ]
     assert with_other["hubs_out"] is not None
-    assert "beta above 0" in refused(*words, "train,beta=0")
     assert "--every" in refused(*words, "train", "--every")
 
 
