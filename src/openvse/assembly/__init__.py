@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from openvse.assembly.parts import PartMaker, build_part
+from openvse.assembly.parts import (
+    PartMaker,
+    build_aggregator,
+    build_image_encoder,
+    build_part,
+    build_text_encoder,
+)
 from openvse.assembly.pooling import Pool, pooling
-from openvse.assembly.towers import build_aggregator, build_image_encoder, build_text_encoder
 
 __all__ = [
     "PartMaker",

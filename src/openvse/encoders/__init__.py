@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-from openvse.encoders.bag_of_words import BagOfWords
 from openvse.encoders.base import Encoder, TextEncoder
-from openvse.encoders.bigru import BiGRU
+from openvse.encoders.bigru import BagOfWords, BiGRU
 from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
 from openvse.encoders.projections import PROJECTIONS, Projection

@@ -1,4 +1,4 @@
-"""The bidirectional GRU over word embeddings, the text encoder of VSE-infinity."""
+"""Text encoders of word embeddings: with a bidirectional GRU, as in VSE-infinity, or without context, as in DeViSE."""
 
 from __future__ import annotations
 
@@ -120,3 +120,45 @@ class BiGRU(WordsEncoder):
         if self.directions == "averaged":
             return Features(embedded, mask, final.mean(dim=0))
         return Features(embedded, mask, final.transpose(0, 1).flatten(1))
+
+
+class BagOfWords(WordsEncoder):
+    """The embeddings of the words of a caption, which know nothing of each other.
+
+    With fixed word vectors and the aggregator ``mean`` this is the text side of DeViSE (Frome et al., NIPS 2013):
+    the joint space is that of the word vectors, so that ``embed_dim`` is their width.
+
+    Options are those of ``bigru``; there are no boundaries, and word embeddings are kept by default.
+
+    Raises:
+        ModelError: the assets are damaged, or the tokenizer is not installed.
+        RecipeError: ``max_words`` is below 1.
+        DataError: no word occurs often enough in the captions, or the word vectors cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        captions: Sequence[str] = (),
+        assets: Path | None = None,
+        grow: bool = False,
+        min_count: int = 4,
+        word_dim: int = 300,
+        word_vectors: str | None = None,
+        freeze_words: bool = True,
+        tokenizer: Maker[WordSplitter] = WordsSplitter,
+        max_words: int | None = MAX_WORDS,
+        unknown: Literal["shared", "nearest"] = "shared",
+        size_augmentation: TokenMode = "none",
+        augmentation_rate: float = 0.2,
+    ) -> None:
+        super().__init__(min_count=min_count, boundaries=False, max_words=max_words)
+        self.local_dim = word_dim
+        self.read_vocabulary(captions, assets, grow=grow, split=tokenizer(), nearest=unknown == "nearest")
+        self.make_words(word_dim, None if assets else word_vectors, freeze=freeze_words)
+        self.augmentation = self.make_augmentation(size_augmentation, augmentation_rate)
+
+    def forward(self, inputs: Inputs) -> Features:
+        ids, mask = self.augmentation(*self.checked(inputs))
+        return Features(self.words(ids), mask)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.description import EXPORT, Description, is_export, read_description
-from openvse.runtime.loading import load_embedder
-from openvse.runtime.model import OnnxModel
+from openvse.runtime.model import OnnxModel, load_embedder
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 
 __all__ = [

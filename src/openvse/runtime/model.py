@@ -1,4 +1,4 @@
-"""An exported model that embeds images and sentences in ONNX Runtime."""
+"""An exported model that embeds images and sentences in ONNX Runtime, and a model of either kind by its place."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError, message_of
 from openvse.files import check_same, settle, several
+from openvse.halves import training_module
 from openvse.media.images import ImageLike, one_or_many, read_image, within_memory
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
-from openvse.runtime.description import CLIPS, EXPORT, Side, read_description
+from openvse.runtime.description import CLIPS, EXPORT, Side, is_export, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 from openvse.scoring.calibration import Calibration, read_calibration
 from openvse.scoring.hubs import QueryBank, read_bank
@@ -274,3 +275,21 @@ def open_program(path: Path, threads: int | None = None) -> Any:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has one class for each of its codes
         raise ModelError(f"{path} cannot be read ({message_of(error)}): export the model again") from error
+
+
+def load_embedder(source: str, *, device: str = "cpu", threads: int | None = None) -> Any:
+    """Load a model that embeds images and sentences.
+
+    Args:
+        source: the folder of an exported model, or whatever ``openvse.load`` takes.
+        device: where a model of PyTorch computes; an exported model computes on the CPU.
+        threads: the number of CPU threads of an exported model; None leaves it to ONNX Runtime.
+
+    Raises:
+        ModelError: there is no such model, or it needs PyTorch, which is not installed.
+    """
+    if is_export(source):
+        if device != "cpu":
+            raise ModelError(f"an exported model computes on the CPU, not on {device}: leave out --device")
+        return OnnxModel(source, threads=threads)
+    return training_module("openvse.tasks.load").load_two_tower(source, device=device)

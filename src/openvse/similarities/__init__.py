@@ -7,8 +7,7 @@ from openvse.similarities.base import Similarity, score_blocks
 from openvse.similarities.fused import Fused
 from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Order
-from openvse.similarities.set_max import CSD, ScaledCosine, SetMax
-from openvse.similarities.smooth_chamfer import SmoothChamfer
+from openvse.similarities.set_max import CSD, ScaledCosine, SetMax, SmoothChamfer
 
 SIMILARITIES: Registry[Similarity] = Registry(
     "similarity",
