@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from openvse.aggregators.adpool import AdPool
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
-from openvse.aggregators.beside import Beside
-from openvse.aggregators.gated import Gated
-from openvse.aggregators.gaussian import Gaussian
-from openvse.aggregators.gcn import GCN
+from openvse.aggregators.composed import GCN, Beside, Gated, Gaussian, MultiView, PooledLinear
 from openvse.aggregators.gpo import GENERATORS, GPO, POSITIONS, Generator, GPODataDependent, Positions
 from openvse.aggregators.learned import (
     LIP,
@@ -16,15 +13,13 @@ from openvse.aggregators.learned import (
     Conv1d,
     ExternalAttention,
     FSPool,
+    MapHead,
     ScoreAttention,
     SelfAttention,
     Seq2Seq,
 )
 from openvse.aggregators.levels import FrameLevels, GraphLevels
-from openvse.aggregators.map_head import MapHead
-from openvse.aggregators.multi_view import MultiView
 from openvse.aggregators.pie_net import PIENet
-from openvse.aggregators.pooled_linear import PooledLinear
 from openvse.aggregators.simple import (
     AdaPool,
     FirstToken,
