@@ -30,6 +30,8 @@ USUAL_SHARE = 0.9
 # Modules that hold several small parts of one kind, or that would be called like one of Python's own modules;
 # everywhere else a part's file bears the part's name.
 SHARED_MODULES = {
+    "bigru",
+    "composed",
     "miners",
     "criteria",
     "augmentations",
