@@ -258,7 +258,7 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
         "kept": [],
         "left_out": {"SVG": [str(tmp_path / "mixed" / "logo.svg")]},
         "engine": {"name": "exact", "put": 0, "removed": 0, "recall": None},
-        "query_bank": None,
+        "query_bank": {"queries": 20, "source": "model", "reliability": 0.0},
         "towers": [],
     }
     skipped, left_out = indexed["warnings"]

@@ -25,7 +25,6 @@ SAMPLE = (
     "encode npy replaced",
     "index exact to int8:end,broken",
     "index int8 update:torn,full",
-    "blend:end",
     "train replaced:full",
 )
 """Cases of the faults that were found once."""
