@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import pickle
+import re
 import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from openvse.conversion.checkpoint import read_vocabulary
 from openvse.datasets import open_corpus
 from openvse.datasets import parquet as parquet_module
 from openvse.encoders.role_graph import read_role_graphs
-from openvse.errors import BadFeaturesError, CheckpointError, DataError, JsonError, OpenVSEError, RecipeError
+from openvse.errors import (
+    BadFeaturesError,
+    BadImageError,
+    CheckpointError,
+    DataError,
+    JsonError,
+    OpenVSEError,
+    RecipeError,
+)
 from openvse.features.formats import read_npz
 from openvse.features.importing import import_features
 from openvse.files import parse_json, read_json
+from openvse.media.images import read_image
 from openvse.specs import parse_override, read_recipe
 
 pytestmark = pytest.mark.medium
@@ -215,3 +227,56 @@ def test_a_checkpoint_that_claims_more_than_it_has_is_refused(tmp_path):
         archive.writestr("archive/data.pkl", b"\0" * (1 << 24))
     with pytest.raises(CheckpointError):
         read_checkpoint(tmp_path / "a.pth")
+
+
+def _saved(kind: str, side: int = 64, **options: object) -> bytes:
+    target = io.BytesIO()
+    Image.effect_noise((side, side), 60).convert("RGB").save(target, kind, **options)
+    return target.getvalue()
+
+
+SLOW = {
+    "JPEG2000": (_saved("JPEG2000"), 4),
+    "AVIF": (_saved("AVIF"), 1.5),
+    "PPM of 254 levels": (b"P6\n64 64\n254\n" + b"\1" * 3 * 64 * 64, 10),
+    "PPM as text": (b"P3\n64 64\n255\n" + b"1 " * 3 * 64 * 64, 10),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_slow_pictures_have_fewer_pixels(kind):
+    content, work = SLOW[kind]
+    enough = int(64 * 64 * work)
+    assert read_image(content, max_pixels=enough).size == (64, 64)
+    with pytest.raises(BadImageError, match=r"64 x 64 .* kind"):
+        read_image(content, max_pixels=enough - 1)
+    assert read_image(_saved("PNG"), max_pixels=64 * 64).size == (64, 64)
+
+
+def _again(content: bytes, times: int) -> bytes:
+    """Return a progressive JPEG whose last scan, of one component, comes some times more."""
+    starts = [match.start() for match in re.finditer(rb"\xff\xda\0\x08", content)]
+    return content[:-2] + content[starts[-1] : -2] * times + content[-2:]
+
+
+def test_scans_are_weighed_by_the_pixels():
+    content = _saved("JPEG", progressive=True, subsampling=0)
+    assert read_image(content, max_pixels=64 * 64).size == (64, 64)
+    assert read_image(_again(content, 15), max_pixels=64 * 64).size == (64, 64)
+    with pytest.raises(BadImageError, match="scans"):
+        read_image(_again(content, 25), max_pixels=64 * 64)
+    assert read_image(_again(content, 25), max_pixels=2 * 64 * 64).size == (64, 64)
+
+
+def test_a_picture_that_takes_long_is_named(tmp_path, monkeypatch, caplog):
+    """The warning also comes where the picture turns out to be damaged."""
+    (tmp_path / "good.png").write_bytes(_saved("PNG"))
+    (tmp_path / "bad.png").write_bytes(_saved("PNG")[:2000])
+    for limit, named in ((10.0, 0), (0.0, 2)):
+        monkeypatch.setattr("openvse.media.images.SLOW_S", limit)
+        read_image(tmp_path / "good.png")
+        with pytest.raises(BadImageError):
+            read_image(tmp_path / "bad.png")
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == named
+    assert str(tmp_path / "good.png") in said[0] and str(tmp_path / "bad.png") in said[1]

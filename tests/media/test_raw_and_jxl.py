@@ -92,7 +92,7 @@ def test_the_size_of_jpeg_xl_is_read_before_decoding(size: tuple[int, int]):
     for orientation in (1, 6):  # the latter in a container
         content = as_jxl(half_red(size), orientation)
         assert size_of(content) == size
-        with pytest.raises(BadImageError, match=r"\b10\b"):
+        with pytest.raises(BadImageError, match=r"at most 6 "):
             read_image(content, max_pixels=10)
 
 

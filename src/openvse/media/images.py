@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
+import math
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -34,6 +37,8 @@ from openvse.media.names import (
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
+_logger = logging.getLogger(__name__)
+
 ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarray
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
 
@@ -46,10 +51,16 @@ SMALLER_JPEGS = ":smaller JPEGs"
 MAX_PIXELS = 80_000_000
 """Largest width x height that is decoded by default: 320 MB, as Pillow holds RGB."""
 
+SLOW_S = 10.0
+"""An image that takes longer to read, in seconds, is named in a warning."""
+
 _FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
 _TURNS = {3: 3, 5: 8, 6: 6}  # how LibRaw calls the orientations of EXIF
 _SCANS = 100  # scans of a JPEG, each of which goes over the whole image; encoders write about ten
+_SCANNED = 33  # numbers that all scans of a JPEG read, for each pixel of the limit; each takes 5 ns
+_WORK = {"JPEG2000": 4.0, "AVIF": 1.5, "HEIF": 1.5, "JXL": 1.5}  # as if each pixel were so many
+_IN_PYTHON = 10.0  # the same for what Pillow decodes in Python: PPM as text or of odd depths, packed BMP
 _TILES = 500_000  # strips or tiles of a TIFF, each of which takes 10 us
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
@@ -129,6 +140,7 @@ def read_image(
         BadImageError: the source cannot be used; the message has the path and the reason.
     """
     label, limit = _label(source), pixel_limit() if max_pixels is None else max_pixels
+    began = time.perf_counter()
     try:
         with warnings.catch_warnings():
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
@@ -136,8 +148,8 @@ def read_image(
             with _opened(source, limit) as image:
                 # What the caller has opened stays whole.
                 side = None if image is source else shorter_side
-                _scale(image, limit, side)
-                _check_parts(image)
+                _scale(image, limit, side, 1.0 if image is source else _work(image))
+                _check_parts(image, limit)
                 size, decoded = full_size(image), _to_srgb(_upright(image), given=image is source)
                 decoded.info = {_FULL_SIZE: size}  # a profile is no longer that of the pixels
                 return decoded
@@ -145,6 +157,9 @@ def read_image(
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
         raise BadImageError(f"{label}: {reason_of(error)}") from error
+    finally:
+        if (seconds := time.perf_counter() - began) > SLOW_S:
+            _logger.warning("%s took %.0f seconds to read", label, seconds)
 
 
 def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
@@ -177,7 +192,7 @@ def full_size(image: Image.Image) -> tuple[int, int]:
     return size
 
 
-def _check_parts(image: Image.Image) -> None:
+def _check_parts(image: Image.Image, limit: int) -> None:
     """Raise BadImageError if a file that is not decoded yet has parts enough to hold up decoding for minutes."""
     parts = len(getattr(image, "tile", ()))
     if parts > _TILES:
@@ -194,24 +209,43 @@ def _check_parts(image: Image.Image) -> None:
             return
     image.fp.seek(0)
     content = image.fp.read()
-    if content.count(b"\xff\xda") > _SCANS and (scans := _count_scans(content)) > _SCANS:
-        raise BadImageError(f"it has {scans:,} scans, at most {_SCANS} are decoded: save it as a plain JPEG")
+    scans, pixels = content.count(b"\xff\xda"), math.prod(full_size(image))
+    if scans <= _SCANS and scans * components * pixels <= _SCANNED * limit:
+        return
+    scans, share = _scanned(content, image.layer)
+    if scans > _SCANS or share * pixels > _SCANNED * limit:
+        raise BadImageError(f"it has {scans:,} scans, too many for its size: save it as a plain JPEG")
 
 
-def _count_scans(content: bytes) -> int:
-    """Return the number of scans of a JPEG, without those of a preview in its header or of files behind its end."""
-    count, at = 0, 2
+def _scanned(content: bytes, layer: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """Return the number of scans of a JPEG, and how many numbers they read for each pixel.
+
+    Those of a preview in its header or of files behind its end do not count. ``layer`` has the number of each component
+    and how often it is sampled across and down.
+    """
+    most = max(each[1] for each in layer) * max(each[2] for each in layer)
+    shares = {each[0]: each[1] * each[2] / most for each in layer}
+    count, share, at = 0, 0.0, 2
     while (marker := _MARKER.search(content, at)) and marker[1] != b"\xd9":
-        count += marker[1] == b"\xda"
-        at = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2], "big")
-    return count
+        start = marker.end()
+        at = start + int.from_bytes(content[start : start + 2], "big")
+        if marker[1] == b"\xda":
+            count += 1
+            share += sum(shares.get(component, 1.0) for component in content[start + 3 : at - 3 : 2])
+    return count, share
 
 
-def _scale(image: Image.Image, limit: int, side: int | None) -> None:
+def _work(image: Image.Image) -> float:
+    """Return how many pixels of a plain image take as long to decode as one of this image."""
+    is_slow = any(tile[0] in Image.DECODERS for tile in getattr(image, "tile", ())[:1])
+    return _IN_PYTHON if is_slow else _WORK.get(image.format or "", 1.0)
+
+
+def _scale(image: Image.Image, limit: int, side: int | None, work: float) -> None:
     """Let the decoder shrink a JPEG; raise BadImageError if an image is too large even at half its width and height."""
     most = image.size
-    if image.width * image.height > limit:
-        _check_half(image, limit)
+    if image.width * image.height * work > limit:
+        _check_half(image, limit, work)
         most = image.width // 2, image.height // 2
     if side is not None and min(most) >= 2 * side:
         most = 2 * side, 2 * side
@@ -220,11 +254,11 @@ def _scale(image: Image.Image, limit: int, side: int | None) -> None:
         image.draft(None, most)  # the smallest scale that is not below
 
 
-def _check_half(image: Image.Image, limit: int) -> None:
+def _check_half(image: Image.Image, limit: int, work: float) -> None:
     """Raise BadImageError unless an image of more pixels than the limit can be decoded at half its width and height."""
     pixels = image.width * image.height
     if not isinstance(image, JpegImageFile) or pixels > _SCALED * limit or min(image.size) < 2:
-        raise too_large(image.size, limit)
+        raise too_large(image.size, limit, work)
     across, down = ([each[place] for each in image.layer] for place in (1, 2))
     samples = sum(x * y for x, y in zip(across, down, strict=True)) / (max(across) * max(down))
     if "progressive" in image.info and pixels * samples > _COEFFICIENTS * limit:
@@ -233,10 +267,15 @@ def _check_half(image: Image.Image, limit: int) -> None:
         )
 
 
-def too_large(size: tuple[int, int], limit: int) -> BadImageError:
-    """Return the error of an image of more pixels than a limit, which the user can change unless a caller chose it."""
-    more = "" if limit != pixel_limit() else f", or allow more (--max-pixels {size[0] * size[1]})"
-    return BadImageError(f"{_size_message(size, limit)}: make it smaller{more}")
+def too_large(size: tuple[int, int], limit: int, work: float = 1.0) -> BadImageError:
+    """Return the error of an image of more pixels than a limit, which the user can change unless a caller chose it.
+
+    Each pixel counts ``work`` times.
+    """
+    enough = math.ceil(size[0] * size[1] * work)
+    more = "" if limit != pixel_limit() else f", or allow more (--max-pixels {enough})"
+    of_kind = "" if work == 1 else " of this kind, which is slow to decode"
+    return BadImageError(f"{_size_message(size, int(limit / work))}{of_kind}: make it smaller{more}")
 
 
 def _size_message(size: tuple[int, int], limit: int) -> str:
@@ -363,8 +402,8 @@ def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
 
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
     width, height = size_of(content)
-    if width * height > limit:
-        raise too_large((width, height), limit)
+    if width * height * _WORK["JXL"] > limit:
+        raise too_large((width, height), limit, _WORK["JXL"])
     image = Image.open(io.BytesIO(content), formats=("JXL",))
     if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
         image.getexif().pop(ExifTags.Base.Orientation, None)
