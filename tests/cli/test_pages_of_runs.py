@@ -125,7 +125,7 @@ def test_figures_are_those_of_evaluate(trained: Path, invoke: Invoke) -> None:
     assert report == again
     assert (run["metrics"], run["model"]) == (report["metrics"], report["model"])
     assert run["intervals"] == report["intervals"]
-    assert run["beside"] == {"chance": report["chance"]}
+    assert run["beside"] == {"hubs out": report["hubs_out"]["metrics"], "chance": report["chance"]}
     assert result["contrasts"] == [] and result["rows"][0]["mean"] == report["metrics"]
 
 
