@@ -69,12 +69,15 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("body", SMALLER.values(), ids=SMALLER)
-def test_a_body_of_the_largest_size_costs_little(free: TestClient, body: bytes) -> None:
-    began = time.monotonic()
-    reply = send(free, "POST", "/api/search", JSON, body)
-    assert reply.status in (400, 422) and len(reply.body) < 1000
-    assert time.monotonic() - began < 2.0
+def test_a_body_of_the_largest_size_costs_little(free: TestClient) -> None:
+    failed = {}
+    for name, body in SMALLER.items():
+        began = time.monotonic()
+        reply = send(free, "POST", "/api/search", JSON, body)
+        seconds = time.monotonic() - began
+        if reply.status not in (400, 422) or len(reply.body) >= 1000 or seconds >= 2.0:
+            failed[name] = (reply.status, len(reply.body), seconds)
+    assert failed == {}
 
 
 @pytest.mark.parametrize("path", ["/session", "/api/search"])
@@ -302,21 +305,28 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize("where", CONDITIONS)
-def test_no_condition_is_slow_or_code(free: TestClient, where: str) -> None:
-    began = time.monotonic()
-    reply = free.get("/api/search", params={"q": "grass", "where": where})
-    assert reply.status_code in (200, 422) and time.monotonic() - began < 2
-    assert reply.status_code == 422 or len(reply.json()["hits"]) < 8
-    assert free.get("/api/info").json()["items"] == 8
+def test_no_condition_is_slow_or_code(free: TestClient) -> None:
+    failed = {}
+    for where in CONDITIONS:
+        began = time.monotonic()
+        reply = free.get("/api/search", params={"q": "grass", "where": where})
+        seconds = time.monotonic() - began
+        few = reply.status_code == 422 or (reply.status_code == 200 and len(reply.json()["hits"]) < 8)
+        if not few or seconds >= 2 or free.get("/api/info").json()["items"] != 8:
+            failed[where] = (reply.status_code, reply.text, seconds)
+    assert failed == {}
 
 
-@pytest.mark.parametrize(
-    "words", ['"', "a OR b NOT", "NEAR(a b)", "text:a*", "^a", "'; DROP TABLE words; --", "(" * 400]
-)
-def test_no_sentence_is_a_language(free: TestClient, words: str) -> None:
-    assert free.get("/api/search", params={"q": words}).status_code in (200, 422)
-    assert free.get("/api/search", params={"q": "grass"}).status_code == 200
+SENTENCES = ['"', "a OR b NOT", "NEAR(a b)", "text:a*", "^a", "'; DROP TABLE words; --", "(" * 400]
+
+
+def test_no_sentence_is_a_language(free: TestClient) -> None:
+    failed = {}
+    for words in SENTENCES:
+        statuses = [free.get("/api/search", params={"q": each}).status_code for each in (words, "grass")]
+        if statuses not in ([200, 200], [422, 200]):
+            failed[words] = statuses
+    assert failed == {}
 
 
 RANGES = [
@@ -329,13 +339,15 @@ RANGES = [
 ]
 
 
-@pytest.mark.parametrize("asked", RANGES)
-def test_odd_ranges_of_a_file_send_no_more_than_the_file(free: TestClient, asked: str) -> None:
-    whole = len(free.get("/api/items/1/file").content)
-    began = time.monotonic()
-    reply = send(free, "GET", "/api/items/1/file", {"range": asked})
-    assert reply.status in (200, 206, 400, 416) and len(reply.body) <= whole + 1000
-    assert time.monotonic() - began < 2
+def test_odd_ranges_of_a_file_send_no_more_than_the_file(free: TestClient) -> None:
+    whole, failed = len(free.get("/api/items/1/file").content), {}
+    for asked in RANGES:
+        began = time.monotonic()
+        reply = send(free, "GET", "/api/items/1/file", {"range": asked})
+        seconds = time.monotonic() - began
+        if reply.status not in (200, 206, 400, 416) or len(reply.body) > whole + 1000 or seconds >= 2:
+            failed[asked[:40]] = (reply.status, len(reply.body), seconds)
+    assert failed == {}
 
 
 def test_a_picture_of_many_pixels_in_few_bytes_is_refused(free: TestClient) -> None:

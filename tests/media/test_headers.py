@@ -13,6 +13,7 @@ from PIL.TiffImagePlugin import IFDRational
 
 from openvse.media.headers import read_header
 from photographs import exif_of, jpeg, write_video, xmp_of
+from tests.failures import Failures
 
 BERLIN = (52.516278, 13.377694)
 EXIF = exif_of("2024:06:01 12:30:00", "+02:00", "NIKON CORPORATION\0", "NIKON D850 ", BERLIN)
@@ -51,29 +52,45 @@ def test_exif_of_other_formats(tmp_path: Path, kind: str):
     assert header(tmp_path, file.getvalue(), f"a.{kind.lower()}") == SAID
 
 
-@pytest.mark.parametrize(
-    ("maker", "model", "camera"),
-    [
-        ("Canon", "Canon EOS 80D", "Canon EOS 80D"),
-        ("SONY", "ILCE-7M3", "SONY ILCE-7M3"),
-        ("OLYMPUS IMAGING CORP.", "E-M5", "OLYMPUS E-M5"),
-        ("EASTMAN KODAK COMPANY", "KODAK Z712", "KODAK Z712"),
-        (b"Caf\xe9\0\xff\xff", "X", "Café X"),
-        ("", "X100", "X100"),
-        ("Leica Camera AG", "", "Leica Camera"),
-    ],
-)
-def test_names_of_cameras(tmp_path: Path, maker: object, model: str, camera: str):
-    assert header(tmp_path, jpeg("red", exif_of("", "", maker, model))) == {"camera": camera}
+CAMERAS = [
+    ("Canon", "Canon EOS 80D", "Canon EOS 80D"),
+    ("SONY", "ILCE-7M3", "SONY ILCE-7M3"),
+    ("OLYMPUS IMAGING CORP.", "E-M5", "OLYMPUS E-M5"),
+    ("EASTMAN KODAK COMPANY", "KODAK Z712", "KODAK Z712"),
+    (b"Caf\xe9\0\xff\xff", "X", "Café X"),
+    ("", "X100", "X100"),
+    ("Leica Camera AG", "", "Leica Camera"),
+]
 
 
-@pytest.mark.parametrize(
-    "taken",
-    ["0000:00:00 00:00:00", "    :  :     :  :  ", "2024:13:01 12:00:00", "2024:02:30 12:00:00", "0999:01:01 00:00:00",
-     "2024:06:01 25:00:00", "1970:01:01 00:00:00", "yesterday", b"\xff\xfe\0", "20240"],
-)  # fmt: skip
-def test_a_wrong_date_is_none(tmp_path: Path, taken: object):
-    assert header(tmp_path, jpeg("red", exif_of(taken))) == {}
+def test_names_of_cameras(tmp_path: Path):
+    failures = Failures()
+    for maker, model, camera in CAMERAS:
+        with failures.of(maker, model, camera):
+            assert header(tmp_path, jpeg("red", exif_of("", "", maker, model))) == {"camera": camera}
+    assert not failures, failures
+
+
+WRONG_DATES = [
+    "0000:00:00 00:00:00",
+    "    :  :     :  :  ",
+    "2024:13:01 12:00:00",
+    "2024:02:30 12:00:00",
+    "0999:01:01 00:00:00",
+    "2024:06:01 25:00:00",
+    "1970:01:01 00:00:00",
+    "yesterday",
+    b"\xff\xfe\0",
+    "20240",
+]
+
+
+def test_a_wrong_date_is_none(tmp_path: Path):
+    failures = Failures()
+    for taken in WRONG_DATES:
+        with failures.of(taken):
+            assert header(tmp_path, jpeg("red", exif_of(taken))) == {}
+    assert not failures, failures
 
 
 def dated(name: str, value: str) -> bytes:
@@ -84,30 +101,31 @@ def dated(name: str, value: str) -> bytes:
     return f'<r:RDF xmlns:r="{rdf}"><r:Description {spaces} {name}="{value}"/></r:RDF>'.encode()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "taken"),
-    [
-        ("photoshop:DateCreated", "1975", "1975"),
-        ("photoshop:DateCreated", "1975-06", "1975-06"),
-        ("photoshop:DateCreated", "1975-06-14", "1975-06-14"),
-        ("photoshop:DateCreated", "1970-01-01", "1970-01-01"),
-        ("exif:DateTimeOriginal", "1975-06-14T10:00+01:00", "1975-06-14T10:00:00+01:00"),
-        ("photoshop:DateCreated", "1975-06-14T10-05:30", "1975-06-14T10:00:00-05:30"),
-        ("exif:DateTimeOriginal", "1975-06+02:00", "1975-06"),
-        ("photoshop:DateCreated", "1975-06-14Z", "1975-06-14"),
-        ("xmp:CreateDate", "1975-06", "2020-01-01T12:00:00"),
-        ("photoshop:DateCreated", "in summer 1975", None),
-        ("photoshop:DateCreated", "1975-13", None),
-        ("photoshop:DateCreated", "0000-00-00", "2020-01-01T12:00:00"),
-        ("photoshop:DateCreated", "unknown", "2020-01-01T12:00:00"),
-    ],
-)
-def test_the_day_of_a_scan_counts_only_where_no_other_is_stated(
-    tmp_path: Path, name: str, value: str, taken: str | None
-):
-    scanned = exif_of()
-    scanned.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeDigitized] = "2020:01:01 12:00:00"
-    assert header(tmp_path, jpeg("red", scanned, dated(name, value))).get("taken") == taken
+SCAN_DATES = [
+    ("photoshop:DateCreated", "1975", "1975"),
+    ("photoshop:DateCreated", "1975-06", "1975-06"),
+    ("photoshop:DateCreated", "1975-06-14", "1975-06-14"),
+    ("photoshop:DateCreated", "1970-01-01", "1970-01-01"),
+    ("exif:DateTimeOriginal", "1975-06-14T10:00+01:00", "1975-06-14T10:00:00+01:00"),
+    ("photoshop:DateCreated", "1975-06-14T10-05:30", "1975-06-14T10:00:00-05:30"),
+    ("exif:DateTimeOriginal", "1975-06+02:00", "1975-06"),
+    ("photoshop:DateCreated", "1975-06-14Z", "1975-06-14"),
+    ("xmp:CreateDate", "1975-06", "2020-01-01T12:00:00"),
+    ("photoshop:DateCreated", "in summer 1975", None),
+    ("photoshop:DateCreated", "1975-13", None),
+    ("photoshop:DateCreated", "0000-00-00", "2020-01-01T12:00:00"),
+    ("photoshop:DateCreated", "unknown", "2020-01-01T12:00:00"),
+]
+
+
+def test_the_day_of_a_scan_counts_only_where_no_other_is_stated(tmp_path: Path):
+    failures = Failures()
+    for name, value, taken in SCAN_DATES:
+        with failures.of(name, value, taken):
+            scanned = exif_of()
+            scanned.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeDigitized] = "2020:01:01 12:00:00"
+            assert header(tmp_path, jpeg("red", scanned, dated(name, value))).get("taken") == taken
+    assert not failures, failures
 
 
 @pytest.mark.parametrize("name", ["xmp:CreateDate", "exif:DateTimeDigitized"])
@@ -136,32 +154,38 @@ def test_iptc_names_its_encoding(tmp_path: Path, written: str, coded: bytes, tex
     assert header(tmp_path, content) == {"title": text}
 
 
-@pytest.mark.parametrize(
-    ("iptc", "taken"),
-    [
-        ({55: [b"19750614"], 60: [b"103000+0100"]}, "1975-06-14T10:30:00+01:00"),
-        ({55: [b"19750614"]}, "1975-06-14"),
-        ({55: [b"19750600"], 60: [b"000000"]}, "1975-06"),
-        ({55: [b"19750000"]}, "1975"),
-        ({60: [b"103000+0100"]}, None),
-    ],
-)
-def test_iptc_dates_a_picture(tmp_path: Path, iptc: dict[int, list[bytes]], taken: str | None):
-    assert header(tmp_path, jpeg("red", None, b"", iptc)).get("taken") == taken
+IPTC_DATES = [
+    ({55: [b"19750614"], 60: [b"103000+0100"]}, "1975-06-14T10:30:00+01:00"),
+    ({55: [b"19750614"]}, "1975-06-14"),
+    ({55: [b"19750600"], 60: [b"000000"]}, "1975-06"),
+    ({55: [b"19750000"]}, "1975"),
+    ({60: [b"103000+0100"]}, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("written", "taken"),
-    [
-        ("1975", "1975"),
-        ("1975:06:  ", "1975-06"),
-        ("1975:00:00 00:00:00", "1975"),
-        ("1975:06:14", "1975-06-14"),
-        ("1975:06:14   :  :  ", "1975-06-14"),
-    ],
-)
-def test_exif_leaves_out_what_is_not_known_of_a_date(tmp_path: Path, written: str, taken: str):
-    assert header(tmp_path, jpeg("red", exif_of(written))) == {"taken": taken}
+def test_iptc_dates_a_picture(tmp_path: Path):
+    failures = Failures()
+    for iptc, taken in IPTC_DATES:
+        with failures.of(iptc, taken):
+            assert header(tmp_path, jpeg("red", None, b"", iptc)).get("taken") == taken
+    assert not failures, failures
+
+
+PARTIAL_DATES = [
+    ("1975", "1975"),
+    ("1975:06:  ", "1975-06"),
+    ("1975:00:00 00:00:00", "1975"),
+    ("1975:06:14", "1975-06-14"),
+    ("1975:06:14   :  :  ", "1975-06-14"),
+]
+
+
+def test_exif_leaves_out_what_is_not_known_of_a_date(tmp_path: Path):
+    failures = Failures()
+    for written, taken in PARTIAL_DATES:
+        with failures.of(written, taken):
+            assert header(tmp_path, jpeg("red", exif_of(written))) == {"taken": taken}
+    assert not failures, failures
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
@@ -187,19 +211,22 @@ def test_a_wrong_offset_is_left_out(tmp_path: Path):
         assert found == {"taken": "2024-06-01T12:30:00" + ("+02:00" if offset == "+0200" else "")}
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        (0.0, 0.0),
-        {1: "N", 2: (IFDRational(52, 0), 0.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)},
-        {1: "N", 2: (95.0, 0.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)},
-        {1: "N", 2: (52.0, 0.0, 0.0), 3: "E", 4: (181.0, 0.0, 0.0)},
-        {2: (52.0, 0.0, 0.0), 4: (13.0, 0.0, 0.0)},
-        {1: "N", 2: (52.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)},
-    ],
-)
-def test_a_wrong_place_is_none(tmp_path: Path, place: object):
-    assert header(tmp_path, jpeg("red", exif_of("", place=place))) == {}
+WRONG_PLACES = [
+    (0.0, 0.0),
+    {1: "N", 2: (IFDRational(52, 0), 0.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)},
+    {1: "N", 2: (95.0, 0.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)},
+    {1: "N", 2: (52.0, 0.0, 0.0), 3: "E", 4: (181.0, 0.0, 0.0)},
+    {2: (52.0, 0.0, 0.0), 4: (13.0, 0.0, 0.0)},
+    {1: "N", 2: (52.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)},
+]
+
+
+def test_a_wrong_place_is_none(tmp_path: Path):
+    failures = Failures()
+    for place in WRONG_PLACES:
+        with failures.of(place):
+            assert header(tmp_path, jpeg("red", exif_of("", place=place))) == {}
+    assert not failures, failures
 
 
 def test_south_and_west(tmp_path: Path):

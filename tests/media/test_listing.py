@@ -14,6 +14,7 @@ from openvse.errors import DataError
 from openvse.media.images import read_image
 from openvse.media.listing import AGAIN, IgnoreRules, each_once, list_folders, list_media
 from openvse.media.names import escaped
+from tests.failures import Failures
 
 
 def touch(root, *names):
@@ -57,17 +58,20 @@ def test_nothing_is_left_out(tmp_path):
         list_media(tmp_path / "gone")
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("a b.jpg", "a b.jpg"),
-        ("é\u202f1.png", "é\u202f1.png"),
-        ("a\x1b[2Jb", r"a\x1b[2Jb"),
-        ("\udce9", r"\udce9"),
-    ],
-)
-def test_odd_characters_are_escaped(name, shown):
-    assert escaped(name) == shown
+ESCAPES = [
+    ("a b.jpg", "a b.jpg"),
+    ("é\u202f1.png", "é\u202f1.png"),
+    ("a\x1b[2Jb", r"a\x1b[2Jb"),
+    ("\udce9", r"\udce9"),
+]
+
+
+def test_odd_characters_are_escaped():
+    failures = Failures()
+    for name, shown in ESCAPES:
+        with failures.of(name, shown):
+            assert escaped(name) == shown
+    assert not failures, failures
 
 
 def test_the_order_is_that_of_the_parts_of_the_paths(tmp_path):
@@ -103,81 +107,108 @@ def test_folders_may_be_deeper_than_python_can_call(tmp_path):
         parent.rmdir()
 
 
-@pytest.mark.parametrize(
-    ("rules", "skipped"),  # as git check-ignore says
-    [
-        (["thumbs/"], {"thumbs", "a/thumbs"}),
-        (["/a.gif"], {"a.gif"}),
-        (["a/*.gif"], {"a/b.gif"}),
-        (["**/b.gif"], {"a/b.gif", "a/b/b.gif"}),
-        (["a/**"], {"a/b.gif", "a/thumbs", "a/b/b.gif"}),
-        (["a/**/b.gif"], {"a/b.gif", "a/b/b.gif"}),
-        (["*", "!*/", "!*.gif"], {"c.txt", "#d"}),
-        (["*.gif", "!b.gif"], {"a.gif"}),
-        (["[ab].gif"], {"a.gif", "a/b.gif", "a/b/b.gif"}),
-        (["[!a].gif"], {"a/b.gif", "a/b/b.gif"}),
-        (["A.gif", " a.gif", "# c.txt", ""], set()),
-        ([r"\#d", "c.txt  "], {"#d", "c.txt"}),
-    ],
-)
-def test_rules_skip_what_git_ignores(rules, skipped):
-    files, folders = ("a.gif", "c.txt", "#d", "a/b.gif", "a/b/b.gif"), ("thumbs", "a/thumbs")
-    skip = IgnoreRules(rules)
-    assert {path for path in files if skip(path, False)} | {
-        path for path in folders if skip(path, True)
-    } == skipped
+RULES = [  # as git check-ignore says
+    (["thumbs/"], {"thumbs", "a/thumbs"}),
+    (["/a.gif"], {"a.gif"}),
+    (["a/*.gif"], {"a/b.gif"}),
+    (["**/b.gif"], {"a/b.gif", "a/b/b.gif"}),
+    (["a/**"], {"a/b.gif", "a/thumbs", "a/b/b.gif"}),
+    (["a/**/b.gif"], {"a/b.gif", "a/b/b.gif"}),
+    (["*", "!*/", "!*.gif"], {"c.txt", "#d"}),
+    (["*.gif", "!b.gif"], {"a.gif"}),
+    (["[ab].gif"], {"a.gif", "a/b.gif", "a/b/b.gif"}),
+    (["[!a].gif"], {"a/b.gif", "a/b/b.gif"}),
+    (["A.gif", " a.gif", "# c.txt", ""], set()),
+    ([r"\#d", "c.txt  "], {"#d", "c.txt"}),
+]
 
 
-@pytest.mark.parametrize("rule", ["[z-a]", "[a", "a\\", "!"])
-def test_a_rule_that_cannot_be_understood(rule):
-    with pytest.raises(DataError, match=re.escape(repr(rule))):
-        IgnoreRules([rule])
+def test_rules_skip_what_git_ignores():
+    failures = Failures()
+    for rules, skipped in RULES:
+        with failures.of(rules, skipped):
+            files, folders = ("a.gif", "c.txt", "#d", "a/b.gif", "a/b/b.gif"), ("thumbs", "a/thumbs")
+            skip = IgnoreRules(rules)
+            assert {path for path in files if skip(path, False)} | {
+                path for path in folders if skip(path, True)
+            } == skipped
+    assert not failures, failures
 
 
-@pytest.mark.parametrize(
-    "suffix",
-    [
-        "jxl",
-        "tga",
-        "ico",
-        "jxr",
-        "srw",
-        "pef",
-        "nrw",
-        "x3f",
-        "3fr",
-        "iiq",
-        "rwl",
-        "raw",
-        "dcr",
-        "nef",
-        "CR3",
-        "icns",
-        "psd",
-        "ai",
-        "exr",
-        "bpg",
-        "qoi",
-        "dds",
-        "kra",
-        "mxf",
-        "rmvb",
-    ],
-)
-def test_formats_that_are_not_read_are_counted(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr("openvse.media.names.reads", lambda kind: False)
-    touch(tmp_path, f"a.{suffix}", f"notes.{suffix}.txt")
-    listing = list_media(tmp_path, videos=True)
-    assert listing.names == [] and [len(paths) for paths in listing.left_out.files.values()] == [1]
-    assert f"a.{suffix}" in listing.left_out.describe()
+NO_RULES = ["[z-a]", "[a", "a\\", "!"]
 
 
-@pytest.mark.parametrize("suffix", ["jpe", "JIF", "jfif", "pjpeg", "mpo", "apng", "pbm", "pnm", "j2k", "jpx"])
-def test_rare_suffixes_of_formats_that_are_read(suffix, tmp_path):
-    kind = {"mpo": "MPO", "apng": "PNG", "pbm": "PPM", "pnm": "PPM", "j2k": "JPEG2000", "jpx": "JPEG2000"}
-    Image.new("RGB", (9, 7)).save(tmp_path / f"a.{suffix}", kind.get(suffix, "JPEG"))
-    (path,) = list_media(tmp_path).paths
-    assert read_image(path).size == (9, 7)
+def test_a_rule_that_cannot_be_understood():
+    failures = Failures()
+    for rule in NO_RULES:
+        with failures.of(rule), pytest.raises(DataError, match=re.escape(repr(rule))):
+            IgnoreRules([rule])
+    assert not failures, failures
+
+
+UNREAD_SUFFIXES = [
+    "jxl",
+    "tga",
+    "ico",
+    "jxr",
+    "srw",
+    "pef",
+    "nrw",
+    "x3f",
+    "3fr",
+    "iiq",
+    "rwl",
+    "raw",
+    "dcr",
+    "nef",
+    "CR3",
+    "icns",
+    "psd",
+    "ai",
+    "exr",
+    "bpg",
+    "qoi",
+    "dds",
+    "kra",
+    "mxf",
+    "rmvb",
+]
+
+
+def test_formats_that_are_not_read_are_counted(tmp_path, monkeypatch):
+    failures = Failures()
+    for suffix in UNREAD_SUFFIXES:
+        with failures.of(suffix):
+            monkeypatch.setattr("openvse.media.names.reads", lambda kind: False)
+            folder = tmp_path / suffix
+            touch(folder, f"a.{suffix}", f"notes.{suffix}.txt")
+            listing = list_media(folder, videos=True)
+            assert listing.names == [] and [len(paths) for paths in listing.left_out.files.values()] == [1]
+            assert f"a.{suffix}" in listing.left_out.describe()
+    assert not failures, failures
+
+
+RARE_SUFFIXES = ["jpe", "JIF", "jfif", "pjpeg", "mpo", "apng", "pbm", "pnm", "j2k", "jpx"]
+
+
+def test_rare_suffixes_of_formats_that_are_read(tmp_path):
+    failures = Failures()
+    for suffix in RARE_SUFFIXES:
+        with failures.of(suffix):
+            kind = {
+                "mpo": "MPO",
+                "apng": "PNG",
+                "pbm": "PPM",
+                "pnm": "PPM",
+                "j2k": "JPEG2000",
+                "jpx": "JPEG2000",
+            }
+            folder = tmp_path / suffix
+            folder.mkdir()
+            Image.new("RGB", (9, 7)).save(folder / f"a.{suffix}", kind.get(suffix, "JPEG"))
+            (path,) = list_media(folder).paths
+            assert read_image(path).size == (9, 7)
+    assert not failures, failures
 
 
 def transport_stream(packet=188, before=b""):
@@ -248,21 +279,24 @@ def test_system_folders_are_left_out_and_counted(tmp_path):
     assert "!@eaDir/" in listing.left_out.describe()
 
 
-@pytest.mark.parametrize(
-    ("rules", "entered"),
-    [
-        (["!@eaDir/"], {"@eaDir/a.jpg", "b/@eaDir/a.jpg"}),
-        (["!/@eaDir"], {"@eaDir/a.jpg"}),
-        (["!#recycle/", "!.git/"], {"#recycle/a.jpg", ".git/a.jpg"}),
-        (["!#recycle/", "\\#recycle/"], set()),
-        (["*", "!*/", "!*.jpg"], set()),
-        (["!.*/"], set()),
-        ([], set()),
-    ],
-)
-def test_a_rule_enters_a_system_folder_by_its_name(rules, entered, tmp_path):
-    touch(tmp_path, *(f"{name}/a.jpg" for name in ("@eaDir", "b/@eaDir", "#recycle", ".git", "c")))
-    assert set(list_media(tmp_path, ignored=IgnoreRules(rules)).names) == entered | {"c/a.jpg"}
+ENTERING_RULES = [
+    (["!@eaDir/"], {"@eaDir/a.jpg", "b/@eaDir/a.jpg"}),
+    (["!/@eaDir"], {"@eaDir/a.jpg"}),
+    (["!#recycle/", "!.git/"], {"#recycle/a.jpg", ".git/a.jpg"}),
+    (["!#recycle/", "\\#recycle/"], set()),
+    (["*", "!*/", "!*.jpg"], set()),
+    (["!.*/"], set()),
+    ([], set()),
+]
+
+
+def test_a_rule_enters_a_system_folder_by_its_name(tmp_path):
+    failures = Failures()
+    for rules, entered in ENTERING_RULES:
+        with failures.of(rules, entered):
+            touch(tmp_path, *(f"{name}/a.jpg" for name in ("@eaDir", "b/@eaDir", "#recycle", ".git", "c")))
+            assert set(list_media(tmp_path, ignored=IgnoreRules(rules)).names) == entered | {"c/a.jpg"}
+    assert not failures, failures
 
 
 def followed(*folders, rules=None):
