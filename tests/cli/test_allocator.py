@@ -8,7 +8,7 @@ import pytest
 _SCRIPT = """
 import resource
 import torch
-from openvse.cli.allocator import keep_freed_memory
+from openvse.cli.app import keep_freed_memory
 
 torch.set_num_threads(1)
 
@@ -34,7 +34,7 @@ def test_a_tensor_of_the_same_size_costs_no_new_pages():
 
 
 def test_another_c_library_is_left_alone(monkeypatch):
-    from openvse.cli.allocator import keep_freed_memory
+    from openvse.cli.app import keep_freed_memory
 
     monkeypatch.setattr("sys.platform", "darwin")
     assert keep_freed_memory() is False

@@ -12,7 +12,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe
-from openvse.training.schedule import Schedule
+from openvse.training.optimizer import Schedule
 from tests.failures import Failures
 
 VSE_2AD = [

@@ -12,8 +12,14 @@ from torch import nn
 from openvse.errors import RecipeError
 from openvse.specs import AverageSpec, OptimizerSpec, PhaseSpec
 from openvse.tasks.run import train
-from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze, has_prefix
-from openvse.training.schedule import Schedule
+from openvse.training.optimizer import (
+    Schedule,
+    WeightAverage,
+    build_optimizer,
+    check_prefixes,
+    freeze,
+    has_prefix,
+)
 from openvse.training.trainer import Trainer
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, write_tiny_corpus
 

@@ -18,7 +18,7 @@ from openvse.specs import OptimizerSpec, PhaseSpec, PlateauSpec
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
 from openvse.training.inputs import small_split_warning
-from openvse.training.schedule import Plateau, Schedule, announcement, phase_changes
+from openvse.training.optimizer import Plateau, Schedule, announcement, phase_changes
 from openvse.types import Relevance
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 

@@ -27,8 +27,7 @@ from openvse.tasks.run import train
 from openvse.training.kind import LoadedRun, Request
 from openvse.training.records import Silent
 from openvse.vqa.answerer import Answerer
-from openvse.vqa.compare import compare_answerers
-from openvse.vqa.evaluate import evaluate_answerer
+from openvse.vqa.evaluate import compare_answerers, evaluate_answerer
 from tests.tiny import WORDS, Recorder, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
 

@@ -32,7 +32,7 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
 from openvse.training.collapse import CollapseDetector
-from openvse.training.schedule import Plateau
+from openvse.training.optimizer import Plateau
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 

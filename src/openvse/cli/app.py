@@ -1,9 +1,10 @@
-"""The frame of the command line: the application, plug-ins, and errors in one line."""
+"""The frame of the command line: the application, plug-ins, errors in one line, and what happens to freed memory."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,6 @@ import typer
 from typer.core import TyperGroup
 
 from openvse import __version__
-from openvse.cli.allocator import give_back_memory, keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError, message_of
 from openvse.files import NO_ROOM, refusal_of_disk
@@ -181,3 +181,37 @@ def options(
     give_back_memory() if context.invoked_subcommand == "serve" else keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
+_LARGEST = 2**31 - 1
+_LARGE = 1 << 24
+
+
+def keep_freed_memory() -> bool:
+    """Let the GNU C library reuse large freed blocks instead of returning each to the system.
+
+    A training step on a CPU frees hundreds of tensors of a few MiB and allocates them again in the next step. Each
+    new page costs a page fault and is filled with zeros. Peak memory does not change, but is held until the end.
+
+    Returns:
+        Whether the C library accepted the setting; only the GNU library is asked.
+    """
+    return _set({_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _LARGEST})
+
+
+def give_back_memory() -> bool:
+    """Let it return blocks of 16 MiB and more, such as the bodies of uploads, which each thread would keep."""
+    return _set({_MMAP_THRESHOLD: _LARGE, _TRIM_THRESHOLD: _LARGE, _ARENA_MAX: 2})
+
+
+def _set(settings: dict[int, int]) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes  # imported only when a command runs
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library
+        return False
+    return all(mallopt(setting, value) for setting, value in settings.items())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from openvse.fusion.base import Fusion, Prepared, Reduced
-from openvse.fusion.pairs import score_listed, score_pairs
-from openvse.fusion.reductions import Pooled, ScoreAttentionFusion
+from openvse.fusion.pairs import Pooled, ScoreAttentionFusion, score_listed, score_pairs
 from openvse.registry import Registry
 
 FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttentionFusion})

@@ -7,13 +7,11 @@ A ranking loss is a ``contrast`` of a miner and a criterion: that of VSE++ is ``
 from __future__ import annotations
 
 from openvse.objectives.base import Criterion, Miner, Objective, RankingTerm, Term
-from openvse.objectives.contrast import Contrast
-from openvse.objectives.correspondence import Correspondence
-from openvse.objectives.criteria import Hinge, InfoNCE
+from openvse.objectives.contrast import Contrast, Hinge, InfoNCE
 from openvse.objectives.miners import AdaptiveTopK, All, Hardest, Random
 from openvse.objectives.multi_view import MultiViewAverage, MultiViewBound
 from openvse.objectives.pcmepp import PCMEPP
-from openvse.objectives.regularizers import MMD, Diversity, SetUniformity
+from openvse.objectives.regularizers import MMD, Correspondence, Diversity, SetUniformity
 from openvse.registry import Registry
 
 MINERS: Registry[Miner] = Registry(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from openvse.sentences.pooling import SentencePooling
-    from openvse.sentences.text_tower import TextTower
+    from openvse.sentences.modules import SentencePooling, TextTower
 
 __all__ = ["SentencePooling", "TextTower"]
 

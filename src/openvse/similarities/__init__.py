@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
-from openvse.similarities.fused import Fused
 from openvse.similarities.hierarchical import Hierarchical
-from openvse.similarities.order import Order
+from openvse.similarities.order import Fused, Order
 from openvse.similarities.set_max import CSD, ScaledCosine, SetMax, SmoothChamfer
 
 SIMILARITIES: Registry[Similarity] = Registry(

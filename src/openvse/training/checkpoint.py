@@ -11,7 +11,7 @@ import torch
 
 from openvse.errors import TrainingError, message_of
 from openvse.files import replacing, stops_wait
-from openvse.training.schedule import Plateau
+from openvse.training.optimizer import Plateau
 
 FORMAT_VERSION = 1
 

@@ -25,9 +25,17 @@ from openvse.training.before_after import FromStart
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.collapse import CollapseDetector
 from openvse.training.environment import environment, peak_memory, precision_of
-from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
+from openvse.training.optimizer import (
+    Schedule,
+    WeightAverage,
+    announcement,
+    build_optimizer,
+    check_prefixes,
+    freeze,
+    phase_changes,
+    same_past,
+)
 from openvse.training.records import METRICS, EpochReport, MetricsLog, StepReport, Watcher
-from openvse.training.schedule import Schedule, announcement, phase_changes, same_past
 from openvse.training.task import AnyTask, Step
 
 

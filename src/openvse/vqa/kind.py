@@ -39,6 +39,6 @@ class VQA(TaskKind):
         return evaluate_answerer(cast("Sequence[Answerer]", models), request)
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
-        from openvse.vqa.compare import compare_answerers
+        from openvse.vqa.evaluate import compare_answerers
 
         return compare_answerers(runs, request)
