@@ -187,11 +187,11 @@ def test_rare_words_and_groups(album: Path) -> None:
     assert rarest_counts(["red dog", "red cat", ""], ["red dog", "red red"]).tolist() == [1, 0, 0]
     embedded = made(album)
     values = np.arange(24)
-    groups = recall_by_group(find_hits(embedded, 1), values, "x", at=3)
+    groups = recall_by_group(find_hits(embedded, 1), values, "x")
     assert sum(group.captions for group in groups) == 24 and len(groups) == 5
     scores = matrix(embedded)
     image_of = dict(zip(embedded.corpus.relevance.texts, embedded.corpus.relevance.images, strict=True))
-    hit = [(scores[:, t] >= scores[image_of[t], t]).sum() <= 3 for t in range(24)]
+    hit = [(scores[:, t] >= scores[image_of[t], t]).sum() <= 10 for t in range(24)]
     low, high = (int(edge) for edge in groups[0].label.split(" to "))
     assert groups[0].recall == pytest.approx(100 * np.mean(hit[low : high + 1]))
     assert len(recall_by_group(find_hits(embedded, 1), np.full(24, 7), "x")) == 1

@@ -75,7 +75,7 @@ def test_several_folders_and_what_they_are_called(
     with pytest.raises(IndexFormatError, match="--add"):
         build_index(model, paint(tmp_path / "third" / "a.png", "red").parent, out)
     assert build_index(model, tmp_path / "third", out, add=True).count == 8
-    assert forget_root(out, usb) == 3
+    forget_root(out, usb)
     assert len(ids(out)) == 5
     with pytest.raises(IndexFormatError, match="hold"):
         forget_root(out, usb)

@@ -100,10 +100,10 @@ def test_spearman_equals_scipy() -> None:
 def test_the_correlation_draws_one_pair_of_half_the_queries() -> None:
     queries = np.repeat(np.arange(40), 3)
     ratings = np.tile([0.0, 2.5, 5.0], 40) + np.random.default_rng(0).uniform(0, 0.1, 120)
-    perfect = bootstrap_correlation(queries, ratings, ratings * 2 + 1, samples=50)
+    perfect = bootstrap_correlation(queries, ratings, ratings * 2 + 1)
     assert (perfect.mean, perfect.spread) == (pytest.approx(100), pytest.approx(0, abs=1e-9))
     assert (perfect.pairs, perfect.queries) == (120, 40)
-    noisy = bootstrap_correlation(queries, ratings, np.random.default_rng(1).normal(size=120), samples=200)
+    noisy = bootstrap_correlation(queries, ratings, np.random.default_rng(1).normal(size=120))
     assert abs(noisy.mean) < 15 < noisy.spread + 10
     with pytest.raises(DataError, match="3 queries"):
         bootstrap_correlation(np.arange(3), np.arange(3.0), np.arange(3.0))

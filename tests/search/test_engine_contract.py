@@ -287,7 +287,7 @@ def test_recall_against_the_exact_engine_is_measured(engine: tuple[str, str | No
     write(folder, range(100), unit(100, 2))
     found, exact = engine_of(folder, *engine)
     index = Index.open(folder)
-    assert measured_recall(found, index, sample=20) == 1.0
+    assert measured_recall(found, index) == 1.0
     assert isinstance(found, ExactSearch) == (engine[0] == "exact")
 
     class Forgetful(ExactSearch):
@@ -295,7 +295,7 @@ def test_recall_against_the_exact_engine_is_measured(engine: tuple[str, str | No
             scores, positions = exact.search(asked, top_k + 5)
             return scores[:, 5:], positions[:, 5:]
 
-    assert measured_recall(Forgetful(index.vector_files), index, sample=20) == 0.5
+    assert measured_recall(Forgetful(index.vector_files), index) == 0.5
 
 
 @pytest.mark.medium

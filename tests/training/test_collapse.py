@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from openvse.retrieval.training import RetrievalTask
+from openvse.training import collapse
 from openvse.training.collapse import EQUAL_ANSWERS, EQUAL_EMBEDDINGS, CollapseDetector
 from openvse.vqa.training import AnsweringTask
 
 
-def test_collapse_needs_a_whole_window() -> None:
-    detector = CollapseDetector(EQUAL_EMBEDDINGS, every=1, window=5, tolerance=0.02)
+def test_collapse_needs_a_whole_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collapse, "EVERY", 1)
+    monkeypatch.setattr(collapse, "WINDOW", 5)
+    detector = CollapseDetector(EQUAL_EMBEDDINGS)
     assert [detector.update(51.0, 51.2) for _ in range(4)] == [None] * 4
     assert detector.update(20.0, 51.2) is None  # one step away from it begins the window anew
     warnings = [detector.update(51.9, 51.2) for _ in range(5)]
@@ -18,8 +23,9 @@ def test_collapse_needs_a_whole_window() -> None:
     )
 
 
-def test_every_few_steps_alone_are_compared() -> None:
-    detector = CollapseDetector(EQUAL_ANSWERS, every=5, window=3)
+def test_every_few_steps_alone_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collapse, "WINDOW", 3)
+    detector = CollapseDetector(EQUAL_ANSWERS)
     assert [step for step in range(11) if detector.is_due(step)] == [0, 5, 10]
     warnings = [detector.update(51.2, 51.2) for _ in range(3)]
     assert warnings[:2] == [None] * 2

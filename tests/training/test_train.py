@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
-from openvse.training.collapse import CollapseDetector
 from openvse.training.optimizer import Plateau
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
@@ -375,8 +373,8 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    each_step = partial(CollapseDetector, every=1, window=20)
-    monkeypatch.setattr("openvse.training.trainer.CollapseDetector", each_step)
+    monkeypatch.setattr("openvse.training.collapse.EVERY", 1)
+    monkeypatch.setattr("openvse.training.collapse.WINDOW", 20)
     tree = tiny_tree(corpus, phases=[{"epochs": 6}])
     tree["optimizer"]["learning_rate"] = 1e-12
     tree["objective"]["ranking"]["criterion"] = {

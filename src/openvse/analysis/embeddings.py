@@ -122,15 +122,12 @@ class Group(NamedTuple):
 
 
 def recall_by_group(
-    hits: Sequence[QueryHits],
-    values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"],
-    what: str,
-    at: int = FIRST,
+    hits: Sequence[QueryHits], values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"], what: str
 ) -> list[Group]:
-    """Cut captions into groups of about equal size by a number, and return R@K of their search for images."""
+    """Cut captions into groups of about equal size by a number, and return R@10 of their search for images."""
     ranks = {query.query: query.rank for query in hits if query.side == "t2i"}
     queries = np.array(sorted(ranks))
-    correct = np.array([ranks[query] <= at for query in queries])
+    correct = np.array([ranks[query] <= FIRST for query in queries])
     chosen = values[queries]
     cuts = np.unique(np.quantile(chosen, np.linspace(0, 1, GROUPS + 1)).round().astype(np.int64))
     groups = []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
@@ -80,7 +80,9 @@ class TransformersDetector(CheckpointBackbone):
     def see(self, inputs: Inputs) -> Features:
         """Return the states and boxes of the best queries; the mask is True for those that reach ``min_score``."""
         states, scores, boxes = self.detect(inputs.values)
-        return Features(states, self._sure(scores), boxes=boxes)
+        sure = scores >= self.min_score
+        sure[:, 0] = True
+        return Features(states, sure, boxes=boxes)
 
     def detect(
         self, pixels: Float[Tensor, "B 3 H W"]
@@ -93,11 +95,6 @@ class TransformersDetector(CheckpointBackbone):
         best, chosen = scores.topk(self.num_regions, dim=1)
         picked = chosen.unsqueeze(-1)
         return states.take_along_dim(picked, 1), best, boxes.take_along_dim(picked, 1)
-
-    def _sure(self, scores: Float[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        sure = scores >= self.min_score
-        sure[:, 0] = True
-        return sure
 
 
 def _queries(

@@ -152,7 +152,8 @@ def _problem(problem: str, *, fault: bool) -> Finding:
 def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
     """Compare a corpus with the nearest published form."""
     copy = _form(corpus)
-    form = min(facts.forms, key=lambda form: _distance(form, copy))
+    have = *copy.splits, copy.outside
+    form = min(facts.forms, key=lambda form: np.abs(np.subtract((*form.splits, form.outside), have)).sum())
     findings = [
         _count(facts.items, copy.num_items, form.num_items, form, shrinks=facts.shrinks),
         _count(facts.texts, copy.num_captions, form.num_captions, form, shrinks=facts.shrinks),
@@ -176,11 +177,6 @@ def _form(corpus: Corpus) -> Form:
     in_split = Counter(corpus.splits)
     train, validation, test = (in_split[split] for split in SPLITS)
     return Form(corpus.name, (train, validation, test), len(corpus.captions), in_split[""])
-
-
-def _distance(one: Form, other: Form) -> int:
-    splits = sum(abs(a - b) for a, b in zip(one.splits, other.splits, strict=True))
-    return splits + abs(one.outside - other.outside)
 
 
 def _count(what: str, counted: int, expected: int, form: Form, *, shrinks: bool) -> Finding:

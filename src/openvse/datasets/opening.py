@@ -142,18 +142,8 @@ def columns_of(place: Path) -> tuple[Path, Columns]:
     )
 
 
-def _holds_own_questions(root: Path) -> bool:
-    files = metadata_files(root)
-    return bool(files) and holds_questions(files[0])
-
-
-def _holds_tables(root: Path) -> bool:
-    """Return whether a folder holds text files of captions; Parquet and Arrow files have layouts of their own."""
-    return any(path.suffix.lower() not in ARROW_SUFFIXES for path in lone_tables(root))
-
-
 _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
-    ("question_folder", _holds_own_questions),
+    ("question_folder", lambda root: any(map(holds_questions, metadata_files(root)[:1]))),
     ("folder", lambda root: bool(metadata_files(root))),
     ("precomputed", lambda root: find_folder(root) is not None),
     ("coco", detect_coco),
@@ -162,7 +152,8 @@ _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
     ("flickr8k", FLICKR8K_LAYOUT.fits),  # files that fit both sets of Flickr are Flickr8k's
     ("flickr30k", FLICKR30K_LAYOUT.fits),
     ("hf", lambda root: (root / SAVED).is_file()),
-    ("folder", _holds_tables),
+    # Parquet and Arrow files have layouts of their own.
+    ("folder", lambda root: any(path.suffix.lower() not in ARROW_SUFFIXES for path in lone_tables(root))),
     ("webdataset", lambda root: bool(find_shards(root))),
     ("sidecars", detect_sidecars),
     ("hf", lambda root: (root / "README.md").is_file() and bool(find_arrow(root))),

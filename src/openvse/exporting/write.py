@@ -122,13 +122,13 @@ def export(
         return _export_programs(plain, target, int8, longest, on)
 
 
-def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> Exported:
+def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> None:
     """Write the tower of texts, and that of images if wanted, so that scores of queries differ by at most 1e-5."""
     plain = without_adapters(model)
     if plain.device.type != "cpu":
         plain = copy.deepcopy(plain).cpu()
     with evaluating(plain), torch.no_grad():
-        return _export_programs(plain, folder, False, LONGEST, None, images=images, farthest=_OF_QUERIES)
+        _export_programs(plain, folder, False, LONGEST, None, images=images, farthest=_OF_QUERIES)
 
 
 def _export_sentences(model: TwoTower, folder: Path) -> Deviation:

@@ -16,8 +16,8 @@ from openvse.indexing.vector_files import VectorWriter, map_vectors, row_checksu
 from openvse.indexing.writer import FoundIndex, IndexFolder, disk_errors
 
 
-def forget_root(path: str | Path, folder: str | Path) -> int:
-    """Remove a folder with its items from an index, and return the number of these; the files stay.
+def forget_root(path: str | Path, folder: str | Path) -> None:
+    """Remove a folder with its items from an index; the files stay.
 
     Raises:
         IndexFormatError: the index does not hold the folder, or holds no other; another process writes it, or the disk
@@ -31,7 +31,6 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
         if index is None:
             raise opened.problem() or damaged(place, MANIFEST)
         database, roots = index.database, index.roots
-        before = database.count()
         wanted = {str(folder), str(Path(folder).resolve())}
         forgotten = [root for root in roots if root.path in wanted]
         names = ", ".join(root.path for root in roots)
@@ -44,7 +43,6 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
         with database.transaction():
             database.drop_root(forgotten[0].number)
             database.drop_empty_files()
-        return before - database.count()
 
 
 _ROWS = 4096

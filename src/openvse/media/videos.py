@@ -144,7 +144,10 @@ def frames_of(
         if isinstance(given, PackedFile):
             given = given.read_bytes()
         if isinstance(given, np.ndarray) and given.ndim == 4:
-            yield from _array_frames(given, chosen.fps, pick)
+            if not len(given):
+                raise BadVideoError("there are no frames in the array")
+            starts = np.arange(len(given)) / chosen.fps
+            yield from (read_image(given[n]) for n in pick(starts, len(given) / chosen.fps))
         elif (kind := _image_kind(given)) in _ANIMATIONS:
             yield from _animation_frames(given, pick)
         elif kind:
@@ -240,12 +243,6 @@ def _image_kind(source: ImageLike) -> str:
     with suppress(Exception), Image.open(file) as image:  # the video reader gives a better reason
         return str(image.format)
     return ""
-
-
-def _array_frames(array: np.ndarray, fps: float, choose: Chooser) -> Iterator[Image.Image]:
-    if not len(array):
-        raise BadVideoError("there are no frames in the array")
-    return (read_image(array[n]) for n in choose(np.arange(len(array)) / fps, len(array) / fps))
 
 
 def _animation_frames(source: Any, choose: Chooser) -> Iterator[Image.Image]:

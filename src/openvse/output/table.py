@@ -46,7 +46,7 @@ class Table:
         """Return a table of columns by their names; all have equally many cells."""
         return cls((*columns,), [*zip(*columns.values(), strict=True)])
 
-    def to_text(self, width: int = COLUMNS) -> str:
+    def to_text(self) -> str:
         """Return the table for a terminal: words to the left, numbers to the right.
 
         Long cells are broken between words. A table that is too wide even so is cut into several, one below the
@@ -54,7 +54,7 @@ class Table:
         """
         lines = [[*self.header], *self._shown()]
         columns = [_Column.of([line[number] for line in lines]) for number in range(len(self.header))]
-        return "\n\n".join(_text(some, width) for some in _blocks(columns, width))
+        return "\n\n".join(_text(some, COLUMNS) for some in _blocks(columns, COLUMNS))
 
     def to_markdown(self, digits: int = 3) -> str:
         """Return the table as Markdown; the columns after the first are aligned to the right."""

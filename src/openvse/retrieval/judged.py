@@ -151,8 +151,6 @@ def bootstrap_correlation(
     queries: Int[np.ndarray, "P"],
     ratings: Float[np.ndarray, "P"],
     scores: Float[np.ndarray, "P"],
-    *,
-    samples: int = BOOTSTRAPS,
 ) -> Correlation:
     """Return the sampled Spearman correlation of Crisscrossed Captions (Parekh et al., EACL 2021).
 
@@ -168,7 +166,7 @@ def bootstrap_correlation(
         )
     generator = np.random.default_rng(0)
     correlations = []
-    for _ in range(samples):
+    for _ in range(BOOTSTRAPS):
         half = generator.permutation(len(starts))[: len(starts) // 2]
         pair = order[starts[half] + generator.integers(counts[half])]
         correlations.append(spearman(ratings[pair], scores[pair]))

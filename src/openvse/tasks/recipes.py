@@ -51,12 +51,12 @@ def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRec
     return validated(kind.recipe, tree)
 
 
-def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def shown_recipe(source: str | Path) -> dict[str, Any]:
     """Return all keys of a recipe with their values; ``start`` stands for what the model of a start decides.
 
     No model is read or fetched.
     """
-    tree = read_recipe(source, overrides)
+    tree = read_recipe(source)
     task = tree.get("task", "retrieval")
     is_whole = not _begins_from_model(tree) and ("image" in tree or "text" in tree)
     if is_whole or task not in TASKS:

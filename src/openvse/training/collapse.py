@@ -30,29 +30,26 @@ EQUAL_ANSWERS = (
 )
 """The meaning of collapse in question answering, and advice."""
 
+# Every so many steps one is compared, because the loss at collapse costs time; so many in turn must look collapsed.
+EVERY, WINDOW = 5, 100
+TOLERANCE = 0.02  # the largest relative distance from the loss at collapse
+
 
 class CollapseDetector:
-    """Notices a loss that stays at the value it has at collapse.
+    """Notices a loss that stays at the value it has at collapse."""
 
-    Args:
-        every: the number of steps from one comparison to the next, because the loss at collapse costs time.
-        window: the number of consecutive comparisons that must look collapsed.
-        tolerance: the largest relative distance from the loss at collapse that counts as collapsed.
-    """
-
-    def __init__(self, advice: str, *, every: int = 5, window: int = 100, tolerance: float = 0.02) -> None:
-        self.advice, self.every, self.tolerance = advice, every, tolerance
-        self._near: deque[bool] = deque(maxlen=window)
+    def __init__(self, advice: str) -> None:
+        self.advice = advice
+        self._near: deque[bool] = deque(maxlen=WINDOW)
 
     def is_due(self, step: int) -> bool:
         """Return whether the loss of a step is to be compared."""
-        return step % self.every == 0
+        return step % EVERY == 0
 
     def update(self, loss: float, collapsed: float) -> str | None:
         """Compare a loss with that at collapse; return a warning each time a whole window looks collapsed."""
-        self._near.append(abs(loss - collapsed) <= self.tolerance * abs(collapsed))
-        if len(self._near) < (self._near.maxlen or 0) or not all(self._near):
+        self._near.append(abs(loss - collapsed) <= TOLERANCE * abs(collapsed))
+        if len(self._near) < WINDOW or not all(self._near):
             return None
-        steps = len(self._near) * self.every
         self._near.clear()
-        return f"the loss has been within {self.tolerance:.0%} of {collapsed:.4g} for {steps} steps: {self.advice}"
+        return f"the loss has been within {TOLERANCE:.0%} of {collapsed:.4g} for {WINDOW * EVERY} steps: {self.advice}"

@@ -50,13 +50,14 @@ def peak_memory(device: torch.device) -> int | None:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def source_commit(folder: Path = Path(__file__).parents[3]) -> str:
+def source_commit() -> str:
     """Return the commit of the openvse that runs, with "+changes" if its files differ from it; "" if unknown."""
     try:
         written = metadata.distribution("openvse").read_text("direct_url.json")
         stated = json.loads(written or "{}").get("vcs_info", {}).get("commit_id", "")
     except (metadata.PackageNotFoundError, ValueError, AttributeError):
         stated = ""
+    folder = Path(__file__).parents[3]
     if not (folder / ".git").exists():
         return str(stated)
     commit, changed = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", "src")

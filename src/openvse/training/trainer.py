@@ -303,7 +303,9 @@ class Trainer:
     def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
         """Validate the present model, keep it if it is the best, and report and log its metrics."""
         progress, plateau = self.progress, self.recipe.training.plateau
-        metrics = self._validate()
+        validated = [self.task.validate()]
+        broadcast_object_list(validated)  # one process decides, since the learning rate may depend on them
+        (metrics,) = validated
         best = metrics[self.task.metric] > progress.best_score
         if self.begun is not None and self.accelerator.is_main_process:
             self.begun.offer(progress.epoch, metrics)
@@ -346,12 +348,6 @@ class Trainer:
         broadcast_object_list(score)
         if score[0] is not None:
             self.progress.best_score, self.progress.best_epoch = score[0], 0
-
-    def _validate(self) -> dict[str, float]:
-        """Validate by all processes, and use the metrics of one, because the learning rate may depend on them."""
-        metrics = [self.task.validate()]
-        broadcast_object_list(metrics)
-        return metrics[0]
 
     def _enter_phase(self, epoch: int, log: MetricsLog | None) -> None:
         """Announce a phase that begins, and copy what its objective learned in the phase before (a temperature)."""

@@ -106,10 +106,6 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
             partial.replace(folder / f"{code}.png")
 
 
-NUM_TEST = 200
-NUM_VALIDATION = 200
-
-
 def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
     """Open the emoji as a corpus; the first time, their images are drawn (some seconds).
 
@@ -138,17 +134,15 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
     return merge_identical(build_corpus("openmoji", records, require_images=require_images), key=str)
 
 
-def split_by_group(
-    groups: Mapping[str, str], num_test: int = NUM_TEST, num_validation: int = NUM_VALIDATION
-) -> dict[str, str]:
-    """Split without dividing groups: in the order of their hashes they fill test, then validation, then train.
+def split_by_group(groups: Mapping[str, str]) -> dict[str, str]:
+    """Split without dividing groups: by hash they fill 200 of test, then of validation, then train.
 
     The group "flag" goes to training.
     """
     members: defaultdict[str, list[str]] = defaultdict(list)
     for item, group in groups.items():
         members[group].append(item)
-    room = {"test": num_test, "validation": num_validation}
+    room = {"test": 200, "validation": 200}
     splits: dict[str, str] = {}
     for group in sorted(members, key=stable_hash):
         size = len(members[group])
