@@ -12,7 +12,7 @@ from openvse.cli.json_output import print_json
 from openvse.corpus.corpus import Record, build_corpus
 from openvse.corpus.questions import Question, build_questions
 from openvse.datasets.parquet import read_arrow
-from openvse.encoders.word_vectors import read_word_vectors
+from openvse.encoders.words_encoder import read_word_vectors
 from openvse.encoding.listing import list_records
 from openvse.errors import DataError, OpenVSEError, TextError
 from openvse.files import read_lines, read_text, whole_characters

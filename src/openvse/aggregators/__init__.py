@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from openvse.aggregators.adpool import AdPool
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
 from openvse.aggregators.composed import GCN, Beside, Gated, Gaussian, MultiView, PooledLinear
 from openvse.aggregators.gpo import GENERATORS, GPO, POSITIONS, Generator, GPODataDependent, Positions
 from openvse.aggregators.learned import (
     LIP,
+    AdPool,
     AttentionPool,
     Autoencoder,
     Conv1d,
     ExternalAttention,
     FSPool,
     MapHead,
+    PIENet,
     ScoreAttention,
     SelfAttention,
     Seq2Seq,
 )
 from openvse.aggregators.levels import FrameLevels, GraphLevels
-from openvse.aggregators.pie_net import PIENet
 from openvse.aggregators.simple import (
     AdaPool,
     FirstToken,

@@ -11,8 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector, require_same_width
-from openvse.errors import RecipeError
-from openvse.functional import MASKED, compact, distinct_sizes, interpolate, masked_mean, soft_pool
+from openvse.errors import ModelError, RecipeError
+from openvse.functional import (
+    MASKED,
+    compact,
+    distinct_sizes,
+    interpolate,
+    masked_mean,
+    position_mask,
+    soft_pool,
+    sort_descending,
+)
 from openvse.layers.attention import Attention, AttentionScores, check_heads
 from openvse.layers.linear import xavier_linear
 from openvse.layers.recurrence import forward_gru
@@ -304,3 +313,173 @@ class MapHead(Pooling):
         hidden = F.gelu(self.mlp["fc1"](self.layernorm(read)), approximate=self.approximate)
         pooled: Tensor = (read + self.mlp["fc2"](hidden)).squeeze(1)
         return pooled
+
+
+class AdPool(Pooling):
+    """A learned balance between weighting sorted elements and a soft maximum of each dimension.
+
+    ``v = w_1 tok + w_2 emb``, ``w = softmax([tok W_bal, emb W_bal])`` (VSE+2AD, eq. 5).
+    ``tok = sum_n theta_n u_n``, ``theta = softmax_n(u_n W_tok)``, u sorted in each dimension (eq. 3).
+    ``emb_d = sum_n softmax_n(x_nd) x_nd`` (eq. 4).
+
+    Deviation: padding is masked. In the released code the token weights of eq. 3 count it, so that the vector of a
+    sentence depends on its batch; eq. 4 masks it there too.
+
+    Args:
+        token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
+            ``per_dimension`` is one theta for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
+        token_start: the initial values of W_tok: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or
+            ``xavier``, uniform within sqrt(6 / (inputs + outputs)), with b at 0. The released code starts
+            ``per_dimension`` with ``xavier``, whose weights are 1.7 times as large.
+        balance: w_1, the share of the token level: ``learned`` (eq. 5), a fixed number from 0 to 1 (appendix C, Table
+            2), or ``random``, a number that is drawn once, when the model is made. At 1 only the token level is left
+            (Table 3); at 0, the aggregator is ``soft_pool`` with token weights that are not used.
+        count_padding: whether padding takes its share of the token weights, as zeros behind the sorted elements, as
+            in the released code; an index cannot serve such embeddings.
+
+    Raises:
+        RecipeError: the balance is not in [0, 1].
+    """
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        token_weights: Literal["scalar", "per_dimension"] = "scalar",
+        count_padding: bool = False,
+        token_start: Literal["uniform", "xavier"] = "uniform",
+        balance: float | Literal["learned", "random"] = "learned",
+    ) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.count_padding = count_padding
+        self.indexable = not count_padding
+        scalar = token_weights == "scalar"
+        layer = nn.Linear(input_dim, 1 if scalar else input_dim, bias=not scalar)
+        if token_start == "xavier":
+            nn.init.xavier_uniform_(layer.weight)
+            if not scalar:
+                nn.init.zeros_(layer.bias)
+        self.token = layer if scalar else nn.Sequential(layer, nn.ReLU())
+        share = None if isinstance(balance, str) else float(balance)
+        if share is not None and not 0 <= share <= 1:
+            raise RecipeError(f"adpool got balance = {balance}: give a number from 0 to 1, learned or random")
+        learned = balance == "learned"
+        self.balance = nn.Linear(input_dim, 1, bias=False) if learned else None
+        self.share: Tensor | None
+        self.register_buffer(
+            "share", None if learned else torch.rand(()) if share is None else torch.tensor(share)
+        )
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        token, embedding = self._token_level(local, mask), soft_pool(local, mask)
+        if self.balance is None:
+            assert self.share is not None
+            return self.share * token + (1 - self.share) * embedding
+        both = torch.stack((token, embedding), dim=1)
+        weights: Tensor = self.balance(both).softmax(dim=1)
+        return (weights * both).sum(dim=1)
+
+    def _token_level(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        ranked = sort_descending(local, mask).transpose(1, 2)
+        logits: Tensor = self.token(ranked)
+        if not self.count_padding:
+            padding = ~position_mask(mask.sum(dim=1), mask.shape[1]).unsqueeze(-1)
+            logits = logits.masked_fill(padding, MASKED)
+        return (logits.softmax(dim=1) * ranked).sum(dim=1)
+
+
+class PIENet(Aggregator):
+    """K embeddings of an item: its global vector plus what each of K attention maps finds in the local features.
+
+    ``alpha = softmax_n(w_2 tanh(w_1 x_n))`` with K heads, ``r_k = sigmoid(w_3 sum_n alpha_kn x_n + b_3)``,
+    ``z_k = LayerNorm(pooled + r_k)`` (PVSE, eq. 2 to 4). The diversity term acts on the residual r.
+
+    Args:
+        input_dim: L, the width of the raw local features, which the encoder does not project.
+        embed_dim: D, which is also the width of the global vector.
+        num_embeddings: K; 0 leaves only the global vector (Fig. 5), which is VSE++ on the same encoders.
+        with_global: whether the global vector is added; without it, ``z_k = LayerNorm(r_k)`` (No Global, Fig. 6).
+        combine: how the global vector and a residual are combined: ``add``, or ``concatenate`` for
+            ``z_k = LayerNorm([pooled, r_k])``, which is 2 D wide (No Residual, Fig. 6).
+        joined: whether the K embeddings become a single one, K times as wide, so that a pair has one cosine (No MIL,
+            Fig. 6); such a set has no residual.
+
+    Raises:
+        RecipeError: K is below 0, or there is no global vector although the other options need one.
+    """
+
+    needs_pooled = True
+    yields_residual = True
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        num_embeddings: int = 2,
+        with_global: bool = True,
+        combine: Literal["add", "concatenate"] = "add",
+        joined: bool = False,
+    ) -> None:
+        super().__init__()
+        if not with_global and (combine == "concatenate" or num_embeddings == 0):
+            raise RecipeError(
+                "pie_net has with_global: false, and num_embeddings: 0 or combine: concatenate needs the global "
+                "vector: change one of them"
+            )
+        self.needs_pooled, self.yields_residual = with_global, not joined
+        self.combine, self.joined = combine, joined
+        if num_embeddings < 0:
+            raise RecipeError(
+                f"pie_net got num_embeddings = {num_embeddings}: it must be at least 0 (usual: 1 to 8)"
+            )
+        self.num_embeddings = num_embeddings
+        if num_embeddings == 0:
+            self.yields_residual = False
+            return
+        hidden_dim = max(1, input_dim // 2)
+        self.hidden = nn.Linear(input_dim, hidden_dim, bias=False)
+        self.heads = nn.Linear(hidden_dim, num_embeddings, bias=False)
+        self.residual = nn.Linear(input_dim, embed_dim)
+        self.norm = nn.LayerNorm(2 * embed_dim if combine == "concatenate" else embed_dim)
+        for layer in (self.hidden, self.heads, self.residual):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.residual.bias)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Make ``vectors`` and ``residual``, ``[B, K, D]``; raise ModelError if there is no global vector."""
+        if self.needs_pooled and features.pooled is None:
+            raise ModelError(
+                "pie_net needs Features.pooled: give the encoder global_vector: mean (images) or output: words (bigru)"
+            )
+        if self.num_embeddings == 0:
+            assert features.pooled is not None
+            vectors = features.pooled.unsqueeze(1)
+            return EmbeddingSet.full(vectors)
+        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        attention = self._heads(local, features.mask)
+        residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
+        vectors = self.norm(self._combined(features.pooled, residual))
+        if self.joined:
+            vectors = vectors.flatten(1).unsqueeze(1)
+        return EmbeddingSet.full(vectors, None if self.joined else residual)
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the attention maps of the heads; see ``Attends``."""
+        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        return self._heads(local, features.mask).transpose(1, 2)
+
+    def _heads(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N K"]:
+        scores: Tensor = self.heads(self.hidden(local).tanh())
+        return scores.masked_fill(~mask.unsqueeze(-1), MASKED).softmax(dim=1)
+
+    def _combined(
+        self, pooled: Float[Tensor, "B D"] | None, residual: Float[Tensor, "B K D"]
+    ) -> Float[Tensor, "B K d"]:
+        if pooled is None or not self.needs_pooled:
+            return residual
+        repeated = pooled.unsqueeze(1)
+        if self.combine == "add":
+            return repeated + residual
+        return torch.cat([repeated.expand_as(residual), residual], dim=2)

@@ -9,12 +9,98 @@ import torch
 from torch import nn
 
 from openvse.assembly.parts import parameters
+from openvse.functional import normalize
 from openvse.registry import Maker, Registry
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name
+from openvse.similarities import Similarity, score_blocks
+from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
 from openvse.testing.objectives import WIDTH as TERM_WIDTH
-from openvse.testing.similarities import SIMILARITY_PROMISES
-from openvse.testing.similarities import WIDTH as SIMILARITY_WIDTH
+from openvse.types import EmbeddingSet
+
+WIDTH = 6
+_COUNTS = ((1, 1), (3, 1), (3, 2))
+
+
+def _embeddings(items: int, k: int, seed: int) -> EmbeddingSet:
+    """Return unit vectors; an item with several embeddings has the first and some of the others."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = normalize(torch.randn(items, k, WIDTH, dtype=torch.float64, generator=generator))
+    mask = torch.ones(items, k, dtype=torch.bool)
+    mask[:, 1:] = torch.rand(items, k - 1, generator=generator) > 0.5
+    return EmbeddingSet(vectors, mask)
+
+
+def _blocks(similarity: Similarity) -> None:
+    for k_images, k_texts in _COUNTS:
+        images, texts = _embeddings(7, k_images, 0), _embeddings(5, k_texts, 1)
+        full = similarity(images, texts)
+        for block_size in (1, 3, 100):
+            joined = torch.full_like(full, torch.nan)
+            for rows, columns, scores in score_blocks(similarity, images, texts, block_size):
+                joined[rows, columns] = scores
+            require_close(joined, full, f"blocks of {block_size} differ from the whole matrix")
+
+
+def _pairs(similarity: Similarity) -> None:
+    rows, columns = torch.tensor([0, 6, 3, 3, 6]), torch.tensor([4, 0, 1, 1, 2])
+    for k_images, k_texts in _COUNTS:
+        images, texts = _embeddings(7, k_images, 0), _embeddings(5, k_texts, 1)
+        scores = similarity.pairs(images, texts, rows, columns)
+        require_close(
+            scores, similarity(images, texts)[rows, columns], "pairs() differs from the whole matrix"
+        )
+        empty = similarity.pairs(images, texts, rows[:0], columns[:0])
+        require(empty.shape == (0,), "pairs() of no pairs is not empty")
+
+
+def _cosine(similarity: Similarity) -> None:
+    images, texts = _embeddings(4, 1, 0), _embeddings(6, 1, 1)
+    cosine = images.vectors[:, 0] @ texts.vectors[:, 0].T
+    same = torch.allclose(similarity(images, texts), cosine, rtol=0, atol=1e-12)
+    require(
+        same is similarity.is_cosine or similarity.reads_gaussians,
+        f"is_cosine is {similarity.is_cosine}, but single embeddings say {same}",
+    )
+    inner = similarity.is_cosine or similarity.reads_gaussians
+    require(inner or not similarity.indexable, "indexable is True, but is_cosine is False")
+
+
+def _indexable(similarity: Similarity) -> None:
+    images, texts = _embeddings(30, 3, 0), _embeddings(5, 2, 1)
+    products = torch.einsum("ikd,tld->itkl", images.vectors, texts.vectors)
+    exists = images.mask[:, None, :, None] & texts.mask[None, :, None, :]
+    largest = products.masked_fill(~exists, -torch.inf).amax(dim=(2, 3))
+    same = torch.equal(similarity(images, texts).argsort(dim=0), largest.argsort(dim=0))
+    require(
+        same or not similarity.indexable, "indexable is True, but the largest inner product orders otherwise"
+    )
+
+
+def _masked(similarity: Similarity) -> None:
+    axis = torch.eye(1, WIDTH, dtype=torch.float64)
+    away = normalize(
+        -3 * torch.eye(1, WIDTH, dtype=torch.float64) - 4 * torch.eye(2, WIDTH, dtype=torch.float64)[1:]
+    )
+    # The second embedding would score best, but does not exist.
+    several = EmbeddingSet(torch.stack([away, axis], dim=1), torch.tensor([[True, False]]))
+    alone, other = (EmbeddingSet(v.unsqueeze(1), torch.ones(1, 1, dtype=torch.bool)) for v in (away, axis))
+    message = "an embedding that does not exist changes the score"
+    require_close(similarity(several, other), similarity(alone, other), f"{message} of an image")
+    require_close(similarity(other, several), similarity(other, alone), f"{message} of a text")
+
+
+def _gradient(similarity: Similarity) -> None:
+    images, texts = _embeddings(4, 2, 0), _embeddings(3, 1, 1)
+    sides = [images.vectors.requires_grad_(), texts.vectors.requires_grad_()]
+    for side, gradient in zip(
+        ("images", "texts"), torch.autograd.grad(similarity(images, texts).sum(), sides), strict=True
+    ):
+        require(bool(gradient.isfinite().all()), f"the gradient of the {side} is not finite")
+        require(bool(gradient.any()), f"the gradient of the {side} is 0")
+
+
+SIMILARITY_PROMISES = (_blocks, _pairs, _cosine, _indexable, _masked, _gradient)
+
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -56,7 +142,7 @@ def made_part(
     registry: Registry[ModuleT], part: str | Maker[ModuleT], options: Mapping[str, Any] = NO_OPTIONS
 ) -> ModuleT:
     """Return the part to check, in evaluation mode and double precision."""
-    width = SIMILARITY_WIDTH if registry.kind == "similarity" else TERM_WIDTH
+    width = WIDTH if registry.kind == "similarity" else TERM_WIDTH
     context = dict.fromkeys(("embed_dim", "image_dim", "text_dim"), width)
     accepted = parameters(registry.get(part) if isinstance(part, str) else part)
     usual = {name: value for name, value in _USUAL.items() if name in accepted}
