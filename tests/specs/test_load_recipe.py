@@ -215,7 +215,7 @@ def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name() -> None:
 
 def test_a_recipe_is_shown_without_the_model_that_it_begins_from() -> None:
     shown = shown_recipe("clip/folder_cpu")
-    assert shown["image"]["encoder"] == "start"
+    assert shown["image"]["encoder"] == {"name": "start"}
     assert shown["text"]["aggregator"]["base"] == shown["embed_dim"] == shown["similarity"] == "start"
 
 
