@@ -118,10 +118,7 @@ class DiskError(OpenVSEError, OSError):
     """A file cannot be written, because the disk is full or refuses it. Earlier files are complete.
 
     It is also an OSError, so that code which expects one from a writer keeps working.
-
-    Args:
-        message: the message of one line.
-        reason: the message of the system, which is the ``strerror``.
+    ``reason`` is the message of the system, its ``strerror``.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -130,15 +127,9 @@ class DiskError(OpenVSEError, OSError):
 
 
 def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: int = 0) -> str:
-    """Return bytes of UTF-8 as text, without a byte-order mark at their start.
+    """Return bytes of UTF-8 as text, without a byte-order mark; raise TextError where they are not UTF-8.
 
-    Args:
-        where: what they are, for the message.
-        first_line: the number of their first line.
-        offset: the number of bytes before them.
-
-    Raises:
-        TextError: they are not UTF-8.
+    The message counts from ``first_line`` and from the ``offset`` of the bytes in their file.
     """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise TextError(f"{where} is UTF-16: save it as UTF-8")

@@ -161,7 +161,6 @@ class GraphReasoning(nn.Module):
     Keys have no bias, as it would shift all logits of a node alike.
 
     Args:
-        width: D.
         dropout: the probability that a feature of the update is dropped in training.
     """
 

@@ -41,13 +41,7 @@ class Retrieved:
 
 @dataclass(frozen=True)
 class QueryHits:
-    """A query with its first hits.
-
-    Attributes:
-        side: "t2i" for a text asking for images, "i2t" for an image asking for texts.
-        rank: the rank of the best relevant candidate.
-        hits: the first hits, best first.
-    """
+    """A query ("t2i" or "i2t") with its first hits, best first, and the rank of its best relevant candidate."""
 
     model: str
     side: str

@@ -19,10 +19,7 @@ class TestProtocol:
     """A protocol under which figures are published.
 
     Attributes:
-        name: its name on the command line.
-        title: what is measured, in a line.
         items: the number of images, clips or questions of the part; 0 if it is not fixed.
-        texts: the number of sentences of the part; 0 if it is not fixed.
         folds: into how many runs of consecutive images the part is cut; their metrics are averaged.
         annotations: the further files that it needs, or "".
         every: whether all relevant items are placed (mAP@R and the like).

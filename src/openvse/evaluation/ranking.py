@@ -29,9 +29,8 @@ class QueryRanks:
 
     Attributes:
         queries: the query of each rank, ascending.
-        ranks: the ranks of the best relevant candidates.
         tied: whether an irrelevant candidate has the same score as the best relevant one.
-        num_queries: the number of queries, including those left out.
+        num_queries: includes those left out.
     """
 
     queries: Int[np.ndarray, "Q"]

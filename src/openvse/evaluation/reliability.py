@@ -43,7 +43,6 @@ class PrecisionReached:
 
     Attributes:
         score: the threshold, from which on every image is at least so probable; None if no score is.
-        hits: how many hits score at least as much.
         reached: the share of them that is relevant; None if there are none.
         found: the share of all relevant pairs that is among them.
     """
@@ -60,12 +59,9 @@ class Reliability:
     """Probabilities compared with what is relevant, over the best images of every sentence.
 
     Attributes:
-        fitted_on: the data that it was fitted on.
         gallery: the number of images that every sentence was compared with.
-        top: how many images of each sentence count.
         expected_error: expected calibration error: the mean over the hits of the difference between the mean
             probability and the share of relevant hits of their bin (Naeini et al., AAAI 2015), ten bins of equal width.
-        precisions: what thresholds for some precisions reach.
     """
 
     fitted_on: str

@@ -37,9 +37,7 @@ class Protocol:
         num_images: the number of images, each of which is a query and a candidate.
         num_texts: the number of sentences, each of which is a query and a candidate.
         folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
-        block_size: the side of the blocks of scores.
         resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
-        num_models: the number of models whose scores are averaged.
     """
 
     name: str
@@ -58,11 +56,9 @@ class Remarks:
     """Numbers of queries with ties or without relevant partners, which ranks do not show.
 
     Attributes:
-        tied_i2t: the number of images with an irrelevant text exactly as good as their best relevant one.
-        tied_t2i: the number of texts with such an image.
-        excluded_i2t: the number of images without a relevant text; they are candidates, but not queries.
-        excluded_t2i: the number of texts without a relevant image.
-        shared: the number of texts that are relevant to several images.
+        tied_i2t: images with an irrelevant text exactly as good as their best relevant one.
+        excluded_i2t: images without a relevant text; they are candidates, but not queries.
+        shared: texts that are relevant to several images.
     """
 
     tied_i2t: int

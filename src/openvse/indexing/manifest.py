@@ -53,8 +53,6 @@ class IndexManifest:
     Attributes:
         model: the fingerprint of the model that made the embeddings.
         root: the first of the indexed folders, absolute; or the file of the sentences.
-        num_embeddings: K.
-        dim: D.
         created: UTC, ISO 8601.
         items: the name of the database.
         model_place: the place of the model (see ``place_of``); None if nobody named it.

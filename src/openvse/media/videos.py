@@ -64,7 +64,6 @@ class FrameSampling:
     the middle of ``num_frames`` equal parts of the clip, also in training.
 
     Attributes:
-        mode: run or even.
         num_frames: the largest number of frames of a clip.
         fps: the instants per second of ``run``.
     """

@@ -27,8 +27,7 @@ _logger = logging.getLogger(__name__)
 class IndexTowers(OnnxModel):
     """The exported towers beside an index, and its model for what these cannot do: images, and very long sentences.
 
-    Args:
-        load: loads the model that made the index; it is called when it is first needed.
+    ``load`` loads the model that made the index; it is called when it is first needed.
     """
 
     def __init__(self, folder: Path, load: Callable[[], Any], *, threads: int | None = None) -> None:

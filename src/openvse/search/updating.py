@@ -38,10 +38,8 @@ class IndexUpdate:
     """What an update of an index did.
 
     Attributes:
-        items: the images, clips or sentences.
         bank: the number of ``queries`` of the query bank, their ``source`` (``model`` or ``given``) and its
             ``reliability``; None without one.
-        engine: what was sent to the engine.
         towers: the towers beside the index; None where the model has none, such as an exported one.
     """
 

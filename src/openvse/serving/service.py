@@ -55,7 +55,6 @@ class Service:
 
     Args:
         model: the model that made its embeddings; an exported one has no map of what it looked at.
-        watch: whether to update the index whenever its folders change (``FolderWatch``).
     """
 
     def __init__(

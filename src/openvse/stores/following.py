@@ -164,7 +164,6 @@ def plan_engine(path: str | Path, engine: str | None = None, *, model: object = 
     Args:
         engine: its name, or the URL of its server, whose secrets are used and never written; None keeps the one that is
             noted.
-        model: the model that is to be served.
 
     Raises:
         EngineError: there is no such engine, it needs another URL, its server does not answer, or it cannot serve the

@@ -52,9 +52,7 @@ class NLTKSplitter(WordSplitter):
     Deviation: NLTK finds sentences with a trained model, which is a separate download. Here its algorithm runs with a
     short list of abbreviations instead, so that a model gives the same tokens on every machine. Only a period inside a
     caption, after a rare abbreviation, can be read differently.
-
-    Raises:
-        ModelError: NLTK is not installed.
+    ModelError: NLTK is not installed.
     """
 
     def __init__(self) -> None:

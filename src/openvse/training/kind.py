@@ -33,19 +33,15 @@ class Request:
     """A request for an evaluation.
 
     Attributes:
-        data: the data set, as ``open_corpus`` takes it.
-        features: the feature stores to read instead of images: none, one for all models, or one for each model.
+        features: none, one for all models, or one for each model.
         folds: the number of equal parts that are evaluated separately and averaged.
         text_features: a store of token states, or a folder of stores, for the models whose text model is frozen; the
             others read the texts.
-        rerank: whether the last model re-ranks the best results of the others.
         rerank_weight: w, the weight of the re-ranking score; the score of the other models has the weight 1 - w.
         exchanged: whether each question is also answered about another image.
         every: whether all relevant items are placed, and not only the best: mAP@R and the like.
-        annotations: the files that the protocol needs besides the data set.
         keep: the number of first results of each query to keep, for a report that shows them.
         query_bank: the split whose images and captions are a query bank; "" for the bank that the model keeps.
-        calibrate: whether the curve from scores to probabilities is fitted.
         places: the folders of the models; the store of a model's run replaces images that have not changed, if it
             holds all that are needed.
     """

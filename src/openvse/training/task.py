@@ -30,7 +30,7 @@ class Step:
     """The result of a task for one batch.
 
     Attributes:
-        terms: the weighted terms of the loss, and their sum as ``loss``, with gradients.
+        terms: weighted, and their sum as ``loss``, with gradients.
         at_collapse: a function that computes the loss of this batch at collapse (``collapse.py``).
         diagnostics: a function that computes further numbers for the log.
     """
@@ -46,7 +46,6 @@ class Task(ABC, Generic[BatchT]):
 
     Attributes:
         metric: the metric of the validation whose largest value selects the model.
-        unit: the name of the items of a batch, such as "pairs".
         collapse: the meaning of collapse for this task, and advice (``collapse.py``).
         objectives: the objectives with their parameters, one for each phase; empty if the task has none.
         data: the name of the data set, the number of images in each split, and the licence if it is known.

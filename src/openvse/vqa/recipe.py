@@ -73,11 +73,7 @@ class PublishedAccuracy(Strict):
 
 
 class VQARecipe(AnswererSpec, RunRecipe):
-    """Everything that decides a run of visual question answering; the loss is binary cross-entropy for each answer.
-
-    Attributes:
-        published: the results of the paper that the recipe follows.
-    """
+    """Everything that decides a run of visual question answering; the loss is binary cross-entropy for each answer."""
 
     task: Literal["vqa"] = "vqa"
     published: tuple[PublishedAccuracy, ...] = ()
