@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,6 +150,25 @@ def test_a_bank_is_written_and_read_and_a_damaged_one_is_left_out(tmp_path: Path
     assert (again.images.beta, again.texts.beta) == (bank.images.beta, bank.texts.beta)
     (tmp_path / hubs.BANK).write_bytes(b"PK")
     assert read_bank(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["model", "texts_vectors", "images_mask", "texts_middle"])
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_bank_of_which_one_array_is_damaged_is_left_out(tmp_path: Path, name: str, kind: int) -> None:
+    bank_of(member(7, 20, 40, 2)).write(tmp_path)
+    with zipfile.ZipFile(tmp_path / hubs.BANK) as whole:
+        parts = {each: whole.read(each) for each in whole.namelist()}
+    parts[f"{name}.npy"] = b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((,\n" + bytes(5000)  # no Python
+    with zipfile.ZipFile(tmp_path / hubs.BANK, "w", kind) as changed:
+        for each, content in parts.items():
+            changed.writestr(each, content)
+        place = changed.getinfo(f"{name}.npy").header_offset + 30 + len(f"{name}.npy")
+    assert read_bank(tmp_path) is None
+    if kind == zipfile.ZIP_DEFLATED:
+        content = bytearray((tmp_path / hubs.BANK).read_bytes())
+        content[place : place + 3] = b"\xff\xff\xff"  # no stream of deflate
+        (tmp_path / hubs.BANK).write_bytes(content)
+        assert read_bank(tmp_path) is None
 
 
 def test_a_bank_of_one_image_is_refused() -> None:

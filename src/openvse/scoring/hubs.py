@@ -21,14 +21,18 @@ These are arrays, as a search without PyTorch needs them, too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from openvse.errors import DataError, message_of
 from openvse.files import replacing
 
 BANK = "query_bank.npz"
@@ -37,6 +41,7 @@ BANK = "query_bank.npz"
 MOST_IMAGES, MOST_TEXTS = 1000, 4000
 """The most training images and captions that a model keeps as its bank."""
 
+_SIDES, _PARTS = ("texts", "images"), ("vectors", "mask", "middle", "beta")  # of a model's bank
 _ROWS = 256  # items that are compared with a bank at once
 _FEWEST = 4  # items among which a correlation says anything
 
@@ -74,12 +79,8 @@ class QueryBank:
 
     def write(self, folder: Path) -> None:
         """Write the bank into a model folder."""
-        sides = {"texts": self.texts, "images": self.images}
-        arrays = {
-            f"{side}_{name}": value for side, bank in sides.items() for name, value in vars(bank).items()
-        }
-        with replacing(folder / BANK) as place, place.open("wb") as file:
-            np.savez(file, model=np.array(self.model), **arrays)
+        arrays = {f"{side}_{name}": getattr(getattr(self, side), name) for side in _SIDES for name in _PARTS}
+        write_arrays(folder, {"model": np.array(self.model), **arrays})
 
 
 def read_bank(folder: Path) -> QueryBank | None:
@@ -87,20 +88,28 @@ def read_bank(folder: Path) -> QueryBank | None:
     if not (folder / BANK).is_file():
         return None
     try:
-        with np.load(folder / BANK, allow_pickle=False) as held:
-            sides = [
-                BankQueries(
-                    held[f"{side}_vectors"],
-                    held[f"{side}_mask"],
-                    int(held[f"{side}_middle"]),
-                    float(held[f"{side}_beta"]),
-                )
-                for side in ("texts", "images")
-            ]
-            return QueryBank(str(held["model"]), *sides)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+        held = read_arrays(folder, ["model", *(f"{side}_{name}" for side in _SIDES for name in _PARTS)])
+        parts = ([held[f"{side}_{name}"] for name in _PARTS] for side in _SIDES)
+        queries = (BankQueries(vectors, mask, int(m), float(beta)) for vectors, mask, m, beta in parts)
+        return QueryBank(str(held["model"]), *queries)
+    except (ValueError, TypeError, DataError) as error:
         _logger.warning("%s is not used, as it is damaged: %s", folder / BANK, error)
         return None
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> None:
+    """Write the bank of a model or an index."""
+    with replacing(folder / BANK) as place, place.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def read_arrays(folder: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return some arrays of the bank of a model or an index; raise DataError where it is damaged."""
+    try:
+        with np.load(folder / BANK, allow_pickle=False) as held:
+            return {name: held[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile, zlib.error, TokenError) as error:
+        raise DataError(message_of(error)) from error
 
 
 def beta_of(scores: Float[np.ndarray, "n q"]) -> float:

@@ -15,18 +15,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, TypeAlias
-from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, IndexFormatError
-from openvse.files import locked, replacing
+from openvse.files import locked
 from openvse.indexing.index import Index, places_among
 from openvse.runtime.arrays import ArraySet
-from openvse.scoring.hubs import BANK, BankQueries, QueryBank, beta_of, measure_attraction, penalties
+from openvse.scoring.hubs import (
+    BANK,
+    BankQueries,
+    QueryBank,
+    beta_of,
+    measure_attraction,
+    penalties,
+    read_arrays,
+    write_arrays,
+)
 from openvse.search.exact import ItemComparison, comparison_of
 from openvse.search.query import as_arrays
 
@@ -91,8 +98,7 @@ def update_bank(
         is_none = str(bank["source"]) == _NONE
         held = bank if is_none else _followed(bank, index, comparison_of(model, index.manifest.holds))
         if held is not before:
-            with replacing(folder / BANK) as place, place.open("wb") as file:
-                np.savez(file, **held)
+            write_arrays(folder, held)
     if is_none:
         return None
     source = _MODEL if str(held["source"]) == _MODEL else "given"
@@ -102,9 +108,8 @@ def update_bank(
 def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
     """Read some arrays of a bank; raise IndexFormatError where it is damaged."""
     try:
-        with np.load(folder / BANK, allow_pickle=False) as held:
-            return {name: held[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile, TokenError) as error:
+        return read_arrays(folder, names)
+    except DataError as error:
         raise IndexFormatError(
             f"the query bank of index {folder} is damaged ({BANK}): give 'openvse index' --query-bank again"
         ) from error
