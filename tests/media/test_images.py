@@ -347,7 +347,7 @@ def of_scans(count: int, *, progressive: bool) -> bytes:
 def test_a_jpeg_of_many_scans_is_refused_before_decoding(progressive, monkeypatch):
     assert read_image(of_scans(100, progressive=progressive)).size == (64, 64)
     monkeypatch.setattr(JpegImageFile, "load", lambda image: pytest.fail("decoded"))
-    with pytest.raises(BadImageError, match="101 scans"):
+    with pytest.raises(BadImageError, match=r"101 scans.*100"):
         read_image(of_scans(101, progressive=progressive))
 
 

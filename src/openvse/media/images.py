@@ -213,7 +213,9 @@ def _check_parts(image: Image.Image, limit: int) -> None:
     if scans <= _SCANS and scans * components * pixels <= _SCANNED * limit:
         return
     scans, share = _scanned(content, image.layer)
-    if scans > _SCANS or share * pixels > _SCANNED * limit:
+    if scans > _SCANS:
+        raise BadImageError(f"it has {scans:,} scans, at most {_SCANS} are decoded: save it as a plain JPEG")
+    if share * pixels > _SCANNED * limit:
         raise BadImageError(f"it has {scans:,} scans, too many for its size: save it as a plain JPEG")
 
 
