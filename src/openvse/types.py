@@ -50,6 +50,14 @@ def on_cpu(tensor: Tensor) -> Tensor:
     return origin
 
 
+def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what a change makes of a tensor; what ``on_cpu`` knows of the tensor it knows of the result."""
+    changed = change(tensor)
+    if tensor in _ORIGINS:
+        _ORIGINS[changed] = change(_ORIGINS[tensor])
+    return changed
+
+
 def _sent(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Copy to a device; only from pinned memory does a copy not block."""
     place = torch.device(device)
@@ -76,16 +84,15 @@ class Inputs:
 
     def __getitem__(self, rows: slice) -> Inputs:
         """Return some of the items, as a view."""
-        values, mask = self.values[rows], None if self.mask is None else self.mask[rows]
-        for whole, part in ((self.values, values), (self.mask, mask)):
-            if whole is not None and part is not None and whole in _ORIGINS:
-                _ORIGINS[part] = _ORIGINS[whole][rows]
-        return Inputs(values, mask)
+        return self._changed(lambda tensor: tensor[rows])
 
     def copied(self, times: int) -> Inputs:
         """Return a batch with each item several times in a row."""
-        mask = None if self.mask is None else _repeated(self.mask, times)
-        return Inputs(_repeated(self.values, times), mask)
+        return self._changed(lambda tensor: tensor.repeat_interleave(times, 0))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        mask = None if self.mask is None else _changed(self.mask, change)
+        return Inputs(_changed(self.values, change), mask)
 
     def to(self, device: torch.device | str) -> Inputs:
         """Return the same batch on ``device``, of which ``on_cpu`` knows the mask and the token ids."""
@@ -95,14 +102,6 @@ class Inputs:
     def pinned(self) -> Inputs:
         """Return the same batch in memory that a GPU can copy while it computes."""
         return Inputs(self.values.pin_memory(), None if self.mask is None else self.mask.pin_memory())
-
-
-def _repeated(tensor: Tensor, times: int) -> Tensor:
-    """Return each row several times; what the CPU knows of the tensor it knows of the result."""
-    repeated = tensor.repeat_interleave(times, 0)
-    if tensor in _ORIGINS:
-        _ORIGINS[repeated] = _ORIGINS[tensor].repeat_interleave(times, 0)
-    return repeated
 
 
 @dataclass(frozen=True)
@@ -252,9 +251,8 @@ class Batch:
             self,
             images=self.images.copied(times),
             texts=self.texts.copied(times),
-            positives=moved(
-                on_cpu(self.positives).repeat_interleave(times, 0).repeat_interleave(times, 1),
-                self.positives.device,
+            positives=_changed(
+                self.positives, lambda tensor: tensor.repeat_interleave(times, 0).repeat_interleave(times, 1)
             ),
             image_keys=self.image_keys.repeat_interleave(times),
             partners=torch.stack((keys.repeat_interleave(times), rows), dim=1),

@@ -182,6 +182,13 @@ def _check(name: str, part: Aggregator) -> None:
         )
 
 
+def _pass_on(inner: Aggregator, outer: Aggregator) -> None:
+    """Give an aggregator what holds for one whose embeddings it returns."""
+    outer.order_aware, outer.indexable, outer.fixed_k = inner.order_aware, inner.indexable, inner.fixed_k
+    outer.needs_pooled, outer.yields_residual = inner.needs_pooled, inner.yields_residual
+    outer.unit_length = inner.unit_length
+
+
 def _projection(input_dim: int, embed_dim: int) -> nn.Linear:
     linear = nn.Linear(input_dim, embed_dim)
     if input_dim == embed_dim:
@@ -223,10 +230,7 @@ class GCN(Aggregator):
         self.layers = nn.ModuleList(_Layer(input_dim, layer_norm) for _ in range(num_layers))
         inner = aggregator(input_dim=input_dim, embed_dim=embed_dim)
         self.aggregator: Aggregator = inner
-        self.order_aware, self.indexable = inner.order_aware, inner.indexable
-        self.needs_pooled = inner.needs_pooled
-        self.fixed_k, self.yields_residual = inner.fixed_k, inner.yields_residual
-        self.unit_length = inner.unit_length
+        _pass_on(inner, self)
 
     def forward(self, features: Features) -> EmbeddingSet:
         local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
@@ -291,10 +295,7 @@ class MultiView(Aggregator):
         width = input_dim if share_projection else embed_dim
         views = [aggregator(input_dim=width, embed_dim=embed_dim) for _ in range(num_views)]
         self.views = nn.ModuleList(views)
-        self.order_aware, self.indexable = views[0].order_aware, views[0].indexable
-        self.needs_pooled = views[0].needs_pooled
-        self.fixed_k, self.yields_residual = views[0].fixed_k, views[0].yields_residual
-        self.unit_length = views[0].unit_length
+        _pass_on(views[0], self)
         self.shares_sort = share_projection and all(isinstance(view, RankedPooling) for view in views)
         if num_views > 1 and not any(True for _ in self.parameters()):
             raise RecipeError(

@@ -36,19 +36,7 @@ _ANIMATIONS = ("GIF", "WEBP")
 _WHOLE = 50  # images of the largest size take as long as an animation may
 _SEARCHED = ("mpeg", "mpegts")  # containers without an index of their frames
 _TRUNCATED = "it is truncated: get the whole file again"
-_FIRST_BOXES = (
-    b"ftyp",
-    b"moov",
-    b"free",
-    b"skip",
-    b"wide",
-    b"mdat",
-    b"pnot",
-    b"styp",
-    b"sidx",
-    b"moof",
-    b"uuid",
-)
+_FIRST_BOXES = b"ftyp moov free skip wide mdat pnot styp sidx moof uuid".split()
 _SAMPLES = re.compile(rb"stsz.{8}(.{4})|trun.{4}(.{4})", re.DOTALL)  # the numbers of samples
 # Browsers show a frame of 10 ms or less for 100 ms, as authors have come to expect.
 _HASTY, _USUAL = 0.01, 0.1

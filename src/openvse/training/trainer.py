@@ -68,15 +68,12 @@ class EpochClock:
 
 @dataclass(frozen=True)
 class _Unread:
-    """The loss of a step, which may not be computed yet: its terms, and what it would be at collapse."""
+    """The loss of a step, which may not be computed yet: its terms, and what it would be at collapse, if asked."""
 
     number: int
     description: str
     terms: Mapping[str, Tensor]
-    collapsed: Tensor | None
-
-    def collapsed_too(self) -> tuple[Tensor, ...]:
-        return () if self.collapsed is None else (self.collapsed,)
+    collapsed: tuple[Tensor, ...]
 
 
 class Trainer:
@@ -257,7 +254,7 @@ class Trainer:
     def _step(self, step: Step) -> None:
         """Take one optimiser step, and note its loss without waiting for it."""
         number = self.progress.global_step
-        collapsed = step.at_collapse() if self.collapse.is_due(number) else None
+        collapsed = (step.at_collapse(),) if self.collapse.is_due(number) else ()
         terms = {name: value.detach() for name, value in step.terms.items()}
         self._unread.append(_Unread(number + 1, step.description, terms, collapsed))
         self.optimizer.zero_grad()
@@ -275,7 +272,7 @@ class Trainer:
             The terms of the last step, and ``more`` as numbers.
         """
         steps, self._unread = self._unread, []
-        numbers = [number for step in steps for number in (step.terms["loss"], *step.collapsed_too())]
+        numbers = [number for step in steps for number in (step.terms["loss"], *step.collapsed)]
         last = steps[-1].terms if steps else {}
         values = iter(_numbers([*numbers, *last.values(), *more.values()]))
         for step in steps:
@@ -286,7 +283,7 @@ class Trainer:
                     f"lower optimizer.learning_rate or set training.precision=fp32; the last checkpoint is kept"
                 )
             self.progress.loss_sum += loss
-            for collapsed in islice(values, len(step.collapsed_too())):
+            for collapsed in islice(values, len(step.collapsed)):
                 if warning := self.collapse.update(loss, collapsed):
                     self.watcher.warn(warning)
         return dict(zip(last, values, strict=False)), dict(zip(more, values, strict=True))
@@ -381,8 +378,10 @@ class Trainer:
 
     def _agree(self, due: bool, *, may_wait: bool) -> bool:
         """Return whether a checkpoint is due in any process: clocks differ, but all processes must write together."""
-        if self.accelerator.num_processes == 1 or not may_wait:
-            return due and self.accelerator.num_processes == 1
+        if self.accelerator.num_processes == 1:
+            return due
+        if not may_wait:
+            return False
         votes = torch.tensor(int(due), device=self.accelerator.device)
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
