@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from openvse.model import TwoTower
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from tests.conftest import draw_photo
-from tests.serving.conftest import Place, client_of
+from tests.serving.conftest import Place, client_of, wait_for
 
 SECRET = "a secret line of another file"
 
@@ -44,6 +43,11 @@ def everything(client: TestClient) -> str:
     for hit in client.get("/api/search?q=grass&top_k=200").json()["hits"]:
         pages += [client.get(f"/api/items/{hit['key']}{end}").text for end in ("", "/captions", "/file")]
     return "\n".join(pages)
+
+
+def items_of(client: TestClient) -> int:
+    items: int = client.get("/api/info").json()["items"]
+    return items
 
 
 def linked_text(photos: Path, secret: Path) -> None:
@@ -150,17 +154,11 @@ def test_a_bad_line_ends_neither_a_start_nor_an_update(own_place: Place, model: 
     with client_of(service) as client:
         draw_photo(50).save(own_place.photos / "new.jpg")
         build_index(model, own_place.photos, own_place.index)
-        until = time.monotonic() + 20
-        while client.get("/api/info").json()["items"] != 9 and time.monotonic() < until:
-            time.sleep(0.02)
-        assert client.get("/api/info").json()["items"] == 9
+        wait_for(lambda: items_of(client) == 9, seconds=20)
         lines.write_text(whole)
         draw_photo(51).save(own_place.photos / "newer.jpg")
         build_index(model, own_place.photos, own_place.index)
-        until = time.monotonic() + 20
-        while client.get("/api/info").json()["items"] != 10 and time.monotonic() < until:
-            time.sleep(0.02)
-        assert client.get("/api/info").json()["items"] == 10
+        wait_for(lambda: items_of(client) == 10, seconds=20)
         assert client.get("/api/search?q=grass").status_code == 200
 
 
@@ -191,10 +189,7 @@ def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
         caplog.at_level(logging.WARNING),
         client_of(Service(own_place.index, model, Settings(reload_s=0.01), watch=True)) as client,
     ):
-        until = time.monotonic() + 30
-        while client.get("/api/info").json()["items"] != 9 and time.monotonic() < until:
-            time.sleep(0.05)
-        assert client.get("/api/info").json()["items"] == 9
+        wait_for(lambda: items_of(client) == 9, seconds=30)
     said = " ".join(record.message for record in caplog.records)
     assert "too deep" in said and "watches nothing" in said
 

@@ -120,6 +120,13 @@ def own_place(tmp_path: Path, model: TwoTower) -> Place:
     return make_place(tmp_path, model, 8)
 
 
+def wait_for(what: Callable[[], bool], *, seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.1)  # the update needs the processor, too
+
+
 @contextmanager
 def client_of(service: Service) -> Iterator[TestClient]:
     app, here = create_app(service), ("127.0.0.1", 50_000)

@@ -17,17 +17,10 @@ from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.serving.watching import FolderWatch
 from tests.conftest import draw_photo
-from tests.serving.conftest import Place, client_of
+from tests.serving.conftest import Place, client_of, wait_for
 
 pytest.importorskip("watchfiles")
 pytestmark = pytest.mark.medium
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + 90
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.1)  # the update needs the processor, too
 
 
 @pytest.fixture
