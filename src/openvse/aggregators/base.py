@@ -18,16 +18,17 @@ from openvse.types import EmbeddingSet, Features
 class Aggregator(Configured, nn.Module, ABC):
     """Turns the local features of each item into K embeddings of width D.
 
-    The build gives each one that asks for them ``input_dim``, L, and ``embed_dim``, D; see ``Pooling`` for L = D.
+    The build passes ``input_dim``, L, and ``embed_dim``, D, to each aggregator that has such an argument. ``Pooling``
+    requires L = D.
 
     Attributes:
-        order_aware: True when the order of the elements matters; otherwise they are a set.
+        order_aware: True when the order of the elements matters. False treats the elements as a set.
         indexable: True when K is fixed and the result depends only on the item, so that an index can hold it.
         needs_pooled: True when the aggregator also reads the global vector ``Features.pooled``.
         fixed_k: True when every item gets the same number of embeddings.
         yields_residual: True when the embedding sets carry a residual.
-        yields_source: True when the embedding sets carry a source, and their residual is the code made of it.
-        yields_gaussian: True when an embedding is a distribution: a mean, and what ``csd`` reads of its variance.
+        yields_source: True when the embedding sets carry a source. Their residual is then the code made from it.
+        yields_gaussian: True when an embedding is a distribution: its mean and the variance terms that ``csd`` reads.
         unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
@@ -42,19 +43,19 @@ class Aggregator(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Features) -> EmbeddingSet:
-        """Aggregate a batch; neither padding nor the other items of the batch may change the result of an item."""
+        """Aggregate a batch. An item's result must not depend on padding or on the other items of the batch."""
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the learned curves that papers plot, such as weights by rank; a run logs them after each epoch."""
+        """Return the learned curves that papers plot, such as weights by rank. A run logs them after each epoch."""
         return {}
 
 
 @runtime_checkable
 class Attends(Protocol):
-    """An aggregator whose embeddings are weighted sums, and which says with what weights."""
+    """An aggregator whose embeddings are weighted sums of local features, and which returns the weights."""
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
-        """Return the weight of each local feature in each embedding; those of an embedding sum to 1."""
+        """Return the weight of each local feature in each embedding. The weights of an embedding sum to 1."""
         ...
 
 
@@ -106,20 +107,20 @@ def require_single_vectors(name: str, parts: Mapping[str, Aggregator]) -> None:
 
 
 class RankedPooling(Pooling):
-    """A pooling of the sorted values of each dimension; aggregators over the same features can share the sort."""
+    """A pooling of the sorted values of each dimension. Aggregators of the same features can share the sort."""
 
     @abstractmethod
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Make one vector from what ``sort_descending`` returned."""
+        """Make one vector from the result of ``sort_descending``."""
 
     @staticmethod
     def sum_by_dimension(
         ranked: Float[Tensor, "B L N"], weights: Float[Tensor, "U M L"], group: Int[Tensor, "B"]
     ) -> Float[Tensor, "B L"]:
-        """Sum the sorted values of each dimension with its weights, which are given once for each of U distinct sizes.
+        """Sum the sorted values of each dimension with its weights, given once for each of U distinct sizes.
 
-        ``group`` is the index of each item's size. A batched matrix product would consist of one vector product per
-        item and dimension, whose gradient is slower.
+        ``group`` is the index of each item's size. A batched matrix product would compute one vector product per item
+        and dimension, and its gradient is slower.
         """
         curves = weights.transpose(1, 2).to(ranked.dtype).contiguous()[group]
         return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)

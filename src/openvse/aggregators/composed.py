@@ -33,9 +33,9 @@ class PooledLinear(SingleVector):
     from deciding the direction of u (Perronnin et al., Improving the Fisher kernel, 2010, section 3.2).
 
     Args:
-        pool: the aggregator that makes p, which is as wide as the local features; one vector for each item.
+        pool: the aggregator that makes p. It makes one vector for each item, as wide as the local features.
         power: the exponent of the absolute values.
-        residual: whether u is added, ``v = u + W u + b``, so that W and b begin at 0 and change what ``pool`` makes.
+        residual: whether u is added, ``v = u + W u + b``. W and b then begin at 0 and change the result of ``pool``.
 
     Raises:
         RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, or L is not D though the
@@ -84,20 +84,20 @@ class PooledLinear(SingleVector):
 class Gated(Aggregator):
     """``v_k = b + g |b| p_k / |p_k|``: the vector b of a base, plus K vectors p of a pooling behind a gate g.
 
-    The gate is one learned number, and it begins at 0. So an untrained model gives exactly the embeddings of its base,
-    for instance those of CLIP, and training decides how much the pooling adds. At the first step only the gate has a
-    gradient; as soon as it is not 0, the pooling has one, too. The gate is relative to the length of b: at 1, both
+    The gate is one learned number that begins at 0. An untrained model therefore gives exactly the embeddings of its
+    base, for instance CLIP's, and training decides how much the pooling adds. At the first step only the gate has a
+    gradient. The pooling gets one as soon as the gate is not 0. The gate is relative to the length of b: at 1, both
     vectors have the same weight.
 
     With several vectors p, each of the K embeddings begins as b, so the largest of their cosines is the score of the
     base. A pooling that reads a global vector, such as ``pie_net``, gets b.
 
-    The residual form with a gate at 0 is that of ReZero (Bachlechner et al., 2021, section 3).
+    The residual form with a gate at 0 comes from ReZero (Bachlechner et al., 2021, section 3).
 
     Args:
-        base: the aggregator of the base; in a recipe with a start, ``start`` means the aggregator of the start.
+        base: the aggregator of the base. In a recipe with a start, ``start`` means the aggregator of the start.
         pool: the aggregator whose vectors are added.
-        share_projection: whether the pooling reads the same local features as the base; otherwise it has its own
+        share_projection: whether the pooling reads the same local features as the base. Otherwise it has its own
             Linear(L, D), which begins as the identity if L equals D.
         train_base: whether the weights of the base train.
         gate_start: the initial gate.
@@ -139,7 +139,7 @@ class Gated(Aggregator):
         self.yields_residual = self.base.yields_residual or self.pool.yields_residual
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Return the embeddings of the base with those of the pooling added: ``vectors [B, K, D]``.
+        """Return ``vectors [B, K, D]``: the embeddings of the base plus the gated embeddings of the pooling.
 
         Raises:
             ModelError: base and pooling give different numbers of vectors, and neither gives a single one.
@@ -166,7 +166,7 @@ class Gated(Aggregator):
         }
 
     def _for_pool(self, features: Features, base: EmbeddingSet) -> Features:
-        """Return what the pooling reads: the projected features, and the base as their global vector."""
+        """Return the input of the pooling: the projected features, with the base as their global vector."""
         own = replace(features, pooled=base.vectors.mean(dim=1))
         if self.share_projection:
             return own
@@ -183,7 +183,7 @@ def _check(name: str, part: Aggregator) -> None:
 
 
 def _pass_on(inner: Aggregator, outer: Aggregator) -> None:
-    """Give an aggregator what holds for one whose embeddings it returns."""
+    """Give an aggregator the attributes of the one whose embeddings it returns."""
     outer.order_aware, outer.indexable, outer.fixed_k = inner.order_aware, inner.indexable, inner.fixed_k
     outer.needs_pooled, outer.yields_residual = inner.needs_pooled, inner.yields_residual
     outer.unit_length = inner.unit_length
@@ -200,16 +200,16 @@ def _projection(input_dim: int, embed_dim: int) -> nn.Linear:
 
 
 class GCN(Aggregator):
-    """Graph convolutions over all pairs of elements, then any aggregator (VSE-infinity, Table 1; VSRN, eq. 1, 2).
+    """Graph convolutions over all pairs of elements, then any aggregator (VSE-infinity, Table 1, and VSRN, eq. 1, 2).
 
     A layer is ``x_n + W_r 1/N sum_m R_nm W_g x_m`` with the affinities ``R_nm = (W_t x_n) . (W_p x_m)``.
-    Deviation: VSRN normalises ``W_r ..`` over the batch; here an item does not see its batch-mates.
+    Deviation: VSRN normalises ``W_r ..`` over the batch. Here an item does not see its batch-mates.
 
     Args:
         aggregator: the part that pools the convolved elements: ``mean``, or ``seq2seq`` as in VSRN.
-        num_layers: the number of layers; 1 has the published 4.2 M parameters at a width of 1024; VSRN stacks 4.
-        layer_norm: whether to normalise what each element receives, with a gain that starts at 0, as VSRN's
-            normalisation does: each layer begins as the identity, and several cannot overflow.
+        num_layers: the number of layers. 1 has the published 4.2 M parameters at a width of 1024. VSRN stacks 4.
+        layer_norm: whether to normalise the update of each element, with a gain that starts at 0 as VSRN's does. Each
+            layer then begins as the identity, and several layers cannot overflow.
 
     Raises:
         RecipeError: ``num_layers`` is below 1.
@@ -255,7 +255,7 @@ class _Layer(nn.Module):
             nn.init.zeros_(gain)
 
     def forward(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Add to each element what the others send it."""
+        """Add to each element the messages of the other elements."""
         weights = mask.to(local.dtype).unsqueeze(1) / mask.sum(dim=1).view(-1, 1, 1)
         affinity = self.row(local) @ self.column(local).transpose(1, 2) * weights
         changed: Tensor = local + self.norm(self.update(affinity @ self.message(local)))
@@ -269,8 +269,8 @@ class MultiView(Aggregator):
 
     Args:
         num_views: K.
-        share_projection: whether all views read the same features (the paper); otherwise each has its own
-            Linear(L, D) before it, and the encoder does not need a projection.
+        share_projection: whether all views read the same features (the paper). Otherwise each has its own Linear(L, D),
+            and the encoder does not need a projection.
 
     Raises:
         RecipeError: there is less than one view, or the views have no weights and would all be equal.
@@ -329,20 +329,20 @@ class MultiView(Aggregator):
 class Gaussian(Aggregator):
     """The mean m, of unit length, and the log-variances z of a Gaussian (PCME++, Chun, ICLR 2024, section 3.1).
 
-    Each is pooled from the output of a linear layer of its own. The embedding is ``[m, u, 1]`` of an image and
-    ``[m, 1, u]`` of a text, with ``u = -sum_d exp(z_d) / 2``. So the inner product of an image and a text is
+    A linear layer of its own precedes each pooling. The embedding is ``[m, u, 1]`` of an image and ``[m, 1, u]`` of a
+    text, with ``u = -sum_d exp(z_d) / 2``. So the inner product of an image and a text is
     ``m_i . m_t + u_i + u_t = 1 - csd(i, t) / 2`` (eq. 1), and a search over inner products ranks by the distance of the
     distributions, in both directions. The log-variances are the residual of the embedding set.
 
-    Deviation: the released model makes the variance from a copy of the last block of each CLIP tower; here both
+    Deviation: the released model makes the variance from a copy of the last block of each CLIP tower. Here both
     poolings read the same local features.
 
     Args:
-        embed_dim: D, the width of an embedding; mean and log-variances are D - 2 wide.
-        side: ``image`` or ``text``; in a recipe, the side on which the aggregator is.
+        embed_dim: D, the width of an embedding. The mean and the log-variances are D - 2 wide.
+        side: ``image`` or ``text``. In a recipe, the build passes the aggregator's side.
         mean: the aggregator that makes m.
         log_variance: the aggregator that makes z.
-        start: every log-variance at the beginning, as the weights of z begin at 0.
+        start: the initial value of every log-variance. The weights of z begin at 0.
 
     Raises:
         RecipeError: D is below 3, or an inner aggregator does not make one vector for each item.
@@ -396,14 +396,14 @@ class Gaussian(Aggregator):
 class Beside(SingleVector):
     """``v = [sqrt(1 - s) b/|b| ; sqrt(s) p/|p|]``, with the vector b of a base and the vector p of a pooling.
 
-    With it on both sides of a model, the cosine of an image and a sentence is ``(1 - s) cos(b) + s cos(p)``: a
-    weighted mean of the scores of two models, which fits into one index. Both read the same features; the pooling has a
-    linear layer of its own before it.
+    With it on both sides of a model, the cosine of an image and a sentence is ``(1 - s) cos(b) + s cos(p)``: a weighted
+    mean of the scores of two models, which fits into one index. Both read the same features. A linear layer precedes
+    the pooling.
 
     Args:
         embed_dim: D, the sum of both widths.
         base: the aggregator that makes b.
-        base_dim: the width of b, by default half of D; p has the rest.
+        base_dim: the width of b, by default half of D. The rest is the width of p.
         pool: the aggregator that makes p from features of its width.
         share: s.
         train_base: whether the weights of the base train.

@@ -1,4 +1,4 @@
-"""The Generalized Pooling Operator, the aggregator of VSE-infinity, with the generators and position codes it takes."""
+"""The Generalized Pooling Operator, the aggregator of VSE-infinity, with its generators and position codes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Generator(Protocol):
     reads_codes: bool
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
-        """Return a state for each position; the states of a set do not depend on codes beyond its size.
+        """Return a state for each position. The states of a set do not depend on codes beyond its size.
 
         Args:
             codes: the position codes of each set.
@@ -52,7 +52,7 @@ class Generator(Protocol):
 
 
 class BiGRUGenerator(nn.GRU):
-    """One layer of a GRU in both directions, which are averaged (VSE-infinity, eq. 5)."""
+    """One bidirectional GRU layer whose two directions are averaged (VSE-infinity, eq. 5)."""
 
     reads_codes: bool = True
 
@@ -70,8 +70,8 @@ class BiGRUGenerator(nn.GRU):
 class Transformer(nn.TransformerEncoderLayer):
     """One layer of a Transformer encoder with four heads, which divide the width of the codes (VSE-infinity, Table 8).
 
-    The paper gives no widths. There are no biases, as most would shift all logits of a set equally, and there is no
-    dropout, so that the coefficients remain a function of the size.
+    The paper gives no widths. There are no biases, as most would shift all logits of a set equally. There is no
+    dropout, so the coefficients remain a function of the size.
     """
 
     reads_codes: bool = True
@@ -91,7 +91,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
 
 class MLP(nn.Sequential):
-    """One hidden layer over each position by itself, which does not know the set's size (VSE-infinity, B.3)."""
+    """One hidden layer over each position by itself. It does not know the size of the set (VSE-infinity, B.3)."""
 
     reads_codes: bool = True
 
@@ -106,7 +106,7 @@ class MLP(nn.Sequential):
 
 
 class Interpolation(nn.Module):
-    """``num_positions`` learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3; FSPool).
+    """``num_positions`` learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3, FSPool).
 
     The linear map that follows commutes with the stretching, so this is the paper's "fixed size vector".
     """
@@ -120,7 +120,7 @@ class Interpolation(nn.Module):
         self.width = hidden_dim
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
-        """Stretch the states; the codes are not read."""
+        """Stretch the states. The codes are not read."""
         return interpolate(self.knots, sizes)
 
 
@@ -162,7 +162,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Embedding):
-    """A learned code for each position; positions beyond the table share its last code (VSE-infinity, B.3, Index)."""
+    """A learned code for each position. Positions beyond the table share its last code (VSE-infinity, B.3, Index)."""
 
     learns: bool = True
 
@@ -185,9 +185,9 @@ class GPO(RankedPooling):
     """Weighted sum over the sorted values of each dimension, with weights learned as a function of the set's size.
 
     ``v_d = sum_k theta_k * max_k(x_1d .. x_Nd)``, ``theta = softmax_k(f(BiGRU(PE(1..N))) / temperature)``
-    (VSE-infinity, eq. 2 to 5). PE is sinusoidal; the two directions of the BiGRU are averaged and mapped to one
-    number without a bias. As theta depends only on N, it is computed once per distinct size in a batch, and
-    kept from batch to batch as long as the weights do not change.
+    (VSE-infinity, eq. 2 to 5). PE is sinusoidal. The two directions of the BiGRU are averaged and mapped to one number
+    without a bias. As theta depends only on N, it is computed once per distinct size in a batch, and kept from batch to
+    batch until the weights change.
 
     Deviation: the temperature 0.1 is in the released code, not in the paper.
 
@@ -196,13 +196,13 @@ class GPO(RankedPooling):
 
     Args:
         position_dim: P, the width of the position codes.
-        hidden_dim: the width of the generator's states (BiGRU, per direction; MLP; interpolation) or of its
-            feed-forward network (Transformer).
+        hidden_dim: the width of the generator's states (BiGRU per direction, MLP, interpolation) or of its feed-forward
+            network (Transformer).
         temperature: the number that divides the generator's output before the softmax.
-        generator: a part of ``GENERATORS``, which computes the coefficients from the codes; ``interpolation`` has
-            learned coefficients, which it stretches over the set.
+        generator: a part of ``GENERATORS``, which computes the coefficients from the codes. ``interpolation`` stretches
+            learned coefficients over the set.
         positions: a part of ``POSITIONS``, which makes the codes: sines and cosines or a learned table.
-        num_positions: the learned length of an interpolation or a table; positions beyond a table share its last code.
+        num_positions: the learned length of an interpolation or a table. Positions beyond a table share its last code.
         per_dimension: whether each of the L dimensions has its own coefficients.
 
     Raises:
@@ -260,7 +260,7 @@ class GPO(RankedPooling):
             return masked_softmax(logits, real).transpose(1, 2).squeeze(-1)
 
     def logits(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U C N"]:
-        """Return what the softmax over the positions makes theta of; a part of your own can change it.
+        """Return the logits of theta, to which the softmax over the positions is applied. Subclasses can override it.
 
         Returns:
             ``[U, 1, max(sizes)]``, or ``[U, L, max(sizes)]`` if each dimension has its own coefficients.
@@ -301,9 +301,9 @@ class GPO(RankedPooling):
         }
 
     def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
-        """Look up the coefficients by size; the table is emptied when a weight is changed or moved.
+        """Look up the coefficients by size. The table is emptied when a weight is changed or moved.
 
-        The weights themselves are compared: their versions do not tell, as a fused optimiser leaves them as they are.
+        The weights themselves are compared, because a fused optimiser does not change their version numbers.
         """
         weights, known = torch.cat([weight.flatten() for weight in self.parameters()]), self._table_weights
         kind = weights.device, weights.dtype
@@ -321,8 +321,8 @@ class GPODataDependent(Pooling):
     """GPO whose generator reads the sorted values along with their positions (VSE-infinity, B.4 and Table 13).
 
     ``v_d = sum_k theta_k u_kd``, ``theta = softmax_k(f(BiGRU([PE(k), u_k])) / temperature)``, with u_k the k-th
-    largest value of every dimension. The paper gives no formula; the two inputs are concatenated here. As theta
-    depends on the item, not only on its size, it is computed for each item. Options are as in ``GPO``.
+    largest value of every dimension. The paper gives no formula. Here the two inputs are concatenated. As theta depends
+    on the item, not only on its size, it is computed for each item. The options are the same as for ``GPO``.
     """
 
     def __init__(

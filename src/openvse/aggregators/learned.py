@@ -1,4 +1,4 @@
-"""Poolings that learn how much each element counts, or what is read from all of them."""
+"""Poolings that learn the weight of each element, or a map of all of them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class AttentionPool(Pooling):
 
 
 class ExternalAttention(Pooling):
-    """``v_d = sum_n softmax_n((A x_n)_d) x_nd``: external space attention (ESA; Zhu et al., TCSVT 2023).
+    """``v_d = sum_n softmax_n((A x_n)_d) x_nd``: external space attention (ESA, Zhu et al., TCSVT 2023).
 
-    Each dimension has its own distribution over the elements. ``soft_pool`` is the case A = I; ``lip`` normalises and
+    Each dimension has its own distribution over the elements. ``soft_pool`` is the case A = I. ``lip`` normalises and
     bounds the logits. Deviation: the released A x_n + b has a bias, which shifts all logits of a dimension alike and so
-    changes no weight; there is none here.
+    changes no weight. Here there is none.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
@@ -153,8 +153,8 @@ class SelfAttention(Pooling):
 class ScoreAttention(Aggregator):
     """``v_k = sum_n S_kn(X, X) x_n`` after self-attention: the paper's reduction with one modality on both sides.
 
-    The paper takes keys and values from the other modality (similarity ``fused``), whose scores an index cannot serve;
-    within one modality the result depends only on the item. With k > 1 reductions, each one is an embedding.
+    The paper takes keys and values from the other modality (similarity ``fused``), whose scores an index cannot serve.
+    Within one modality the result depends only on the item. With k > 1 reductions, each one is an embedding.
 
     Args:
         num_heads: the number of heads of both attentions.
@@ -177,7 +177,7 @@ class ScoreAttention(Aggregator):
         return EmbeddingSet.full(vectors)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
-        """Return the scores with which the elements are summed; see ``Attends``."""
+        """Return the weights with which the elements are summed. See ``Attends``."""
         local, mask = self._read(features), features.mask
         scores: Tensor = self.scores(local, mask, local, mask)
         return scores
@@ -191,10 +191,10 @@ class ScoreAttention(Aggregator):
 class Conv1d(SingleVector):
     """``v = sum_n W_n x_n + b``: a convolution whose kernel is as long as the sequence (score attention, IV-C).
 
-    A shorter sequence uses the first N matrices; the elements of a longer one beyond ``length`` are not read.
+    A shorter sequence uses the first N matrices. Elements beyond ``length`` are not read.
 
     Args:
-        length: the number of elements that the kernel spans; its weights are length x L x D.
+        length: the number of elements that the kernel spans. Its weights are length x L x D.
 
     Raises:
         RecipeError: a length below 1.
@@ -223,7 +223,7 @@ class Seq2Seq(SingleVector):
     """The last state of a GRU that reads the elements in their order (VSE-infinity, Table 1, Seq2Seq).
 
     Args:
-        embed_dim: D, the width of the state; at 1024 there are 6.3 M parameters, as published.
+        embed_dim: D, the width of the state. At 1024 there are 6.3 M parameters, as published.
     """
 
     order_aware = True
@@ -241,9 +241,10 @@ class Autoencoder(Aggregator):
     """``h = sigmoid(W x + b)``, where x is the mean of the raw local features (Feng et al., ACM Multimedia 2014).
 
     The embedding is h. The set also carries h before it is scaled (``residual``) and x (``source``), which the term
-    ``correspondence`` reconstructs from h; the decoders belong to that term, as a trained model does not need them.
+    ``correspondence`` reconstructs from h. The decoders belong to this term, because a trained model does not need
+    them.
 
-    Deviation: the paper first trains restricted Boltzmann machines on each side; here x is a feature of a network, and
+    Deviation: the paper first trains restricted Boltzmann machines on each side. Here x is a feature of a network, and
     the code has one layer.
 
     Args:
@@ -276,10 +277,9 @@ class MapHead(Pooling):
     which SigLIP makes the embedding of an image from its patches.
 
     Args:
-        num_heads: the number of heads; None means one for each 64 dimensions, and at least one.
-        hidden_dim: the hidden width of the MLP; None means 4 D.
+        num_heads: the number of heads. None means one for each 64 dimensions, and at least one.
         activation: the activation of the MLP: gelu, or gelu_tanh, its approximation by a hyperbolic tangent.
-        eps: the number that is added to the variance in the normalisation.
+        eps: the number added to the variance in the normalisation.
 
     Raises:
         RecipeError: the widths differ, or the heads do not divide them.
@@ -323,19 +323,19 @@ class AdPool(Pooling):
     ``emb_d = sum_n softmax_n(x_nd) x_nd`` (eq. 4).
 
     Deviation: padding is masked. In the released code the token weights of eq. 3 count it, so that the vector of a
-    sentence depends on its batch; eq. 4 masks it there too.
+    sentence depends on its batch, while eq. 4 masks it there too.
 
     Args:
-        token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
-            ``per_dimension`` is one theta for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
+        token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper). ``per_dimension``
+            is one theta for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
         token_start: the initial values of W_tok: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or
             ``xavier``, uniform within sqrt(6 / (inputs + outputs)), with b at 0. The released code starts
             ``per_dimension`` with ``xavier``, whose weights are 1.7 times as large.
         balance: w_1, the share of the token level: ``learned`` (eq. 5), a fixed number from 0 to 1 (appendix C, Table
-            2), or ``random``, a number that is drawn once, when the model is made. At 1 only the token level is left
-            (Table 3); at 0, the aggregator is ``soft_pool`` with token weights that are not used.
-        count_padding: whether padding takes its share of the token weights, as zeros behind the sorted elements, as
-            in the released code; an index cannot serve such embeddings.
+            2), or ``random``, a number drawn once, when the model is made. At 1 only the token level is left (Table 3).
+            At 0, the aggregator is ``soft_pool`` with unused token weights.
+        count_padding: whether padding takes its share of the token weights, as zeros after the sorted elements, as in
+            the released code. An index cannot serve such embeddings.
 
     Raises:
         RecipeError: the balance is not in [0, 1].
@@ -398,12 +398,12 @@ class PIENet(Aggregator):
     Args:
         input_dim: L, the width of the raw local features, which the encoder does not project.
         embed_dim: D, which is also the width of the global vector.
-        num_embeddings: K; 0 leaves only the global vector (Fig. 5), which is VSE++ on the same encoders.
-        with_global: whether the global vector is added; without it, ``z_k = LayerNorm(r_k)`` (No Global, Fig. 6).
+        num_embeddings: K. 0 leaves only the global vector (Fig. 5), which is VSE++ on the same encoders.
+        with_global: whether the global vector is added. Without it, ``z_k = LayerNorm(r_k)`` (No Global, Fig. 6).
         combine: how the global vector and a residual are combined: ``add``, or ``concatenate`` for
             ``z_k = LayerNorm([pooled, r_k])``, which is 2 D wide (No Residual, Fig. 6).
         joined: whether the K embeddings become a single one, K times as wide, so that a pair has one cosine (No MIL,
-            Fig. 6); such a set has no residual.
+            Fig. 6). Such a set has no residual.
 
     Raises:
         RecipeError: K is below 0, or there is no global vector although the other options need one.
@@ -448,7 +448,7 @@ class PIENet(Aggregator):
         nn.init.zeros_(self.residual.bias)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Make ``vectors`` and ``residual``, ``[B, K, D]``; raise ModelError if there is no global vector."""
+        """Make ``vectors`` and ``residual``, ``[B, K, D]``. Raise ModelError if there is no global vector."""
         if self.needs_pooled and features.pooled is None:
             raise ModelError(
                 "pie_net needs Features.pooled: give the encoder global_vector: mean (images) or output: words (bigru)"
@@ -466,7 +466,7 @@ class PIENet(Aggregator):
         return EmbeddingSet.full(vectors, None if self.joined else residual)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
-        """Return the attention maps of the heads; see ``Attends``."""
+        """Return the attention maps of the heads. See ``Attends``."""
         local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         return self._heads(local, features.mask).transpose(1, 2)
 

@@ -68,7 +68,7 @@ class FrameLevels(Aggregator):
 
 
 def global_pooling(aggregator: Maker[Aggregator], width: int) -> Aggregator:
-    """Make the pooling of a global level; raise RecipeError unless it makes one vector from local features alone."""
+    """Make the pooling of a global level. Raise RecipeError unless it makes one vector from local features alone."""
     made = aggregator(input_dim=width, embed_dim=width)
     probe = torch.zeros(1, 2, width)
     if not made.needs_pooled and made.fixed_k:
@@ -85,19 +85,19 @@ NUM_ROLES = 16
 
 
 class GraphLevels(Aggregator):
-    """Graph reasoning over the event, the actions and the entities of a caption (HGR; Chen et al., CVPR 2020).
+    """Graph reasoning over the event, the actions and the entities of a caption (HGR, Chen et al., CVPR 2020).
 
-    The event is the pooled caption; an action or entity is the maximum of its words in each dimension, times the
+    The event is the pooled caption. An action or entity is the maximum of its words in each dimension, times the
     embedding of its role. Each layer of reasoning then lets the nodes read their neighbours (``GraphReasoning``). The
-    embeddings are, in this order, the event and alternately an action and an entity; the mask says which exist. A
-    caption without a graph has only its event.
+    embeddings are, in this order, the event and alternately an action and an entity. The mask marks the existing ones.
+    A caption without a graph has only its event.
 
     Args:
         aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
             4).
-        num_layers: the number of layers of reasoning; 0 turns it off, with its normalisation.
-        dropout: the probability that a feature of a word's state is dropped in training. The released code drops those
-            of word embeddings instead: ``dropout`` of the encoder ``role_graph``.
+        num_layers: the number of layers of reasoning. 0 turns it off, with its normalisation.
+        dropout: the probability that a feature of a word's state is dropped in training. The released code drops
+            features of word embeddings instead: ``dropout`` of the encoder ``role_graph``.
         reasoning_dropout: the same for the updates of the reasoning.
 
     Raises:
@@ -142,7 +142,7 @@ class GraphLevels(Aggregator):
         return EmbeddingSet(nodes.masked_fill(~there.unsqueeze(-1), 0.0), there)
 
     def _nodes(self, local: Float[Tensor, "B N L"], graph: Graph) -> Float[Tensor, "B s L"]:
-        """Return the vectors of all slots but the event's; memory follows the nodes that exist."""
+        """Return the vectors of all slots except the event's. Memory grows with the number of existing nodes."""
         members, roles = graph.members[:, 1:], graph.roles[:, 1:]
         items, slots = places_of(on_cpu(graph.members)[:, 1:].any(dim=2), members.device)
         inside = members[items, slots].unsqueeze(-1)
@@ -174,7 +174,7 @@ class GraphReasoning(nn.Module):
         self.scale = 1 / math.sqrt(hidden)
 
     def forward(self, nodes: Float[Tensor, "B S D"], edges: Bool[Tensor, "B S S"]) -> Float[Tensor, "B S D"]:
-        """Let each node read its neighbours: ``edges[b, i, j]`` says that i reads j."""
+        """Let each node read its neighbours. If ``edges[b, i, j]`` is True, i reads j."""
         logits = (self.query(nodes) @ self.key(nodes).mT * self.scale).masked_fill(~edges, MASKED)
         weights = torch.softmax(logits, dim=2).masked_fill(~edges, 0.0)
         updated: Tensor = self.norm(nodes + self.dropout(self.message(weights @ nodes)))

@@ -63,7 +63,7 @@ class TopPercent(Pooling):
     """Mean of the largest p % of the values of each dimension, ``k = ceil(N p / 100)`` (VSE-infinity, B.3, T-K%).
 
     Args:
-        percent: p, from 1 to 100; 100 is mean pooling.
+        percent: p, from 1 to 100. 100 is mean pooling.
 
     Raises:
         RecipeError: p is out of range.
@@ -82,7 +82,7 @@ class TopPercent(Pooling):
 
 
 class SoftPool(Pooling):
-    """``v_d = sum_n softmax_n(x_nd) x_nd`` (Stergiou et al. 2021); the embedding level of AdPool."""
+    """``v_d = sum_n softmax_n(x_nd) x_nd`` (Stergiou et al. 2021), the embedding level of AdPool."""
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Weight each real element by the softmax of its value."""
@@ -92,11 +92,11 @@ class SoftPool(Pooling):
 class LogSumExp(Pooling):
     """``v_d = t log sum_n e^(x_nd / t)``, a smooth maximum (score attention, section IV-C, with t = 1).
 
-    Deviation: the paper's text sums "along the feature dimension", which would leave one number per element; here
-    the sum is over the elements.
+    Deviation: the paper's text sums "along the feature dimension", which would leave one number per element. Here the
+    sum is over the elements.
 
     Args:
-        temperature: t; as it approaches 0, the result becomes the maximum.
+        temperature: t. As it approaches 0, the result approaches the maximum.
 
     Raises:
         RecipeError: the temperature is not positive.
@@ -116,12 +116,12 @@ class LogSumExp(Pooling):
 class GeM(Pooling):
     """``v_d = (1/N sum_n max(x_nd, eps)^p)^(1/p)`` with one learned p (Radenovic et al. 2019, eq. 3).
 
-    It is computed as a log-sum-exp of ``p log x``, so that neither large p nor small x overflows; the learned
-    parameter is log p, which keeps p positive. Deviation: negative features are clamped to eps; the published form
-    is for features after a ReLU, and explodes on others (VSE-infinity, section 5.2).
+    It is computed as a log-sum-exp of ``p log x``, so that neither large p nor small x overflows. The learned parameter
+    is log p, which keeps p positive. Deviation: negative features are clamped to eps. The published form is for
+    features after a ReLU, and explodes on others (VSE-infinity, section 5.2).
 
     Args:
-        exponent: the initial p; 1 is the mean, and large values approach the maximum.
+        exponent: the initial p. 1 is the mean, and large values approach the maximum.
         eps: the lower limit to which features are clamped.
 
     Raises:
@@ -143,11 +143,11 @@ class GeM(Pooling):
 
 
 class AdaPool(Pooling):
-    """A learned mix of SoftPool and of a sum weighted by likeness to the mean (Stergiou and Poppe 2023).
+    """A learned mix of SoftPool and a sum weighted by similarity to the mean (Stergiou and Poppe 2023).
 
     ``v = b sum_n softmax_n(DSC(m, x_n)) x_n + (1 - b) SoftPool(x)``, where m is the mean of the elements and
-    ``DSC(m, x) = 2 |m . x| / (|m|^2 + |x|^2)``. Deviation: b is one number, a sigmoid, where the paper has one
-    for each place of a fixed pooling region; a set has no such places.
+    ``DSC(m, x) = 2 |m . x| / (|m|^2 + |x|^2)``. Deviation: b is one number, a sigmoid, where the paper has one for each
+    place of a fixed pooling region. A set has no such places.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
@@ -205,5 +205,5 @@ class Tokens(Aggregator):
         self.unit_length = unit_length
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Return the local features; padding stays masked and is 0."""
+        """Return the local features. Padding stays masked and is 0."""
         return EmbeddingSet(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0), features.mask)

@@ -21,8 +21,8 @@ _EPS = 1e-7  # of the released code, for a slot that wins nothing
 class SlotAttention(Aggregator):
     """K embeddings of an item: its global vector plus K slots that divide the local features among them.
 
-    The slots are learned vectors q_k, which ``depth`` blocks with shared weights refine (DivE; Kim et al., CVPR 2023;
-    the pre-norm form of its released code)::
+    The slots are learned vectors q_k, which ``depth`` blocks with shared weights refine (DivE, Kim et al., CVPR 2023,
+    in the pre-norm form of its released code)::
 
         a_kn = softmax_k( (W_q LN(s_k))^T (W_k (LN(x_n) + p_n)) / sqrt(d) )      the slots compete for each element
         s_k += drop( W_o sum_n a_kn W_v LN(x_n) / sum_n a_kn )                   in each head
@@ -35,7 +35,7 @@ class SlotAttention(Aggregator):
 
     Args:
         embed_dim: D, which is also the width of the slots and of the global vector.
-        num_embeddings: K; 4 in the paper.
+        num_embeddings: K. 4 in the paper.
         depth: the number of blocks.
         num_heads: the heads of the attention, each ``head_dim`` = d wide.
         head_dim: d.
@@ -91,7 +91,7 @@ class SlotAttention(Aggregator):
         self.norm, self.norm_global = nn.LayerNorm(embed_dim), nn.LayerNorm(embed_dim)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Make K embeddings of each item: ``vectors`` and ``residual`` are ``[B, K, D]``.
+        """Make K embeddings of each item. ``vectors`` and ``residual`` are ``[B, K, D]``.
 
         Raises:
             ModelError: there is no global vector, and ``global_vector`` is ``pooled``.
@@ -106,7 +106,7 @@ class SlotAttention(Aggregator):
         return EmbeddingSet.full(vectors, residual)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
-        """Return the weights of the last block, averaged over its heads; see ``Attends``."""
+        """Return the weights of the last block, averaged over its heads. See ``Attends``."""
         return self._refined(features)[1].mean(dim=1)
 
     def _refined(self, features: Features) -> tuple[Float[Tensor, "B K D"], Float[Tensor, "B H K N"]]:

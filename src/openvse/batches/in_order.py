@@ -40,7 +40,7 @@ class Pinnable(Protocol):
 
 
 def ready_for(device: torch.device, batches: Iterable[PinnedT]) -> Iterable[PinnedT]:
-    """Yield batches in their order; for another device than the CPU, a thread reads and pads them ahead."""
+    """Yield batches in their order. For a device other than the CPU, a thread reads and pads them ahead."""
     if device.type == "cpu":
         return batches
     return ahead(batch.pinned() if device.type == "cuda" else batch for batch in batches)
@@ -55,13 +55,13 @@ def image_batches(
     rank: int = 0,
     num_processes: int = 1,
 ) -> Iterator[PlacedInputs]:
-    """Yield all images in order, except those that cannot be used; of several processes, each yields its batches.
+    """Yield all usable images in order. With several processes, each yields its own batches.
 
     Args:
         images: the images of a corpus.
         batch_size: the number of images per batch.
         start: the position of the first image, if earlier ones are already done.
-        num_workers: the number of processes that load ahead; 0 loads in this process.
+        num_workers: the number of processes that load ahead. 0 loads in this process.
         num_processes: the number of processes that take turns with the batches.
     """
     loader = DataLoader(
@@ -76,7 +76,7 @@ def image_batches(
 def text_batches(
     texts: TextLoader, batch_size: int, *, rank: int = 0, num_processes: int = 1
 ) -> Iterator[PlacedInputs]:
-    """Yield all texts by length, so that little is padding; of several processes, each yields its batches."""
+    """Yield all texts by length, so that little is padding. With several processes, each yields its own batches."""
     order = np.argsort(texts.lengths.numpy(), kind="stable")
     for start in range(rank * batch_size, len(order), num_processes * batch_size):
         positions = order[start : start + batch_size]

@@ -40,7 +40,7 @@ class RandomView:
 
 
 class FeatureImages:
-    """Images whose local features are in a store; a batch is gathered at once.
+    """Images whose local features are in a store. A batch is gathered at once.
 
     An image whose features are not all finite is logged, once in each process, and left out.
 
@@ -69,7 +69,7 @@ class FeatureImages:
             view: not read, as encoders augment features themselves.
 
         Returns:
-            The inputs of the images that can be used, and which of the positions these are.
+            The inputs of the usable images, and the positions of these images.
 
         Raises:
             BadImageError: none of the images can be used.
@@ -86,7 +86,7 @@ class FeatureImages:
         if not usable.any():
             raise BadImageError(
                 f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}); "
-                "make the features again"
+                "extract the features again"
             )
         mask = None if inputs.mask is None else inputs.mask[sound]
         return Inputs(inputs.values[sound], mask), usable
@@ -117,14 +117,14 @@ class PixelImages:
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
         """Decode images to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask.
 
-        It returns and raises the same as ``FeatureImages.load``; the view is the random one of training, or None for
+        It returns and raises the same as ``FeatureImages.load``. The view is the random one of training, or None for
         the deterministic one.
         """
         pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
         usable = [image for image in pixels if image is not None]
         if not usable:
             first = self._paths[int(positions[0])]
-            raise BadImageError(f"none of {len(pixels)} images can be used (first: {first}); check the files")
+            raise BadImageError(f"none of {len(pixels)} images can be used (first: {first}): check the files")
         return self._backbone.collate(usable), np.array([image is not None for image in pixels])
 
     def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
@@ -144,14 +144,14 @@ ImageLoader: TypeAlias = FeatureImages | PixelImages
 def image_loader(
     backbone: Backbone, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
 ) -> ImageLoader:
-    """Return the loader of a corpus, from stored features if given; raise StoreError if the store lacks images."""
+    """Return the loader of a corpus, from stored features if given. Raise StoreError if the store lacks images."""
     if features is not None:
         return FeatureImages(features, corpus.image_ids)
     return PixelImages(corpus.image_paths, backbone, augment=augment)
 
 
 def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
-    """Return the features that come with a data set, if the backbone has no network; None otherwise.
+    """Return the features that come with a data set if the backbone has no network, otherwise None.
 
     Raises:
         ModelError: the features have another width than the encoder expects.
@@ -164,13 +164,13 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
         first = corpus.image_paths[0]
         if isinstance(first, Path) and not first.is_file():
             raise DataError(
-                f"{corpus.name} brings features {width} wide and no images (such as {first}), and "
-                f"this encoder wants images: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
+                f"{corpus.name} has features {width} wide and no images (such as {first}), but "
+                f"this encoder needs images: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
             )
         return None
     if width != backbone.feature_dim:
         raise ModelError(
-            f"{corpus.name} has features {width} wide, and the encoder expects {backbone.feature_dim}: "
+            f"{corpus.name} has features {width} wide, but the encoder expects {backbone.feature_dim}: "
             f"set image.encoder.feature_dim={width}"
         )
     return corpus.features
@@ -232,7 +232,7 @@ class TokenTable:
 
 
 class StoredTexts:
-    """Texts whose token states are in a store; a batch is gathered at once.
+    """Texts whose token states are in a store. A batch is gathered at once.
 
     Args:
         store: the store that ``extract_text_features`` made.
@@ -248,7 +248,7 @@ class StoredTexts:
         if missing:
             raise StoreError(
                 f"feature store {store.path} lacks {len(missing)} of {len(texts)} texts (such as {missing[0]!r}): run "
-                f"'openvse extract' of the text encoder again, it adds what is new, or set data.text_features=auto"
+                f"'openvse extract' of the text encoder again, which adds the new ones, or set data.text_features=auto"
             )
         self._store = store
         self._rows = store.positions(items)
@@ -263,7 +263,7 @@ class StoredTexts:
 
 
 TextLoader: TypeAlias = TokenTable | StoredTexts
-"""Loads texts of a corpus by their positions, padded to their longest; ``lengths`` are their numbers of tokens."""
+"""Loads texts of a corpus by their positions, padded to their longest. ``lengths`` are their numbers of tokens."""
 
 
 def text_loader(encoder: TextEncoder, texts: Sequence[str], features: FeatureStore | None) -> TextLoader:

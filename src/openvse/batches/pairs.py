@@ -19,11 +19,11 @@ from openvse.types import Batch, Relevance
 
 @dataclass(frozen=True)
 class BatchKey:
-    """The pairs of a batch; it is sent to the worker that builds the batch.
+    """The pairs of a batch, sent to the worker that builds the batch.
 
     Attributes:
         pairs: positions of the pairs in the corpus's relevance, for all processes together.
-        view: the random views of this epoch; None for deterministic ones.
+        view: the random views of this epoch. None for deterministic ones.
         rank: the number of the process that the batch is for.
         num_processes: the number of processes that share the pairs.
     """
@@ -42,7 +42,7 @@ class PairsOfImages:
 
     Args:
         relevance: the pairs of a corpus.
-        captions: the largest number of pairs of an image in an epoch; ``all`` takes all.
+        captions: the largest number of pairs of an image in an epoch. ``all`` takes all.
     """
 
     def __init__(self, relevance: Relevance, captions: CaptionsPerImage) -> None:
@@ -70,13 +70,13 @@ class EpochBatches(Sampler[BatchKey]):
     and its dataset takes its share of their images, so that the pairs of a batch do not depend on the number of
     processes.
 
-    A batch consists of pairs, or of images with several of their captions: the cost of training an image network
+    A batch consists of pairs, or of images with several of their captions. The cost of training an image network
     depends on the number of images in a batch, so further captions of each are nearly free.
 
     Args:
-        pairs: the number of pairs in the corpus; or the pairs of each image, for batches of images.
-        batch_size: the number of pairs or images in a batch, over all processes. The remainder at the end is left out;
-            fewer than that make a single batch.
+        pairs: the number of pairs in the corpus, or the pairs of each image for batches of images.
+        batch_size: the number of pairs or images in a batch, over all processes. The remainder at the end is left out.
+            Fewer pairs or images than this make a single batch.
         start: the number of batches that are already done, if a run is resumed.
 
     Raises:
@@ -100,7 +100,7 @@ class EpochBatches(Sampler[BatchKey]):
         if size < num_processes or size < 1:
             raise DataError(
                 f"{self._count} {unit}s in batches of {batch_size} for {num_processes} process(es): "
-                f"every process needs at least one {unit}; use fewer processes, larger batches or more data"
+                f"every process needs at least one {unit}. Use fewer processes, larger batches or more data"
             )
         self._size, self._start = size, start
         self._view = RandomView(seed, epoch)
@@ -135,13 +135,13 @@ class PairDataset(Dataset[Batch]):
         if (len(images), len(texts)) != (len(corpus), len(corpus.captions)):
             raise DataError(
                 f"{corpus.name} has {len(corpus)} images and {len(corpus.captions)} captions, "
-                f"but {len(images)} images and {len(texts)} texts are given; make them from one corpus"
+                f"but {len(images)} images and {len(texts)} texts are given: make them from one corpus"
             )
         self._image_ids = corpus.image_ids
         self._images = images
         self._texts = texts
         self._pair_images, self._pair_texts = corpus.relevance.images, corpus.relevance.texts
-        # Pairs by text: those of text t are by_text[starts[t] : starts[t] + counts[t]].
+        # The pairs of text t are by_text[starts[t] : starts[t] + counts[t]].
         self._by_text = np.argsort(self._pair_texts, kind="stable")
         self._counts = np.bincount(self._pair_texts, minlength=len(texts))
         self._starts = self._counts.cumsum() - self._counts
@@ -150,7 +150,7 @@ class PairDataset(Dataset[Batch]):
         return len(self._pair_images)
 
     def __getitem__(self, key: BatchKey) -> Batch:
-        """Build a batch in which each image and each text occurs once, whatever the number of its pairs.
+        """Build a batch in which each image and each text occurs once, for any number of its pairs.
 
         The images of the pairs are divided among the processes, and every caption follows its image: captions of one
         image are never negatives of each other, on any process.
@@ -162,7 +162,7 @@ class PairDataset(Dataset[Batch]):
         images = everywhere[key.rank :: key.num_processes]
         if not len(images):
             raise DataError(
-                f"a batch of {len(key.pairs)} pairs has fewer images than the {key.num_processes} processes; "
+                f"a batch of {len(key.pairs)} pairs has fewer images than the {key.num_processes} processes: "
                 "use larger batches or fewer processes"
             )
         inputs, usable = self._images.load(images, key.view)
@@ -185,7 +185,7 @@ class PairDataset(Dataset[Batch]):
     def _partners(
         self, images: Int[np.ndarray, "I"], texts: Int[np.ndarray, "T"]
     ) -> tuple[Int[np.ndarray, "R"], Int[np.ndarray, "R"]]:
-        """Return the image and the row of the text of every relevant pair of them, whether it was drawn or not."""
+        """Return the image and text row of every relevant pair of these images, whether it was drawn or not."""
         counts = self._counts[texts]
         rows = np.repeat(np.arange(len(texts)), counts)
         within = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)

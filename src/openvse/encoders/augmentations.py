@@ -1,8 +1,8 @@
 """Augmentations hide local features of images, or tokens of captions, so that pooling learns sets of every size.
 
-The source is VSE-infinity, section 3.3; the rates are those of its released code. All random numbers come from
-PyTorch's global generator, which the trainer seeds and checkpoints: that of the CPU, on which sets of every size are
-drawn, so that no device has to say how large they are.
+The source is VSE-infinity, section 3.3, with the rates of its released code. All random numbers come from PyTorch's
+global CPU generator, which the trainer seeds and checkpoints. Sets of every size are drawn on the CPU, so that no
+device has to say how large they are.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
 
 
 class Augmentation(Configured, nn.Module, ABC):
-    """Hides local features: the mask shrinks, and the features stay where they are.
+    """Hides local features: the mask shrinks, and the features keep their places.
 
     Attributes:
-        removes: whether the encoder removes hidden features instead: those that are kept move to the front, and padding
-            of zeros ends at the largest kept set of the batch.
+        removes: whether the encoder removes hidden features instead. The kept features then move to the front, and
+            padding of zeros ends at the largest kept set of the batch.
     """
 
     removes: bool = False
 
     @abstractmethod
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return which real features are kept in training; an item may keep none."""
+        """Return which real features are kept in training. An item may keep none."""
 
     def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Return the mask of the kept features: at least one per item in training, and all of them in evaluation."""
@@ -54,7 +54,7 @@ class NoAugmentation(Augmentation):
 
 
 class RegionAugmentation(Augmentation):
-    """Hides each feature with the same probability; used for regions of a detector.
+    """Hides each feature with the same probability. Used for regions of a detector.
 
     Args:
         rate: the probability, in [0, 1).
@@ -72,7 +72,7 @@ class RegionAugmentation(Augmentation):
         self.rate, self.removes = rate, removes
 
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Decide for each feature at random; every item keeps at least one."""
+        """Decide for each feature at random. Every item keeps at least one."""
         rates = self.rates(mask)  # drawn first
         return keep_at_least_one(torch.rand(mask.shape, device=mask.device) >= rates, mask)
 
@@ -97,15 +97,15 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
 
 
 class TokenAugmentation(nn.Module):
-    """Deletes or replaces tokens; the remaining ones move to the front.
+    """Deletes or replaces tokens. The remaining ones move to the front.
 
     ``drop``: each token is deleted with probability ``rate`` (the paper). ``bert_style``: each is chosen with
-    probability ``rate``; half of the chosen ones become the mask token, a tenth a random token, and the rest
-    are deleted (the released default). ``none``: nothing happens.
+    probability ``rate``. Half of the chosen ones become the mask token, a tenth a random token, and the rest are
+    deleted (the released default). ``none``: nothing happens.
 
-    Each token is drawn separately, unless ``continuing`` names the ids that continue the word of the token before
-    them: all pieces of a word are then treated alike, as in the released code for BERT. If a word is replaced at
-    random, each of its pieces becomes a separate random token.
+    Each token is drawn separately, unless ``continuing`` names the ids that continue the previous token's word. All
+    pieces of a word are then treated alike, as in the released code for BERT. If a word is replaced at random, each of
+    its pieces becomes a separate random token.
 
     Args:
         replacements: the ids from which a random token is drawn.
@@ -144,7 +144,7 @@ class TokenAugmentation(nn.Module):
     def forward(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Int[Tensor, "B M"], Bool[Tensor, "B M"]]:
-        """Return the augmented ids and their mask, M <= N; in evaluation both are returned unchanged."""
+        """Return the augmented ids and their mask, M <= N. In evaluation both are returned unchanged."""
         if not self.training or self.mode == "none":
             return ids, mask
         device, ids, mask = ids.device, on_cpu(ids), on_cpu(mask)
@@ -166,7 +166,7 @@ class TokenAugmentation(nn.Module):
     def _replace(
         self, ids: Int[Tensor, "B N"], chosen: Bool[Tensor, "B N"], fate: Float[Tensor, "B N"]
     ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """Replace some of the chosen tokens; return the ids and the chosen tokens that remain to be deleted."""
+        """Replace some of the chosen tokens. Return the ids and the chosen tokens that remain to be deleted."""
         masked = chosen & (fate < MASK_SHARE)
         swapped = chosen & ~masked & (fate < MASK_SHARE + RANDOM_SHARE)
         drawn = self.replacements[torch.randint(len(self.replacements), ids.shape, device=ids.device)]

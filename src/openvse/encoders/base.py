@@ -26,7 +26,7 @@ class Encoder(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: Inputs) -> Features:
-        """Encode a batch; real positions of the result are True in its mask."""
+        """Encode a batch. Real positions of the result are True in its mask."""
 
     def save_assets(self, folder: Path) -> None:
         """Write the files needed besides the weights (a vocabulary, a tokenizer, a backbone's config) to a folder."""
@@ -35,9 +35,9 @@ class Encoder(Configured, nn.Module, ABC):
 class TextEncoder(Encoder):
     """An encoder of sentences.
 
-    The build gives each one that asks for them ``embed_dim``, D; ``captions``, all training captions, of which a
-    vocabulary is made; ``assets``, a folder that ``save_assets`` wrote, whose vocabulary or tokenizer is read instead;
-    and ``grow``, whether words of the captions are added behind a vocabulary that is read.
+    The build passes four values to each encoder that names them. ``embed_dim`` is D. ``captions`` are all training
+    captions, for a new vocabulary. ``assets`` is a folder written by ``save_assets``, whose vocabulary or tokenizer is
+    read instead. ``grow`` is whether words of the captions are appended to this vocabulary.
     """
 
     @abstractmethod
@@ -49,7 +49,7 @@ class TextEncoder(Encoder):
         """Return a readable word piece for each token of a caption, in the order of ``tokenize``."""
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption that the encoder has not learned, each once; none if it cannot tell."""
+        """Return the words of a caption that the encoder has not learned, each once, or none if it cannot tell."""
         return []
 
     def why_not_stored(self) -> str | None:
@@ -57,5 +57,5 @@ class TextEncoder(Encoder):
         return "this text encoder has no text model whose states can be stored: drop the store of texts"
 
     def coverage(self, captions: Sequence[str]) -> Coverage | None:
-        """Count how many words of many captions the encoder knows; None if it cannot tell."""
+        """Count how many words of many captions the encoder knows. None if it cannot tell."""
         return None

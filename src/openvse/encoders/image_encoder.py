@@ -1,4 +1,4 @@
-"""The encoder of images and clips (a backbone or stored features, augmentation, a projection), and where it looks."""
+"""The encoder of images and clips (a backbone or stored features, augmentation, a projection), and its regions."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from openvse.types import Features, Inputs, moved, on_cpu
 
 
 class ImageEncoder(Encoder):
-    """Projects local features to the joint width; pixels go through the backbone first.
+    """Projects local features to the joint width. Pixels go through the backbone first.
 
     ``encoder.backbone`` reads and collates images, and makes the features that a store holds.
 
     Args:
         backbone: the network that turns pixels into raw local features.
-        projection: a factory for a part of ``PROJECTIONS``; None takes the backbone's usual one.
-        augmentation: a factory for a part of ``AUGMENTATIONS``, which hides features in training; None takes the
+        projection: a factory for a part of ``PROJECTIONS``. None takes the backbone's usual one.
+        augmentation: a factory for a part of ``AUGMENTATIONS``, which hides features in training. None takes the
             backbone's usual one.
-        global_vector: a factory for a part of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1); or
+        global_vector: a factory for a part of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1), or
             None.
     """
 
@@ -66,7 +66,7 @@ class ImageEncoder(Encoder):
 
     @property
     def fingerprint(self) -> str | None:
-        """The identity of what made the raw features; None accepts any store of the right width."""
+        """The identity of the backbone that made the raw features. None accepts any store of the right width."""
         return self.backbone.fingerprint
 
     @property
@@ -81,15 +81,15 @@ class ImageEncoder(Encoder):
             inputs: the output of ``backbone.collate``, or stored features ``[B, N, C]`` with their mask.
 
         Raises:
-            ModelError: stored features have another width or are given to a backbone that should train, or pixels are
-                given to a backbone without a network.
+            ModelError: stored features have another width or reach a backbone that should train, or pixels reach a
+                    backbone without a network.
         """
         if inputs.mask is None or inputs.values.dim() != 3:
             seen: Features = self.backbone(inputs)
             return seen
         if inputs.values.shape[-1] != self.feature_dim:
             raise ModelError(
-                f"the stored features are {inputs.values.shape[-1]} wide, this encoder expects "
+                f"the stored features are {inputs.values.shape[-1]} wide, but this encoder expects "
                 f"{self.feature_dim}: extract them again with this encoder, or set its feature_dim"
             )
         if self.training and self.fine_tune:
@@ -99,7 +99,7 @@ class ImageEncoder(Encoder):
         return Features(inputs.values, inputs.mask)
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode pixels or stored features; see ``local_features`` for the inputs."""
+        """Encode pixels or stored features. See ``local_features`` for the inputs."""
         seen = self.local_features(inputs)
         raw, real = seen.local, seen.mask
         if self.backbone.frame_limit is not None:
@@ -122,8 +122,8 @@ class ImageEncoder(Encoder):
 class Located(NamedTuple):
     """The raw local features of one image, which an encoder takes in place of pixels, with their places if known.
 
-    A box is left, top, right and bottom as fractions of the image's width and height. If ``tiled``, they are cells that
-    cover the image; otherwise they are regions, which overlap.
+    A box is left, top, right and bottom as fractions of the image's width and height. If ``tiled``, the boxes are cells
+    that cover the image. Otherwise they are regions, which overlap.
     """
 
     raw: Inputs
@@ -132,7 +132,7 @@ class Located(NamedTuple):
 
 
 def locate(encoder: ImageEncoder, images: Inputs) -> Located:
-    """Return the raw local features of a batch of one image; those of a clip have no places."""
+    """Return the raw local features of a batch of one image. Features of a clip have no places."""
     if images.mask is not None:  # a clip
         return Located(images, None, False)
     seen = encoder.local_features(images)
@@ -143,7 +143,7 @@ def locate(encoder: ImageEncoder, images: Inputs) -> Located:
 
 
 def grid_cells(count: int) -> Float[Tensor, "N 4"] | None:
-    """Return the cells of a square grid, row by row; a token before them represents the whole image."""
+    """Return the cells of a square grid, row by row. A token before them represents the whole image."""
     side = isqrt(count)
     before = count - side * side
     if before > 1:

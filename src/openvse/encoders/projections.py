@@ -19,7 +19,7 @@ from openvse.types import on_cpu
 class Projection(Configured, nn.Module, ABC):
     """Maps each local feature from the raw width C (``input_dim``) to L, the width that the aggregator reads.
 
-    A recipe's projection is made with ``input_dim`` and ``embed_dim``, D; ``output_dim`` is L.
+    The build passes ``input_dim`` and ``embed_dim``, D. ``output_dim`` is L.
     """
 
     def __init__(self, *, input_dim: int, output_dim: int) -> None:
@@ -29,16 +29,16 @@ class Projection(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Project a batch; the values at masked positions have no meaning."""
+        """Project a batch. The values at masked positions have no meaning."""
 
 
 class LinearProjection(Projection):
     """One linear layer, Xavier-uniform, bias 0, as VSE++ and VSE-infinity use for grids and for BERT.
 
     Args:
-        bias: add one; CLIP's projections have none.
-        dropout: the probability that a feature is dropped in training, in all positions of an item alike: as if their
-            mean were projected and then dropped out, which is what HGR's released code does for VSE++ (0.2).
+        bias: whether to add a bias. CLIP's projections have none.
+        dropout: the probability that a feature is dropped in training, in all positions of an item alike. This equals
+            dropout of the projected mean, which HGR's released code does for VSE++ (0.2).
 
     Raises:
         RecipeError: dropout is not in [0, 1).
@@ -58,11 +58,11 @@ class LinearProjection(Projection):
 class NormLinear(Projection):
     """``W LN(x)``: layer normalisation, then one linear layer, as CLIP projects its images (its released code).
 
-    CLIP only projects its class token; here every local feature is projected.
+    CLIP only projects its class token. Here every local feature is projected.
 
     Args:
-        bias: add one to the linear layer.
-        eps: added to the variance that the normalisation divides by.
+        bias: whether to add a bias to the linear layer.
+        eps: the number added to the variance that the normalisation divides by.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = False, eps: float = 1e-5) -> None:
@@ -79,7 +79,7 @@ class ResidualMLP(Projection):
     """``fc(x) + MLP(x)``, the region projection of VSE-infinity (section 4.1 and its released code).
 
     The MLP goes from C to D/2 to D, with BatchNorm and ReLU between. Deviation: the released BatchNorm also counts
-    padding rows, so that in training the embedding of an item depends on the rest of its batch; here only real rows
+    padding rows, so that in training the embedding of an item depends on the rest of its batch. Here only real rows
     count, unless ``count_padding`` asks for the released behaviour.
 
     Args:
@@ -110,7 +110,7 @@ class ResidualMLP(Projection):
         )
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
+        """Project the real rows. The others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(on_cpu(mask)) if self.count_padding else on_cpu(mask)
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
             straight: Tensor = self.linear(local)
@@ -126,7 +126,7 @@ class ResidualMLP(Projection):
 
 
 class BiGRUProjection(Projection):
-    """A bidirectional GRU over the features in their order, with averaged directions; used for frozen token states.
+    """A bidirectional GRU over the features in their order, with averaged directions, for frozen token states.
 
     It is the BiGRU of VSE-infinity (section 4.1), over features instead of word embeddings. It skips features that
     augmentation hides.
@@ -137,7 +137,7 @@ class BiGRUProjection(Projection):
         self.gru = nn.GRU(input_dim, embed_dim, batch_first=True, bidirectional=True)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Read the real features; the others become 0."""
+        """Read the real features. The others become 0."""
         values, real = compact(local, mask)
         states = packed_gru(self.gru, values, real)[0].mean(dim=0)
         if torch.compiler.is_compiling():

@@ -27,7 +27,7 @@ ROLES = (
     *("ARGM-LOC", "ARGM-MNR", "ARGM-TMP", "ARGM-DIR", "ARGM-ADV"),
     *("ARGM-PRP", "ARGM-PRD", "ARGM-COM", "ARGM-MOD", "NOUN"),
 )
-"""The semantic roles of HGR, in the order of its embeddings; any other role is read as NOUN."""
+"""The semantic roles of HGR, in the order of its embeddings. Any other role is read as NOUN."""
 
 VERB = 0
 """The position of V, the role of every action. An entity of the role C-V or R-V has the embedding of V, too."""
@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 GRAPHS_FILE = "role_graphs.json.gz"
 _MAX_BYTES = 1 << 29
 _MOST_NODES = 30
-# A word is its id, 0 and the slots that it belongs to; a node is -1 - its role, its slot and the slots that it reads.
+# A word is its id, 0 and its slots. A node is -1 - its role, its slot and the slots that it reads.
 # Sets of slots are bits. So a caption with its graph is a sequence of whole numbers, as captions are everywhere.
 _FIELDS = 3
 
@@ -73,18 +73,18 @@ class RoleGraphEncoder(WordsEncoder):
     """A bidirectional GRU over the words of a caption, with averaged directions, and the caption's role graph (HGR).
 
     The graph has the caption as its event, actions below the event, and entities below actions. It comes from the
-    annotations that HGR's authors published, or from rules on word classes; a caption without one has only its event.
+    annotations that HGR's authors published, or from rules on word classes. A caption without one has only its event.
     A log line counts the three.
 
     Args:
         graphs: a file of role graphs in the format of HGR's authors (``sent2rolegraph.augment.json``).
-        tagger: what tags the words of captions that the file does not have: ``perceptron``, the tagger of the package
+        tagger: the tagger for captions that the file lacks: ``perceptron``, the tagger of the package
             ``denckring-en-pos``, or ``none``, which leaves them with their event alone.
-        max_actions: the number of actions that are read; 4 in the released code.
-        max_entities: the number of entities that are read; 6 in the released code.
-        max_words: the number of words of a caption that are read; 30 in the released code.
+        max_actions: the largest number of actions read from a caption. 4 in the released code.
+        max_entities: the largest number of entities read from a caption. 6 in the released code.
+        max_words: the largest number of words read from a caption. 30 in the released code.
 
-    The other options are those of ``bigru``.
+    The other options are the same as for ``bigru``.
 
     Raises:
         ModelError: the assets are damaged, or the tagger is not installed.
@@ -127,7 +127,7 @@ class RoleGraphEncoder(WordsEncoder):
         has_file = file is not None and (assets is None or file.is_file())
         self.annotated = read_role_graphs(file) if file is not None and has_file else {}
         if tagger != "none":
-            tag_words(())  # a tagger that is not installed is refused at once
+            tag_words(())  # refuse a missing tagger at once
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return each caption with its graph as whole numbers, three for each word and node."""
@@ -154,7 +154,7 @@ class RoleGraphEncoder(WordsEncoder):
         return graph_of_tags(words, tag_words(words)), "tagged"
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the words, and each node as its role with its words, such as ``V(runs)``; three times each."""
+        """Return the words, and each node as its role with its words, such as ``V(runs)``, three times each."""
         graph, _ = self.graph_of(caption)
         words, nodes = self._read(graph)
         shown = [word for word, _ in words] or [""]
@@ -162,10 +162,10 @@ class RoleGraphEncoder(WordsEncoder):
         return [piece for piece in (*shown, *names) for _ in range(_FIELDS)]
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode captions: ``local [B, N, D]`` has a state for each word, and ``graph`` says what belongs together."""
+        """Encode captions: ``local [B, N, D]`` has a state for each word, and ``graph`` holds the nodes and edges."""
         if inputs.mask is None or inputs.values.shape[1] % _FIELDS:
             raise ModelError(
-                "captions came without a mask or not from tokenize: collate what tokenize returned"
+                "captions came without a mask or not from tokenize: collate the output of tokenize"
             )
         device = inputs.values.device
         rows = on_cpu(inputs.values).reshape(len(inputs), -1, _FIELDS)
@@ -200,7 +200,7 @@ class RoleGraphEncoder(WordsEncoder):
         return Graph(members, roles, edges)
 
     def _read(self, graph: RoleGraph) -> tuple[list[tuple[str, int]], list[_Placed]]:
-        """Return the words that are read, each with the position that spans count, and the nodes with their slots."""
+        """Return the words that are read, each with its position in the spans, and the nodes with their slots."""
         words = [(part, place) for place, word in enumerate(graph.words) for part in split_words(word)]
         words = words[: self.max_words]
         seen = {place for _, place in words}
@@ -247,8 +247,8 @@ def _bits(sets: Int[Tensor, "*b"], count: int) -> Bool[Tensor, "*b S"]:
 def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
     """Read the role graphs that the authors of HGR published (``sent2rolegraph.augment.json``), by ``key_of``.
 
-    The file maps each sentence to a list of nodes and edges: a node has a ``role`` (ROOT, V, ARG0 ..) and the ``spans``
-    of its words, counted in the sentence cut at spaces; an edge names the ids of two nodes and a role. As in the
+    The file maps each sentence to a list of nodes and edges. A node has a ``role`` (ROOT, V, ARG0 ..) and the ``spans``
+    of its words, counted in the sentence cut at spaces. An edge names the ids of two nodes and a role. As in the
     released code, only V is an action: C-V and R-V are entities with the embedding of V.
     """
     try:
@@ -268,7 +268,7 @@ def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
 
 
 def write_role_graphs(path: Path, graphs: Mapping[str, RoleGraph]) -> None:
-    """Write graphs in the same format, compressed; the same graphs give the same bytes."""
+    """Write graphs in the same format, compressed. The same graphs give the same bytes."""
     tree = {
         " ".join(graph.words): [
             {
@@ -284,13 +284,13 @@ def write_role_graphs(path: Path, graphs: Mapping[str, RoleGraph]) -> None:
 
 
 def _name_of(node: Node) -> str:
-    """Return a role by which a node is read again as what it is."""
+    """Return a role from which a node is read again with the same kind."""
     name = ROLES[node.role]
     return f"C-{name}" if node.role == VERB and not node.action else name
 
 
 def key_of(caption: str) -> str:
-    """Return what two spellings of a caption share: words in lower case, without a final period.
+    """Return the common form of a caption's spellings: words in lower case, without a final period.
 
     Examples:
         >>> key_of("A dog  runs.") == key_of("a dog runs")
@@ -319,7 +319,7 @@ def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str
 
 
 def tag_words(words: Sequence[str]) -> list[str]:
-    """Return the universal word class of each word; raise ModelError if ``denckring-en-pos`` is not installed."""
+    """Return the universal word class of each word. Raise ModelError if ``denckring-en-pos`` is not installed."""
     try:
         from denckring_en_pos import tagger
     except ImportError as error:
@@ -332,14 +332,14 @@ def tag_words(words: Sequence[str]) -> list[str]:
 def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
     """Make a role graph from the universal classes of words by rules.
 
-    Each verb is an action; auxiliaries are not, nor are verbs between an article, adjective or preposition and a noun
-    ("a swimming pool"), which count as adjectives. Each longest run of adjectives, numerals, nouns and pronouns that
-    ends in a noun or pronoun is an entity. An entity behind a preposition is a place (ARGM-LOC) of the action before
-    it, or of the first one. Another entity before the first verb is the agent (ARG0) of that and all later verbs;
-    one behind a verb is its patient (ARG1).
+    Each verb is an action, except auxiliaries and verbs between an article, adjective or preposition and a noun ("a
+    swimming pool"), which count as adjectives. Each longest run of adjectives, numerals, nouns and pronouns that ends
+    in a noun or pronoun is an entity. An entity after a preposition is a place (ARGM-LOC) of the action before it, or
+    of the first action. Another entity before the first verb is the agent (ARG0) of this and all later verbs. An entity
+    after a verb is its patient (ARG1).
 
-    What the rules cannot know: whether a preposition says where, how or of what; passives, whose patient they call the
-    agent; relative clauses.
+    The rules cannot know whether a preposition says where, how or of what. They call the patient of a passive the
+    agent, and they do not understand relative clauses.
     """
     nodes: list[Node] = []
     edges: list[tuple[int, int]] = []
@@ -364,7 +364,7 @@ def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
 
 
 def _without_modifiers(tags: Sequence[str]) -> list[str]:
-    """Return the classes, with verbs that stand in a noun phrase as adjectives."""
+    """Return the classes, with verbs inside a noun phrase as adjectives."""
     before, after = ["", *tags], [*tags[1:], ""]
     return [
         "ADJ" if tag == "VERB" and left in _BEFORE_PHRASE and right in _IN_PHRASE - {"PRON"} else tag

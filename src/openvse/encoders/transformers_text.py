@@ -32,9 +32,9 @@ from openvse.tokenization.vocabulary import Coverage, UnknownWord
 from openvse.tokenization.word_pieces import count_spelled, unknown_words
 from openvse.types import Features, Inputs, moved, on_cpu
 
-# SigLIP was trained on captions that are padded to all positions, and attends to the padding.
+# SigLIP was trained on captions padded to all positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
-PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states are not as wide as those of its layers
+PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states and its layers have different widths
 # Text that tokenizers treat differently.
 PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"
 PROBE_WORDS = 500  # number of words of its own vocabulary that a tokenizer also encodes for its fingerprint
@@ -42,22 +42,22 @@ WORD_PIECE_MARK = "##"  # what WordPiece puts before the pieces that continue a 
 
 _DIGITS = 12  # number of digits of a digest in a fingerprint, as for other checkpoints
 
-SMALLEST_GROUP = 16  # captions of similar length: smaller products are slower
-MOST_GROUPS = 8  # more of them save little padding
+SMALLEST_GROUP = 16  # captions of similar length (smaller products are slower)
+MOST_GROUPS = 8  # a larger number saves little padding
 
 
 class TransformersText(TextEncoder):
     """The last hidden states of BERT, MiniLM and similar models, with each token projected to the joint width.
 
     For CLIP, SigLIP and related models, the text tower is used. CLIP's own embedding is the state of the last token,
-    which the aggregator ``last_token`` chooses; SigLIP's is the state of the last position, which ``last_position``
+    which the aggregator ``last_token`` chooses. SigLIP's is the state of the last position, which ``last_position``
     appends.
 
-    The states of a frozen text model can be stored once (``token_states``) and given instead of token ids. With stored
+    The states of a frozen text model can be stored once (``token_states``) and passed instead of token ids. With stored
     states, ``size_augmentation: drop`` hides states in training, while with token ids it removes tokens before the
     model reads them. The remaining states then still depend on the hidden tokens, and keep their position. Special
-    tokens, which are the first and the last, are never hidden; an unknown word may be, because stored states do not
-    show which words are unknown.
+    tokens, which are the first and the last, are never hidden. An unknown word may be hidden, because stored states do
+    not show which words are unknown.
 
     Args:
         model: a hub id, a local folder, or ``package:NAME`` of an installed package, such as
@@ -66,27 +66,27 @@ class TransformersText(TextEncoder):
         train_blocks: with ``fine_tune``, the number of last blocks that train, together with the layers after them. The
             other blocks run without dropout and without a graph, and a store can hold their output. None trains all
             blocks.
-        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``. See
             ``Lora``.
-        gradient_checkpointing: with ``fine_tune``, whether to save memory at the cost of time; gradients do not change.
+        gradient_checkpointing: with ``fine_tune``, whether to save memory at the cost of time. Gradients do not change.
         projection: a part of ``PROJECTIONS``.
-        max_length: the largest number of tokens of a caption, special ones included; it is limited to what the model
-            reads, and longer captions are cut.
-        size_augmentation: the change of the tokens in training: none, drop or bert_style; special tokens stay.
+        max_length: the largest number of tokens of a caption, special ones included. It is limited by the model, and
+            longer captions are cut.
+        size_augmentation: the change of the tokens in training: none, drop or bert_style. Special tokens stay.
         augmentation_rate: the probability that a token is chosen for the augmentation.
-        augment: the unit of the choice: ``pieces`` chooses each piece separately; ``words`` chooses all pieces of a
-            word together, and unknown words too, as the released code of VSE-infinity and VSE+2AD does. ``words``
-            needs a WordPiece tokenizer, such as BERT's.
-        projection_start: the initial values of the projection's linear layers: ``xavier`` is uniform with a bias of
-            0; ``uniform`` is PyTorch's default, weights and bias within 1 / sqrt(width). The released code of both
-            papers uses the latter for BERT; from 768 to 1024, its weights are 0.62 times as large.
-        pooled: the state of which one linear layer makes a global vector: the ``first`` (BERT's class token), the
-            ``last`` (the end of text in CLIP, the last position in SigLIP) or the ``mean``; ``none`` makes no vector.
+        augment: the unit of the choice. ``pieces`` chooses each piece separately. ``words`` chooses all pieces of a
+            word together, and unknown words too, as the released code of VSE-infinity and VSE+2AD does. ``words`` needs
+            a WordPiece tokenizer, such as BERT's.
+        projection_start: the initial values of the projection's linear layers. ``xavier`` is uniform with a bias of 0.
+            ``uniform`` is PyTorch's default, weights and bias within 1 / sqrt(width). The released code of both papers
+            uses the latter for BERT. From 768 to 1024, its weights are 0.62 times as large.
+        pooled: the state from which one linear layer makes a global vector: the ``first`` (BERT's class token), the
+            ``last`` (the end of text in CLIP, the last position in SigLIP) or the ``mean``. ``none`` makes no vector.
         last_position: whether to append the state of the last position, which may be padding, as one more local
             feature, which is stored and not augmented. It is for text models that attend to the padding.
-        cleaning: what is done to a sentence before the tokenizer reads it: ``none``, ``lower`` or ``open_clip`` (see
-            ``tokenization.cleaning``). By default it is ``lower`` for SigLIP and SigLIP 2, which were trained on small
-            letters, whatever the class of their tokenizer; and ``none`` for all others.
+        cleaning: the change to a sentence before the tokenizer reads it: ``none``, ``lower`` or ``open_clip`` (see
+            ``tokenization.cleaning``). By default it is ``lower`` for SigLIP and SigLIP 2, which learned from lower
+            case, for any class of tokenizer, and ``none`` for all others.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
@@ -163,7 +163,7 @@ class TransformersText(TextEncoder):
     def fingerprint(self) -> str:
         """The kind of text model, a digest of its weights and its tokenizer, and the greatest length.
 
-        The weights are those in memory, so a saved model has the digest of the checkpoint that it started from.
+        The digest covers the weights in memory, so a saved model has the digest of its start checkpoint.
         """
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
@@ -201,7 +201,7 @@ class TransformersText(TextEncoder):
         return self._why_not_read()
 
     def train(self, mode: bool = True) -> TransformersText:
-        """Set the mode; a frozen text model stays in evaluation mode."""
+        """Set the mode. A frozen text model stays in evaluation mode."""
         super().train(mode)
         set_backbone_mode(self.backbone, training=mode, fine_tune=self.fine_tune)
         return self
@@ -224,7 +224,7 @@ class TransformersText(TextEncoder):
         return unknown_words(caption, self._pieces_of, self.tokenizer.unk_token_id)
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
-        """Count the pieces of captions without special tokens, and those of words that the tokenizer does not know."""
+        """Count the pieces of captions without special tokens, and the pieces of words that the tokenizer lacks."""
         encoded, limit, unknown = self._uncut(captions), self.max_length, self.tokenizer.unk_token_id
         longest = limit - self.tokenizer.num_special_tokens_to_add()
         return Coverage(
@@ -236,10 +236,10 @@ class TransformersText(TextEncoder):
         )
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode token ids or stored states: ``local [B, N, D]`` has a feature for each token; augmentation hides some.
+        """Encode token ids or stored states: ``local [B, N, D]`` has a feature for each token kept by augmentation.
 
         Raises:
-            ModelError: the mask is missing; the stored states have another width; or the encoder needs its text model,
+            ModelError: the mask is missing, the stored states have another width, or the encoder needs its text model,
                 for the reason that ``why_not_stored`` gives.
         """
         if inputs.mask is None:
@@ -261,10 +261,10 @@ class TransformersText(TextEncoder):
         return Features(self.projection(states, mask), mask, pooled)
 
     def token_states(self, inputs: Inputs) -> Features:
-        """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
+        """Return the last frozen block's states of token ids, ``local [B, N, C]``, as a feature store holds them.
 
         Raises:
-            ModelError: the mask is missing; or a store cannot hold what enters the blocks that train.
+            ModelError: the mask is missing, or a store cannot hold the input of the blocks that train.
         """
         if inputs.mask is None:
             raise ModelError("token ids need a mask: collate them with one")
@@ -318,7 +318,7 @@ class TransformersText(TextEncoder):
         )
 
     def _prepare_training(self, *, gradient_checkpointing: bool) -> None:
-        """Let the parameters train on which the hidden states depend; without fine-tuning, none."""
+        """Let the parameters train on which the hidden states depend, or none without fine-tuning."""
         self.backbone.requires_grad_(self.fine_tune)
         if self.fine_tune:
             probe = Inputs(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool))
@@ -333,7 +333,7 @@ class TransformersText(TextEncoder):
     def _from_stored(
         self, blocks: TrainedBlocks, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
     ) -> Float[Tensor, "B N C"]:
-        """Return the last hidden states from those that enter the first block that trains."""
+        """Return the last hidden states from the input of the first block that trains."""
 
         def resume(states: Tensor, mask: Tensor) -> Tensor:
             no_ids = torch.zeros_like(mask, dtype=torch.int64)
@@ -344,7 +344,7 @@ class TransformersText(TextEncoder):
 
     @torch.no_grad()
     def _why_no_split(self, blocks: TrainedBlocks, probe: Inputs) -> str | None:
-        """Return why the last blocks cannot go on from stored states, as where they share a bias; None if they can."""
+        """Return why the last blocks cannot go on from stored states, such as a shared bias, or None if they can."""
         if probe.mask is None or self.fill_to is not None:
             return "this text model attends to padding, which no store holds: drop the store of texts, or train_blocks"
         whole, _ = self._states(probe.values, probe.mask)
@@ -356,11 +356,11 @@ class TransformersText(TextEncoder):
     def _stored_states(
         self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
-        """Check stored states, and return them with the mask of those that augmentation keeps."""
+        """Check stored states, and return them with the mask of the states that augmentation keeps."""
         if states.shape[-1] != self.feature_dim:
             raise ModelError(
-                f"the stored states have the width {states.shape[-1]}, but those of this text model "
-                f"{self.feature_dim}: extract them again with this model"
+                f"the stored states are {states.shape[-1]} wide, but this text model's states are "
+                f"{self.feature_dim} wide: extract them again with this model"
             )
         reason = self.why_not_stored() if self.training else self._why_not_read()
         if reason is not None:
@@ -370,7 +370,7 @@ class TransformersText(TextEncoder):
         return states, self._hide(mask)
 
     def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return the mask of the tokens that stay, drawn at random; the special tokens at both ends always stay."""
+        """Return the mask of the tokens that stay, drawn at random. The special tokens at both ends always stay."""
         device, mask = mask.device, on_cpu(mask)
         first, last = self.num_special
         last += self.last_position
@@ -392,7 +392,7 @@ class TransformersText(TextEncoder):
         return states
 
     def _attended(self, mask: Bool[Tensor, "B N"]) -> Tensor | None:
-        """Return the mask as transformers reads it; on a GPU as attention does, for it would look for padding."""
+        """Return the mask as transformers reads it, on a GPU as an attention mask, to avoid its search for padding."""
         config = self.backbone.config
         if mask.device.type == "cpu" or config.model_type != "bert" or config._attn_implementation != "sdpa":
             return mask.long()
@@ -401,7 +401,7 @@ class TransformersText(TextEncoder):
     def _states(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"] | None]:
-        """Return the last hidden states; also that of the last position, if the model needs all positions filled."""
+        """Return the last hidden states, with the last position's if the model needs all positions filled."""
         if self.fill_to is None:
             return in_length_groups(self._read, ids, mask), None
         full, place = fill_positions(
@@ -440,7 +440,7 @@ def _start_uniform(projection: nn.Module) -> None:
 
 
 def lower_case(tokenizer: Any) -> None:
-    """Let a fast tokenizer itself make all letters small, so that its file says so to other libraries."""
+    """Let a fast tokenizer itself lower all letters, so that its file says so to other libraries."""
     from tokenizers import normalizers
 
     fast = getattr(tokenizer, "backend_tokenizer", None)
@@ -472,11 +472,11 @@ def continuing_pieces(tokenizer: Any) -> list[int]:
 def in_length_groups(
     run: Callable[[Tensor, Tensor], Tensor], values: Shaped[Tensor, "B N *C"], mask: Bool[Tensor, "B N"]
 ) -> Float[Tensor, "B N D"]:
-    """Return what a text model makes of captions, up to rounding, by running it on groups of similar length.
+    """Return a text model's states of captions, up to rounding, by running it on groups of similar length.
 
     A batch is as wide as its longest caption, and the mean caption of Flickr8k has half of this. On a GPU, many small
-    products take longer than padding, so there the batch stays whole; so it does in an exported program, which must do
-    the same for every batch. Behind the last token that is read, the states are 0.
+    products take longer than padding, so the batch stays whole there. It also stays whole in an exported program, which
+    must do the same for every batch. After the last token that is read, the states are 0.
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
         return run(values, mask)
@@ -498,7 +498,7 @@ def fill_positions(
 ) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B N"]]:
     """Put the tokens of each caption into ``size`` positions, and fill the others with padding, on the left or right.
 
-    Return the filled positions, and the position of each token; those of tokens that are not real have no meaning.
+    Return the filled positions, and the position of each token. Positions of padding tokens have no meaning.
     """
     place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     if left:

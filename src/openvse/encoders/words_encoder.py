@@ -1,4 +1,4 @@
-"""What text encoders with a vocabulary of their own share: words, their embeddings, pretrained vectors, and reports."""
+"""The common base of text encoders with their own vocabulary: words, embeddings, pretrained vectors and reports."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _logger = logging.getLogger(__name__)
 GRUStart: TypeAlias = Literal["uniform", "orthogonal"]
 VOCABULARY_FILE = "vocabulary.json"
 MAX_WORDS = 256
-"""The number of words of a sentence that are read by default; the benchmarks have shorter sentences (at most 37 words
+"""The number of words read from a sentence by default. The benchmarks have shorter sentences (at most 37 words
 in Flickr8k, 27 in DAQUAR, below 100 in Flickr30K and COCO)."""
 
 
 class WordsEncoder(TextEncoder):
-    """A text encoder over the words of the training captions, each with an embedding; ``bigru`` names its options."""
+    """A text encoder over the words of the training captions, each with an embedding. ``bigru`` names its options."""
 
     vocabulary: Vocabulary
     words: nn.Embedding
@@ -90,7 +90,7 @@ class WordsEncoder(TextEncoder):
     def make_augmentation(
         self, mode: TokenMode, rate: float, protected: Sequence[int] = ()
     ) -> TokenAugmentation:
-        """Make the augmentation of the words in training; those with protected ids are never chosen."""
+        """Make the augmentation of the words in training. It never chooses words with protected ids."""
         replacements = range(len(SPECIALS), len(self.vocabulary))
         return TokenAugmentation(
             mode, rate=rate, mask_id=MASK, replacements=replacements, protected=protected
@@ -109,8 +109,8 @@ class WordsEncoder(TextEncoder):
     ) -> nn.GRU:
         """Make the embeddings of the words, and return a GRU that reads them, each direction ``hidden_dim`` wide.
 
-        ``start`` says where both begin: ``uniform`` as in PyTorch and within 0.1; ``orthogonal`` as in HGR's released
-        code, with biases of 0, and words within 1 / sqrt(word_dim).
+        ``start`` names the initial values of both: ``uniform`` as in PyTorch and within 0.1, or ``orthogonal`` as in
+        HGR's released code, with biases of 0, and words within 1 / sqrt(word_dim).
         """
         within = 0.1 if start == "uniform" else word_dim**-0.5
         self.make_words(word_dim, word_vectors, freeze=freeze, within=within, dropout=dropout)
@@ -126,7 +126,7 @@ class WordsEncoder(TextEncoder):
 
     @staticmethod
     def checked(inputs: Inputs) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """Return token ids and their mask; raise ModelError if there is no mask."""
+        """Return token ids and their mask. Raise ModelError if there is no mask."""
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
         return inputs.values, inputs.mask
@@ -138,9 +138,9 @@ class WordsEncoder(TextEncoder):
         ]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the words, with ``<start>``, ``<end>``, and unknown words in brackets as they were written.
+        """Return the words, with ``<start>``, ``<end>``, and unknown words in brackets in their original spelling.
 
-        The word that an unknown word is read as follows after a colon.
+        A colon introduces the known word that replaces an unknown word.
         """
         shown = [
             word if word == known else f"<{word}>" if known is None else f"<{word}: {known}>"
@@ -150,7 +150,7 @@ class WordsEncoder(TextEncoder):
         return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption that are read and are not in the vocabulary, each once."""
+        """Return the words of a caption that are read and not in the vocabulary, each once."""
         words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
         return [
             UnknownWord(word, self.vocabulary.nearest(word)) for word in words if word not in self.vocabulary
@@ -217,7 +217,7 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     except (OSError, EOFError, zlib.error, TextError) as error:
         raise DataError(
             f"word vectors {path} cannot be read ({error}): give a text file of GloVe or fastText (.txt, .vec), or "
-            f"its .gz; unpack a .zip; a .bin is not a text file"
+            f"its .gz. Unpack a .zip first. A .bin is not a text file"
         ) from error
     return {word: vector for word, vector in vectors.items() if word in wanted}
 
@@ -230,7 +230,7 @@ def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
 
 def _check_width(width: int, dim: int, place: str) -> None:
     if width != dim:
-        raise DataError(f"{place} has {width} numbers, word_dim is {dim}: set word_dim={width}")
+        raise DataError(f"{place} has {width} numbers, but word_dim is {dim}: set word_dim={width}")
 
 
 def _parse(text: str, dim: int, place: str) -> Float[Tensor, "L"]:

@@ -25,9 +25,9 @@ RecordKind = Literal["images", "texts"]
 
 @dataclass(frozen=True)
 class RecordList:
-    """The records of an encoding, in the order of the output: that of the ids for a folder, of the lines for a file.
+    """The records of an encoding, ordered by id for a folder and by line for a file.
 
-    ``failed`` has id and reason of the images that are not there, and of empty sentences.
+    ``failed`` has id and reason of missing images and of empty sentences.
     """
 
     kind: RecordKind
@@ -36,7 +36,7 @@ class RecordList:
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def add_image(self, item: str, path: Path, written: str = "") -> None:
-        """Add an image, or the reason why it cannot be used; ``written`` is how messages write its path."""
+        """Add an image, or the reason why it cannot be used. Messages show its path as ``written``."""
         try:
             status = path.stat()
         except OSError as error:
@@ -49,7 +49,7 @@ class RecordList:
             self.records.append(Candidate(about, path.absolute(), 0, kind, changed_ns=changed))
 
     def add_sentence(self, item: str, text: str, file: Path) -> None:
-        """Add a sentence of a file; the index knows by its hash, in place of a time, when it has changed."""
+        """Add a sentence of a file. The index recognises a changed sentence by its hash, in place of a time."""
         content = text.encode()
         about = Item(item, int.from_bytes(sha256(content).digest()[:7]), len(content))
         self.records.append(Candidate(about, file, 0, "sentence", text=text))
@@ -59,11 +59,11 @@ def list_records(data: str | Path, *, kind: RecordKind | None = None, videos: bo
     """List the records of an encoding.
 
     Args:
-        data: a folder of images, at any depth; or a file that lists images or sentences: ``.txt`` with one a line, or a
+        data: a folder of images, at any depth, or a file that lists images or sentences: ``.txt`` with one a line, or a
             table as ``openvse data table`` describes, perhaps with a column ``id``. ``FILE#image=COLUMN``,
             ``FILE#caption=COLUMN`` and ``id=COLUMN`` name the columns. Paths are relative to the folder of the file.
             Without ids, the path or the number of the line is the id.
-        kind: what a file lists; None recognises it by the names of the columns, or by the first line of a ``.txt``.
+        kind: images or texts. None recognises the kind by the names of the columns, or by the first line of a ``.txt``.
         videos: whether clips are read, too.
 
     Raises:
@@ -81,7 +81,7 @@ def list_records(data: str | Path, *, kind: RecordKind | None = None, videos: bo
         listing = _of_file(path, columns, kind, videos)
     else:
         raise DataError(
-            f"{escaped(path)}: there is no such file or folder; give a folder of images or a list"
+            f"{escaped(path)}: there is no such file or folder: give a folder of images or a list"
         )
     if not listing.records:
         what = "image" if listing.kind == "images" else "sentence"
@@ -128,7 +128,7 @@ _Rows = list[tuple[int, str, str]]  # the number of the line, the id or "", and 
 
 
 def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
-    """Return what a text file lists, which its first line shows, and its lines that are not empty."""
+    """Return the kind of a text file, which its first line shows, and its non-empty lines."""
     try:
         lines = read_lines(file)
     except (OSError, TextError) as error:
@@ -139,10 +139,10 @@ def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
 
 
 def _rows(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
-    """Return what a table lists, which the names of its columns show, and its rows."""
+    """Return the kind of a table, which the names of its columns show, and its rows."""
     names = names_in(file)
     if not names:
-        next(read_entries(file, ()), None)  # which names the line that is none
+        next(read_entries(file, ()), None)  # raises for a line that is no entry
     if columns.named and file.suffix.lower() in (".csv", ".tsv"):
         columns = columns.in_text()
     fields: dict[RecordKind, tuple[str, ...]] = {

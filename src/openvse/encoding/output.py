@@ -1,7 +1,6 @@
 """The output of an encoding: a NumPy array beside its ids, a Parquet file, or a folder of Parquet files.
 
-The same content makes the same bytes. The files are a set, named by the manifest, so new ids never stand beside old
-embeddings.
+The same content makes the same bytes. The manifest names the files of a set, so new ids never accompany old embeddings.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ class Target:
 
     @property
     def manifest(self) -> Path:
-        """The file that describes the output; it is written last."""
+        """The file that describes the output. It is written last."""
         return self.out.with_name(f"{self.out.name}.json") if self.single else self.out / MANIFEST
 
     def files(self) -> list[Path]:
-        """Return the files of the output as they are now, or will be if it is one file; the ids come last."""
+        """Return the present files of the output, or its future files if it is one file. The ids come last."""
         if not self.single:
             return sorted(self.out.glob("embeddings-*.parquet"))
         return [self.out, *([self.out.with_name(f"{self.out.stem}_ids.txt")] if self.is_array else [])]
 
     def read_manifest(self) -> dict[str, Any] | None:
-        """Return the content of the manifest; None if there is none."""
+        """Return the content of the manifest, or None if there is none."""
         settle(self.manifest.parent, self.manifest.name)
         with suppress(OSError, DataError, ValueError):
             manifest = parse_json(read_text(self.manifest))
@@ -98,10 +97,10 @@ class Target:
 
 
 def target_of(out: Path) -> Target:
-    """Return the place of an encoding by the name that was given."""
+    """Return the place of an encoding by the name of its output."""
     target = Target(out, single=out.suffix.lower() in (".npy", ".parquet") and not out.is_dir())
     if not target.single and out.is_file():
-        raise DataError(f"{out} is a file: give a folder, or a file that ends with .npy or .parquet")
+        raise DataError(f"{out} is a file: give a folder, or a file name that ends with .npy or .parquet")
     if not target.is_array:
         _import_parquet()
     return target
@@ -162,7 +161,7 @@ def _repeated(texts: Sequence[str], times: int) -> list[str]:
 
 
 def _import_parquet() -> tuple[ModuleType, ModuleType]:
-    """Return pyarrow and its Parquet module; raise OpenVSEError if pyarrow is not installed."""
+    """Return pyarrow and its Parquet module. Raise OpenVSEError if pyarrow is not installed."""
     try:
         import pyarrow
         from pyarrow import parquet

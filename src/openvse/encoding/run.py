@@ -1,6 +1,6 @@
 """Encoding: an index of the records is made beside the output, and its embeddings are written as files.
 
-What is decoded, embedded, shared with workers and kept after a stop is the index's.
+The index decides what to decode, embed, share with workers and keep after a stop.
 """
 
 from __future__ import annotations
@@ -74,24 +74,24 @@ def encode(
 ) -> EncodingReport:
     """Write the embeddings of images or sentences, with their ids, to files for any other program.
 
-    The files are the same bytes whatever the interruptions and the number of workers, for the same model, records,
-    batches, number of threads and kind of processor.
+    For the same model, records, batches, number of threads and kind of processor, the files have the same bytes,
+    regardless of interruptions and the number of workers.
 
     Args:
-        model: the model, or its folder or name; workers need the latter.
-        data: a folder of images, or a file that lists images or sentences; see ``list_records``.
-        out: a file ``NAME.npy`` (its ids go to ``NAME_ids.txt``) or ``NAME.parquet``; or a folder, which gets Parquet
-            files. ``NAME.npy.json``, or ``encoding.json`` in the folder, says what was done and left out.
+        model: the model, or its folder or name. Workers need a folder or name.
+        data: a folder of images, or a file that lists images or sentences. See ``list_records``.
+        out: a file ``NAME.npy`` (its ids go to ``NAME_ids.txt``) or ``NAME.parquet``, or a folder, which gets Parquet
+            files. ``NAME.npy.json``, or ``encoding.json`` in the folder, records the settings and the records left out.
         dtype: the type of a stored number.
         batch_size: the number of records that are embedded at once.
         shard_size: the number of records in a file of a folder, or in a row group of one Parquet file.
-        workers: processes that embed; None embeds in this one.
+        workers: processes that embed. None embeds in this one.
         device: the device of a model that is loaded here.
         overwrite: replace an output of other records or of another model.
         progress: called after each batch.
 
     Raises:
-        OpenVSEError: there is nothing to encode, the output is of something else, the disk refuses, an embedding holds
+        OpenVSEError: there is nothing to encode, the output belongs to other data, the disk refuses, an embedding holds
             NaN, the records have different numbers of embeddings, or Ray or pyarrow is needed and not installed.
     """
     if min(batch_size, shard_size) < 1:
@@ -124,7 +124,7 @@ def _source(model: TwoTower | str | Path) -> str:
 
 @dataclass
 class _Run:
-    """One run of an encoding; ``settings`` is what the numbers depend on besides the records."""
+    """One run of an encoding. ``settings`` holds everything that the numbers depend on besides the records."""
 
     target: Target
     records: RecordList
@@ -142,7 +142,7 @@ class _Run:
         self._digest = digest.hexdigest()[:32]
 
     def finished(self, overwrite: bool) -> EncodingReport | None:
-        """Return the report of an existing output, or None; raise DataError if an output of other data is there."""
+        """Return the report of an existing output, or None. Raise DataError if an output of other data is there."""
         target, manifest = self.target, self.target.read_manifest()
         if manifest is not None and manifest.get("digest") == self._digest:
             if not target.holds(manifest["files"]):
@@ -159,7 +159,7 @@ class _Run:
             )
         if taken := target.taken():
             raise DataError(
-                f"{escaped(taken)} is there already and is no output of openvse: choose another --out, or replace "
+                f"{escaped(taken)} exists and is no output of openvse: choose another --out, or replace "
                 f"it with --overwrite"
             )
         return None
@@ -171,7 +171,7 @@ class _Run:
         try:
             earlier = self._embed(folder, sharing, progress)
             return self._write(earlier)
-        except IndexDamagedError:  # everything is embedded anew
+        except IndexDamagedError:  # embed everything again
             return self._write(self._embed(folder, sharing, progress, anew=True))
 
     def _embed(
@@ -229,5 +229,5 @@ class _Run:
 
 
 def _states(index: FoundIndex) -> dict[str, Item]:
-    """Return the records of an index as they were when they were embedded, by their ids."""
+    """Return the records of an index by id, with their state when they were embedded."""
     return {item: Item(item, modified_ns, size) for item, modified_ns, size, *_ in index.database.walk(0)}

@@ -24,8 +24,8 @@ class Prepared:
 
     Attributes:
         features: the tokens, their queries for attending to a partner, and their keys and values for a partner.
-        mask: which tokens are real.
-        keep: the dropout factors of each layer; None outside training.
+        mask: True for real tokens.
+        keep: the dropout factors of each layer. None outside training.
     """
 
     features: Float[Tensor, "B 4 N D"]
@@ -36,7 +36,7 @@ class Prepared:
         return len(self.features)
 
     def __getitem__(self, rows: Int[Tensor, "P"]) -> Prepared:
-        """Return the items at these rows; a row may be repeated."""
+        """Return the items at these rows. A row may be repeated."""
         keep = None if self.keep is None else self.keep[rows]
         return Prepared(self.features[rows], self.mask[rows], keep)
 
@@ -59,12 +59,12 @@ class Fusion(Configured, nn.Module, ABC):
     """Cross-attention between an image and a text, self-attention of each, and a reduction to k vectors per side.
 
     This is the architecture of score attention (section III-B), on which the paper compares reductions. Everything
-    is computed for pairs. Dropout is drawn once per item and step, not per pair: the pairs of a batch are compared
-    under the same masks, and the backward pass can recompute any of them.
+    for pairs. Dropout is drawn once per item and step, not per pair. The pairs of a batch are then compared under the
+    same masks, and the backward pass can recompute any of them.
 
     Args:
         embed_dim: D, the width of the tokens.
-        num_heads: h, the number of heads of every attention; it divides D.
+        num_heads: h, the number of heads of every attention. It divides D.
         dropout: the probability that a feature of a layer's update is dropped in training.
         class_token: whether to put a learned token first on each side, which a reduction may use as the result.
 

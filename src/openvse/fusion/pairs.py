@@ -1,4 +1,4 @@
-"""The fusions, and their scores of all pairs tile by tile; in training, pairs with a gradient are recomputed."""
+"""The fusions, and their scores of all pairs tile by tile. In training, pairs with a gradient are recomputed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Pooled(Fusion):
     The paper compares ``mean``, ``max``, ``log_sum_exp``, ``conv1d``, and ``first_token`` with ``class_token: true``.
 
     Args:
-        aggregator: the aggregator of each side; two copies are made.
+        aggregator: the aggregator of each side, of which two copies are made.
 
     Raises:
         RecipeError: the aggregator needs a global vector, or does not yield a fixed number of embeddings.
@@ -90,7 +90,7 @@ class Pooled(Fusion):
         )
 
 
-# How many numbers the tokens of the pairs in memory may have; a CPU is fastest while they fit its cache.
+# The most numbers that the tokens of the pairs in memory may have. A CPU is fastest while they fit its cache.
 _TOKENS_ON_CPU = 1 << 20
 _TOKENS_ELSEWHERE = 1 << 26
 
@@ -99,7 +99,7 @@ def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tens
     """Score every image against every text: the mean of the k cosines of their k vectors (score attention, IV-B).
 
     Memory holds the scores and one tile of pairs, whatever I and T are. The backward pass recomputes only the pairs
-    that the loss depends on: with the hardest negatives these are three per positive, whereas a graph of the whole
+    that the loss depends on. With the hardest negatives these are three per positive, whereas a graph of the whole
     batch would hold all I x T.
     """
     sides = (images.features, images.mask, images.keep, texts.features, texts.mask, texts.keep)
@@ -117,7 +117,7 @@ def score_listed(
 
 
 class _Scores(torch.autograd.Function):
-    """The score matrix; the forward pass does not keep what it computes for a pair."""
+    """The score matrix, whose forward pass does not keep the computation of a pair."""
 
     @staticmethod
     def forward(ctx: Any, fusion: Fusion, *tensors: Tensor | None) -> Float[Tensor, "I T"]:

@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
-    """Return a compiled kernel; None if there is no compiler, it fails, or ``OPENVSE_KERNELS`` is 0.
+    """Return a compiled kernel, or None if there is no compiler, it fails, or ``OPENVSE_KERNELS`` is 0.
 
     The source is part of the package. The compiled file is kept in ``openvse/kernels`` of the user's cache folder,
     under a name that covers the source and the processor, so each kind of machine compiles it once, in about a second.
@@ -43,7 +43,7 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
     try:
         place = _cache() / f"{name}-{key}.so"
         if _is_ours(place):
-            with suppress(OSError):  # made beside a PyTorch whose threads were others
+            with suppress(OSError):  # built for a PyTorch with another threading library
                 return ctypes.CDLL(str(place))
         return _compile(source, place)
     except (OSError, subprocess.SubprocessError) as error:
@@ -60,7 +60,7 @@ def _cache() -> Path:
 
 
 def _is_ours(place: Path) -> bool:
-    """Return whether a file is there that only this user can have written."""
+    """Return whether the file exists and only this user can have written it."""
     try:
         status = place.stat()
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def _is_ours(place: Path) -> bool:
 
 
 def _compile(source: Path, place: Path) -> ctypes.CDLL:
-    """Compile a source and load it; raise OSError if there is no compiler, or it refuses."""
+    """Compile a source and load it. Raise OSError if there is no compiler or it fails."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise OSError("there is no C compiler")
@@ -77,7 +77,7 @@ def _compile(source: Path, place: Path) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         made, parts = Path(folder) / place.name, Path(folder) / f"{source.stem}.o"
         for flags, threads in itertools.product(_FLAGS, (["-fopenmp"], [])):
-            # Not linked to a library of threads: those that PyTorch has loaded are found when the result is.
+            # Not linked to a threading library: the loader finds the one that PyTorch has loaded.
             steps = (
                 [*flags, *threads, "-fPIC", "-c", str(source), "-o", str(parts)],
                 ["-shared", str(parts), "-o", str(made)],

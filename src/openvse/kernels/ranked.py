@@ -1,7 +1,6 @@
-"""Sets sorted in each dimension, and their sum with weights by rank: no slower than taking the maximum.
+"""Sets sorted in each dimension, and their sum with weights by rank, no slower than taking the maximum.
 
-The kernel in C (``ranked.c``) is given sets whose elements have their numbers side by side, masks as bytes, and weights
-in float32.
+The kernel in C (``ranked.c``) expects the numbers of an element side by side, masks as bytes, and weights in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def is_usable(local: Tensor) -> bool:
     The sets must be on the CPU, in float32 or bfloat16, of at most 255 elements.
     """
     return (
-        not torch.compiler.is_compiling()  # first: a comparison of a size would limit the sizes of a program
+        not torch.compiler.is_compiling()  # first: comparing a size would limit the sizes of a traced program
         and local.numel() > 0
         and type(local) in (Tensor, nn.Parameter)  # neither fake nor functional, as while a graph is traced
         and torch._C._get_tracing_state() is None
@@ -44,7 +43,7 @@ def is_usable(local: Tensor) -> bool:
 
 
 def sort_elements(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-    """Sort the elements in each dimension, largest first; NaN counts as the largest; padding comes last and is 0."""
+    """Sort the elements in each dimension, largest first. NaN counts as the largest. Padding comes last and is 0."""
     if torch.is_grad_enabled() and local.requires_grad:
         sorted_elements: Tensor = _Sort.apply(local, mask)  # type: ignore[no-untyped-call]
     else:
@@ -57,12 +56,12 @@ def sum_ranked(
 ) -> Float[Tensor, "B L"]:
     """Sum the elements with weights by their rank in each dimension, in single precision.
 
-    An element of weight 0 does not count, even if it is infinite; but the sum is NaN if any element is. M, the number
+    An element of weight 0 does not count, even if it is infinite. The sum is NaN if any element is NaN. M, the number
     of weights, is at least the size of the largest set.
     """
     if weights.shape[1] < mask.shape[1] and weights.shape[1] < int(mask.sum(dim=1).max()):
         raise ValueError(
-            f"{weights.shape[1]} weights are given for sets of up to {int(mask.sum(dim=1).max())} elements"
+            f"sum_ranked got {weights.shape[1]} weights for sets of up to {int(mask.sum(dim=1).max())} elements"
         )
     if torch.is_grad_enabled() and (local.requires_grad or weights.requires_grad):
         summed: Tensor = _Sum.apply(local, mask, weights)  # type: ignore[no-untyped-call]
@@ -86,7 +85,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, Tensor]:
-        """Give each element the gradient of its rank, and each weight that of its element."""
+        """Give each element the gradient of its rank, and each weight the gradient summed over its elements."""
         local, mask, weights, ids = ctx.saved_tensors
         of_local, of_weights = _sum_gradients(local, mask, weights, ids, given.contiguous())
         return of_local, None, of_weights.to(ctx.kind)
@@ -111,7 +110,7 @@ class _Sort(torch.autograd.Function):
 
 
 def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
-    """Return the sets with each element's numbers side by side: as they are, or a copy."""
+    """Return the sets with each element's numbers side by side, copied only if needed."""
     return local if local.stride(2) == 1 else local.contiguous()
 
 
@@ -120,12 +119,12 @@ def _bytes(mask: Bool[Tensor, "B N"]) -> UInt8[Tensor, "B N"]:
 
 
 def _byte_for_each(local: Float[Tensor, "B N L"]) -> UInt8[Tensor, "B N L"]:
-    """Return the place where a kernel keeps which element has which rank, in a way of its own."""
+    """Return the buffer where a kernel keeps the order of the elements, in a format of its own."""
     return torch.empty(local.shape, dtype=torch.uint8, device=local.device)
 
 
 class _Shape(ctypes.Structure):
-    """The sizes that the C source reads; see there."""
+    """The sizes that the C source reads. See there."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("item", "element", "elements", "dims", "ranks"))
 
@@ -136,7 +135,7 @@ def _sum_by_rank(
     weights: Float[Tensor, "B M"],
     ids: UInt8[Tensor, "B N L"] | None,
 ) -> Float[Tensor, "B L"]:
-    """Return the sum with weights; ``ids`` takes the element of each rank, if it is given."""
+    """Return the sum with weights. ``ids``, if given, receives the element of each rank."""
     out = torch.empty(local.shape[0], local.shape[2])
     _call("sum", local, weights.shape[1], (local, mask, weights, out, ids))
     return out.to(local.dtype)
@@ -149,7 +148,7 @@ def _sum_gradients(
     ids: UInt8[Tensor, "B N L"],
     given: Float[Tensor, "B L"],
 ) -> tuple[Float[Tensor, "B N L"], Float[Tensor, "B M"]]:
-    """Give each element the gradient of its rank, and each weight that of its element."""
+    """Give each element the gradient of its rank, and each weight the gradient summed over its elements."""
     of_local, of_weights = torch.empty(local.shape, dtype=local.dtype), torch.zeros_like(weights)
     tensors = (local, mask, weights, ids, given.float(), of_local, of_weights)
     _call("sum_back", local, weights.shape[1], tensors)
@@ -159,7 +158,7 @@ def _sum_gradients(
 def _sorted(
     local: Float[Tensor, "B N L"], mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"] | None
 ) -> Float[Tensor, "B N L"]:
-    """Return the sorted sets; ``ids`` takes the element of each rank, if it is given."""
+    """Return the sorted sets. ``ids``, if given, receives the element of each rank."""
     out = torch.empty(local.shape, dtype=local.dtype)
     _call("sort", local, 0, (local, mask, out, ids))
     return out
@@ -177,7 +176,7 @@ def _sort_gradient(
 def _call(
     name: str, local: Float[Tensor, "B N L"], num_weights: int, tensors: tuple[Tensor | None, ...]
 ) -> None:
-    """Run a function of the kernel over all items, by as many threads as PyTorch uses."""
+    """Run a function of the kernel over all items, with as many threads as PyTorch uses."""
     library = load_kernel("ranked")
     assert library is not None
     function = getattr(library, f"{name}_{_SUFFIX[local.dtype]}")

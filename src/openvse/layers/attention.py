@@ -23,7 +23,7 @@ def check_heads(embed_dim: int, num_heads: int) -> None:
 
 
 def checked_dropout(dropout: float) -> float:
-    """Return a probability of dropout; raise RecipeError if it is not in [0, 1)."""
+    """Return a probability of dropout. Raise RecipeError if it is not in [0, 1)."""
     if not 0 <= dropout < 1:
         raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
     return dropout
@@ -37,8 +37,8 @@ def attend(
 ) -> Float[Tensor, "P H N v"]:
     """``softmax(Q K^T / sqrt(d)) V`` over the real elements (score attention, eq. 1).
 
-    On a CPU a softmax over a short, contiguous axis, such as words, is slow: the longer axis of the queries is then
-    put last, which is up to four times as fast.
+    On a CPU a softmax over a short, contiguous axis, such as words, is slow. The longer axis of the queries is then put
+    last, which is up to four times as fast.
     """
     many = key.shape[2] >= query.shape[2] and value.shape[3] == query.shape[3]
     if many or query.device.type != "cpu":
@@ -52,8 +52,8 @@ def attend(
 class Attention(nn.Module):
     """``LN(x + drop(W [softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``: X attends to Z (score attention, eq. 1, section IV-B).
 
-    The three projections can be computed separately: a projection depends on one item, the rest on a pair. The number
-    of heads divides D, the width of both sets.
+    The three projections can be computed separately, because a projection depends on one item and the rest on a pair.
+    The number of heads divides D, the width of both sets.
     """
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "P M"],
         keep: Float[Tensor, "P N D"] | None = None,
     ) -> Float[Tensor, "P N D"]:
-        """Let X attend to Z, whose real elements the mask tells; ``keep`` are the dropout factors."""
+        """Let X attend to the real elements of Z, which the mask marks. ``keep`` holds the dropout factors."""
         read = attend(self._heads(query), self._heads(key), self._heads(value), mask)
         update = self.output(read.transpose(1, 2).flatten(2))
         normed: Tensor = self.norm(x + (update if keep is None else update * keep))
@@ -97,9 +97,9 @@ class AttentionScores(nn.Module):
     """``S(X, Z) = softmax_n(fc([softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``, k times (score attention, eq. 2 to 4).
 
     Queries come from X, keys and values from Z. As ``fc`` is linear, it is applied to the values before they are
-    averaged: a head then has one number per element of Z instead of d, and the result is the same. Biases of the
-    keys, the values and fc would shift all scores of a set equally, which does not change a softmax, so there are none.
-    Each of the k reductions has its own projections.
+    averaged. A head then has one number per element of Z instead of d, and the result is the same. Biases of the keys,
+    the values and fc would shift all scores of a set equally, which does not change a softmax, so there are none. Each
+    of the k reductions has its own projections.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, num_vectors: int) -> None:
@@ -121,7 +121,7 @@ class AttentionScores(nn.Module):
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
     ) -> Float[Tensor, "P k N"]:
-        """Return k weights per element of X; each of the k sets of weights sums to 1, and padding has weight 0."""
+        """Return k weights per element of X. Each of the k sets of weights sums to 1, and padding has weight 0."""
         query, key = self._heads(self.query(x)), self._heads(self.key(z))
         per_head = self.value.weight * self.fc.flatten().unsqueeze(1)
         value = z @ per_head.view(self.num_vectors * self.num_heads, -1, x.shape[-1]).sum(dim=1).T

@@ -1,4 +1,4 @@
-"""A linear layer that starts as most papers of the field start it."""
+"""A linear layer with the initial weights that most papers of the field use."""
 
 from __future__ import annotations
 

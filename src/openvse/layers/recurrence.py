@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from openvse.types import moved, on_cpu
 
-# Rows of packed sequences are rounded up to a multiple of this: oneDNN compiles a kernel for each new shape and stride
+# Rows of packed sequences are rounded up to a multiple of this. oneDNN compiles a kernel for each new shape and stride
 # of a matrix product, which takes longer than the product itself if the sequences are short.
 _BLOCK = 128
 
@@ -35,7 +35,7 @@ def packed_gru(
 def _packed_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
-    """Run a GRU in one or W = 2 directions; what the lengths decide is computed on the CPU."""
+    """Run a GRU in one or W = 2 directions. Everything that the lengths decide is computed on the CPU."""
     real, device, directions = on_cpu(mask), values.device, 1 + gru.bidirectional
     lengths = real.sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
@@ -63,7 +63,7 @@ def _packed_gru(
 def _scanned_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "2 B N H"], Float[Tensor, "2 B H"]]:
-    """Return what ``packed_gru`` returns, as a loop over the steps whose number the program does not fix.
+    """Compute ``packed_gru`` as a loop over the steps whose number the program does not fix.
 
     The backward direction reads the reversed elements. Each direction goes on over the padding, and its states there
     are left out.
@@ -91,8 +91,8 @@ def scanned_states(
 ) -> Float[Tensor, "B N H"]:
     """Return the states of one direction of a GRU after each element, in a program that is exported.
 
-    PyTorch would unroll its own GRU for the number of elements of the example. The weights are those of the reset,
-    update and new gates, G = 3 H.
+    PyTorch would unroll its own GRU for the number of elements of the example. The weights belong to the reset, update
+    and new gates, G = 3 H.
     """
     from torch._higher_order_ops.scan import scan
 
@@ -116,7 +116,7 @@ def scanned_states(
 def forward_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "1 B N H"], Float[Tensor, "1 B H"]]:
-    """Run a GRU of one layer and one direction as ``packed_gru`` does; the first dimension is that of the direction."""
+    """Run a GRU of one layer and one direction like ``packed_gru``. The first dimension is the direction."""
     if torch.compiler.is_compiling():
         scanned = scanned_states(values, *gru.all_weights[0])
         ends = (mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
@@ -132,12 +132,12 @@ def start_orthogonally(gru: nn.GRU) -> None:
 
 
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:
-    """Return both directions' states at the last element, where the backward one has read only that element."""
+    """Return the states at the last element, where the backward direction has read only this element."""
     return states[:, torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1]
 
 
 def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> Float[Tensor, "2 R H"]:
-    """Return the states of both directions for packed rows that each reads from its own end."""
+    """Return the states of both directions for packed rows, each read from its own end."""
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else data.dtype
     input_weight, state_weight, input_bias, state_bias = (
         torch.stack(pair).to(kind) for pair in zip(*gru.all_weights, strict=True)
@@ -156,7 +156,7 @@ class _Recurrence(torch.autograd.Function):
 
     x is the contribution of the inputs to the three gates, packed: ``[2, R, 3H]`` for two directions and the R elements
     of all sequences, step by step, followed by unused rows. States are kept in ``precision``, everything else in the
-    precision of the weights, as in PyTorch under autocast.
+    precision of the weights, as PyTorch does under autocast.
     """
 
     @staticmethod
@@ -231,7 +231,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _parts(gates: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Split gate values into those of the reset and update gates and those of the new state."""
+    """Split gate values into the reset and update gates and the new state."""
     reset_update, new = gates.split_with_sizes([2 * width, width], dim=2)
     return reset_update, new
 

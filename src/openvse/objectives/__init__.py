@@ -1,6 +1,6 @@
 """Objectives turn the scores and embeddings of a batch into named loss terms.
 
-A ranking loss is a ``contrast`` of a miner and a criterion: that of VSE++ is ``hardest`` with ``hinge``, AdOpt is
+A ranking loss is a ``contrast`` of a miner and a criterion: VSE++ uses ``hardest`` with ``hinge``, AdOpt uses
 ``adaptive_top_k`` with ``info_nce``. ``openvse list terms`` lists all losses of the papers by name.
 """
 

@@ -15,7 +15,7 @@ from openvse.errors import RecipeError
 from openvse.functional import places_of, transposed
 from openvse.types import EmbeddingSet, ScoredBatch
 
-_ROUNDING = 1e-6  # a term below this share of another is not scaled to its size
+_ROUNDING = 1e-6  # a term below this share of the term it is relative to is not scaled
 
 
 class Term(nn.Module, ABC):
@@ -23,7 +23,8 @@ class Term(nn.Module, ABC):
 
     Attributes:
         needs_residual: True when the term acts on the residuals of the images, the texts or both.
-        scores_views: True when the term scores each view of an image separately, as a cosine: every image must have
+        scores_views: True when the term scores each view of an image separately, as a cosine. Every image must then
+            have
             the same number of views, and the model's similarity must be the cosine too.
         needs_source: True when the term reads the sources of the images and of the texts.
         reads_gaussians: True when the embeddings must be distributions, and their similarity ``csd``.
@@ -53,7 +54,7 @@ class Miner(nn.Module, ABC):
 
     @abstractmethod
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose candidates. Called without a gradient; chosen positives are dropped."""
+        """Choose candidates. Called without a gradient. Chosen positives are dropped."""
 
     def diagnostics(
         self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
@@ -71,7 +72,7 @@ class Criterion(nn.Module, ABC):
         positives: Bool[Tensor, "A C"],
         negatives: Bool[Tensor, "A C"],
     ) -> Float[Tensor, "P"]:
-        """Return a loss for each positive pair; an anchor with several positives has several losses."""
+        """Return a loss for each positive pair. An anchor with several positives has several losses."""
         anchors, candidates = places_of(positives)
         return self.at(scores, anchors, candidates, negatives)
 
@@ -95,7 +96,7 @@ class Criterion(nn.Module, ABC):
         """Return the loss of each pair from its score and from the scores and negatives of its anchor."""
 
     def violated(self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"]) -> Bool[Tensor, "P C"]:
-        """Return which candidates would add to the pair's loss; under a smooth criterion all do."""
+        """Return which candidates would add to the pair's loss. Under a smooth criterion all do."""
         return torch.ones_like(scores, dtype=torch.bool)
 
 
@@ -105,7 +106,7 @@ class RankingTerm(Term):
     Args:
         miner: the part that chooses the negatives of each anchor.
         criterion: the part that turns a pair and its negatives into a loss.
-        reduction: the sum or the mean over the positive pairs of the batch; VSE++ and VSE-infinity use "sum".
+        reduction: the sum or the mean over the positive pairs of the batch. VSE++ and VSE-infinity use "sum".
     """
 
     def __init__(
@@ -141,12 +142,12 @@ class Objective(nn.Module):
     Args:
         terms: the terms by name.
         weights: the factor of each term, by the same names.
-        relative_to: terms whose weight is relative, with the name of the term that each is compared with: before it
-            is weighted, a term L is scaled to the current size of the other, ``L * (L_other / L)``, where the quotient
-            has no gradient (PVSE, Fig. 7). A term below a millionth of the other, which is rounding, counts as 0.
+        relative_to: terms with a relative weight, each with the name of its reference term. Before it is weighted, a
+            term L is scaled to the current size of the reference, ``L * (L_other / L)``, where the quotient has no
+            gradient (PVSE, Fig. 7). A term below a millionth of the reference, which is rounding, counts as 0.
 
     Raises:
-        RecipeError: a term is relative to itself, or to one that does not exist.
+        RecipeError: a term is relative to itself, or to an unknown term.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class Objective(nn.Module):
         return values
 
     def _scaled(self, name: str, plain: Mapping[str, Tensor]) -> Tensor:
-        """Return a term, scaled to the size of the one that its weight is relative to."""
+        """Return a term, scaled to the size of its reference term."""
         value, other = plain[name], self.relative_to.get(name)
         if other is None:
             return value

@@ -19,22 +19,22 @@ from openvse.types import ScoredBatch, moved, on_cpu
 class Contrast(RankingTerm):
     """Contrasts every positive pair with its image's negative texts and its text's negative images.
 
-    ``L = reduce_(i,t) [ l(s_it, S_i., n_i) + l(s_it, S_.t, n_t) ]`` (VSE++; VSE-infinity, eq. 1). On the scores of
+    ``L = reduce_(i,t) [ l(s_it, S_i., n_i) + l(s_it, S_.t, n_t) ]`` (VSE++ and VSE-infinity, eq. 1). On the scores of
     ``set_max`` it is MV-VSE's L_Max (eq. 9) and PVSE's MIL loss (section 3.4).
 
     Args:
         miner: the part that chooses the negatives of each anchor.
         criterion: the part that turns a pair and its negatives into a loss.
-        reduction: the sum or the mean over the positive pairs of the batch; VSE++ and VSE-infinity use "sum".
+        reduction: the sum or the mean over the positive pairs of the batch. VSE++ and VSE-infinity use "sum".
         anchors: the side whose items are anchors: ``both``, or only the images, which retrieve texts (DeViSE), or only
             the texts.
         negatives_of_one_image: whether two captions of one image in a batch are each other's negatives, as in the
             released code of VSE++ and VSE-infinity, where only the diagonal of a batch of pairs is positive.
-        positives: ``all`` positives of an anchor have a loss each, or only the ``hardest``, that with the lowest score:
+        positives: ``all`` positives of an anchor have a loss each, or only the ``hardest``, which has the lowest score:
             the self-expanding loss of ESA (Zhu et al., TCSVT 2023), where ``data.copies`` makes the positives.
 
     Raises:
-        RecipeError: ``negatives_of_one_image`` leaves one positive, and the hardest of several is wanted.
+        RecipeError: ``negatives_of_one_image`` leaves one positive, and ``positives`` is ``hardest``.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Contrast(RankingTerm):
 
 
 class Hinge(Criterion):
-    """``sum_n [margin - s_p + s_n]_+`` over an anchor's negatives n (VSE++; VSE-infinity, eq. 1).
+    """``sum_n [margin - s_p + s_n]_+`` over an anchor's negatives n (VSE++ and VSE-infinity, eq. 1).
 
     Args:
         margin: how much larger the score of the positive must be.
-        reduction: the sum or the mean over an anchor's negatives; PVSE averages (section 3.4).
+        reduction: the sum or the mean over an anchor's negatives. PVSE averages (section 3.4).
     """
 
     def __init__(self, *, margin: float = 0.2, reduction: Literal["sum", "mean"] = "sum") -> None:
@@ -112,17 +112,17 @@ class Hinge(Criterion):
 
 
 class InfoNCE(Criterion):
-    """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^((s_n + m)/t)) )`` (van den Oord et al. 2018; CLIP; VSE+2AD).
+    """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^((s_n + m)/t)) )`` (van den Oord et al. 2018, CLIP, VSE+2AD).
 
-    AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with this criterion; ``AdaptiveTopK`` shows the recipe.
+    AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with this criterion. ``AdaptiveTopK`` shows the recipe.
 
-    Deviation: VSE+2AD prints the sum without the positive and without a margin; its released code has both, with
-    m = 0.2. The paper and the code use t = 0.05.
+    Deviation: VSE+2AD prints the sum without the positive and without a margin. Its released code has both, with m =
+    0.2. The paper and the code use t = 0.05.
 
     Args:
         temperature: t, the number that divides the scores.
-        learned: whether to train t, starting from ``temperature``; t is kept at 0.01 or above, as in CLIP.
-        margin: m, the number that is added to the negatives' scores.
+        learned: whether to train t, starting from ``temperature``. t is kept at 0.01 or above, as in CLIP.
+        margin: m, the number added to the negatives' scores.
 
     Raises:
         RecipeError: the temperature is not positive.

@@ -1,4 +1,4 @@
-"""Miners: which candidates of an anchor count as its negatives.
+"""Miners choose which candidates of an anchor count as its negatives.
 
 AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with the criterion ``info_nce``.
 """
@@ -25,24 +25,24 @@ class All(Miner):
 
 
 class Hardest(Miner):
-    """The negative with the highest score (VSE++; VSE-infinity, eq. 1)."""
+    """The negative with the highest score (VSE++ and VSE-infinity, eq. 1)."""
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose the highest score with the positives at minus infinity; 0 would win if all scores are negative."""
+        """Choose the highest score with the positives at minus infinity. 0 would win if all scores are negative."""
         hardest = scores.masked_fill(positives, MASKED).argmax(dim=1, keepdim=True)
         return torch.zeros_like(positives).scatter_(1, hardest, True)
 
 
 class Random(Miner):
-    """Negatives drawn at random, anew in each step.
+    """Negatives drawn at random in each step.
 
     With ``within`` at the margin of the hinge it is the sampling of DeViSE (Frome et al., NIPS 2013, section 3.3),
     which reads the negatives in random order and stops at the first that violates the margin.
 
     Args:
-        num_negatives: the number of negatives of each anchor; all of them if it has fewer.
-        within: the distance below the lowest positive of the anchor from which on candidates are drawn first; the
-            others are drawn only if too few are that near. None draws from all.
+        num_negatives: the number of negatives of each anchor. An anchor with fewer uses all of them.
+        within: candidates scoring at most this far below the anchor's lowest positive are drawn first. The others are
+            drawn only if too few are that near. None draws from all.
 
     Raises:
         RecipeError: ``num_negatives`` is below 1.
@@ -56,7 +56,7 @@ class Random(Miner):
         self.within = within
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose the candidates with the largest random numbers; near ones come before the others."""
+        """Choose the candidates with the largest random numbers. Near ones come before the others."""
         order = torch.rand_like(scores)
         if self.within is not None:
             lowest = scores.masked_fill(~positives, torch.inf).amin(dim=1, keepdim=True)
@@ -80,20 +80,20 @@ class AdaptiveTopK(Miner):
 
     With ``align``, the mean score of the positive pairs, and C, the number of candidates:
 
-    - ``released``: ``K = floor( C cos( (align + u)^1.25 ) ) + 1``, u the mean of ``e^(-s)`` (see ``uniformity``);
-    - ``paper``: ``K = floor( C cos( (align + u) pi/4 ) )``, u the log of the mean of ``e^s`` over all pairs;
+    - ``released``: ``K = floor( C cos( (align + u)^1.25 ) ) + 1``, u the mean of ``e^(-s)`` (see ``uniformity``),
+    - ``paper``: ``K = floor( C cos( (align + u) pi/4 ) )``, u the log of the mean of ``e^s`` over all pairs,
 
-    and K is kept in [1, C - 1]. By the printed rule K hardly shrinks: once a model is trained, u is near 0 and align
-    is below 1, so that K stays above 0.7 C. By the released rule K falls to a handful, as in Fig. C-2 of the paper.
+    and K is kept in [1, C - 1]. By the printed rule K hardly shrinks: once a model is trained, u is near 0 and align is
+    below 1, so that K stays above 0.7 C. By the released rule K falls to a handful, as in Fig. C-2 of the paper.
 
-    Deviation: the released code masks positives with 0 before it mines, so that they are mined while scores are
-    low; here they never are.
+    Deviation: the released code masks positives with 0 before it mines, so it mines them while scores are low. Here
+    they are never mined.
 
     Args:
         rule: how K is computed from the scores.
-        uniformity: the pairs over which u of the released rule is averaged: ``off_diagonal``, those that are not
-            positive; ``all_cells``, all pairs, with each positive as a score of 0, as in the released code: u is then
-            nearer to 1, which changes K by one in about a third of batches. ``paper`` has its own u.
+        uniformity: the pairs over which u of the released rule is averaged. ``off_diagonal`` takes the negative pairs.
+            ``all_cells`` takes all pairs, with each positive as a score of 0, as in the released code. u is then nearer
+            to 1, which changes K by one in about a third of batches. ``paper`` has its own u.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class AdaptiveTopK(Miner):
             return align, scores.exp().mean().log()
         if self.uniformity == "all_cells":
             return align, scores.masked_fill(positives, 0.0).neg().exp().mean()
-        # A batch without negatives has nothing to mine; 0 keeps K a number.
+        # A batch without negatives has nothing to mine. 0 keeps K a number.
         return align, mean_where(scores.neg().exp(), ~positives)
 
     def _num_negatives(self, scores: Tensor, positives: Tensor) -> Int[Tensor, ""]:
@@ -136,6 +136,6 @@ class AdaptiveTopK(Miner):
         if self.rule == "paper":
             chosen = (candidates * ((align + uniformity) * (math.pi / 4)).cos()).floor()
         else:
-            # It is below 0 only if positives score worse than in any trained model: then maturity is lowest.
+            # It is below 0 only if positives score worse than in any trained model. Maturity is then lowest.
             chosen = (candidates * ((align + uniformity).clamp(min=0) ** 1.25).cos()).floor() + 1
         return chosen.clamp(max=candidates - 1).clamp(min=1).long()

@@ -1,4 +1,4 @@
-"""The terms of MV-VSE, which train every view of an image, and what they report of the views."""
+"""The terms of MV-VSE, which train every view of an image, and their diagnostics of the views."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from openvse.types import EmbeddingSet, ScoredBatch, on_cpu
 def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I T"]:
     """Score each of the K views of the images: ``s(v_k, t) = cos(v_k, t)`` (MV-VSE, eq. 5).
 
-    In MV-VSE a text has one embedding; if it has several, a view is scored with the best of them, so that the
-    maximum over the views is always the ``set_max`` score. Raise RecipeError if the numbers of views differ.
+    In MV-VSE a text has one embedding. If it has several, a view is scored with the best of them, so that the maximum
+    over the views is always the ``set_max`` score. Raise RecipeError if the numbers of views differ.
     """
     if not bool(on_cpu(images.mask).all()):
         raise RecipeError(
@@ -32,7 +32,7 @@ def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I
 def view_diagnostics(batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
     """Return the share of the positive pairs that each view wins (MV-VSE, Fig. 4c, d), and how similar the views are.
 
-    ``view_similarity`` is the mean cosine between two views of an image; it is left out at K = 1.
+    ``view_similarity`` is the mean cosine between two views of an image. It is left out at K = 1.
     """
     views = view_scores(batch.images, batch.texts)
     num_views = len(views)
@@ -48,7 +48,7 @@ def view_diagnostics(batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
 
 
 class MultiViewAverage(RankingTerm):
-    """The mean over the views of each view's own contrast; each view mines its own negatives.
+    """The mean over the views of each view's own contrast. Each view mines its own negatives.
 
     ``L_Avg = 1/K sum_k { [a - s(v_k,t) + s(v_k,t^)]_+ + [a - s(v_k,t) + s(v^_k,t)]_+ }`` (MV-VSE, eq. 8), with any
     miner and criterion. It pulls all views of an image to each of its texts.
@@ -60,7 +60,7 @@ class MultiViewAverage(RankingTerm):
     scores_views: ClassVar[bool] = True
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Average the contrast over the views; K = 1 is the plain contrast."""
+        """Average the contrast over the views. K = 1 is the plain contrast."""
         views = view_scores(batch.images, batch.texts)
         return torch.stack([self.both_ways(view, batch.positives) for view in views]).mean()
 
@@ -75,14 +75,14 @@ class MultiViewBound(RankingTerm):
     ``L_Up = 1/K sum_k { [a - s(v_k,t) + s*(V,T^)]_+ 1(V,T^) + [a - s(v_k,t) + s*(V^,T)]_+ 1(V^,T) }`` (MV-VSE,
     eq. 10). The indicator (eq. 11, 12) is 1 where all views violate the margin. As the best view violates it least,
     that is ``a - s*(V,T) + s*_neg > 0``: a negative that adds nothing for the best view adds nothing for any view.
-    ``gated: false`` drops the indicator (L_Rough, eq. 13); L_Max <= L_Up <= L_Rough always holds (eq. 14).
+    ``gated: false`` drops the indicator (L_Rough, eq. 13). L_Max <= L_Up <= L_Rough always holds (eq. 14).
 
     MV-VSE's objective (eq. 15) is a ``contrast`` on s* with weight lambda = 0.7 plus this term with weight 0.3.
     With ``info_nce`` it is the normalised-softmax version, whose two bounds are equal, as a softmax is never 0.
 
     Args:
         miner: the part that chooses the negatives under s*.
-        criterion: the criterion; the paper uses hinge.
+        criterion: the criterion. The paper uses hinge.
         reduction: the sum or the mean over the positive pairs of the batch.
         gated: whether a negative that does not violate the margin of the best view is ignored for all views.
 
@@ -104,7 +104,7 @@ class MultiViewBound(RankingTerm):
         self.gated = gated
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Add the two directions; K = 1 is the plain contrast."""
+        """Add the two directions. K = 1 is the plain contrast."""
         return self.of_views(view_scores(batch.images, batch.texts), batch.positives)
 
     def of_views(self, views: Float[Tensor, "K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:

@@ -16,24 +16,24 @@ from openvse.types import EmbeddingSet, ScoredBatch
 
 
 class PCMEPP(Term):
-    """Tells pairs that match from those that do not by the distance of their distributions (Chun, ICLR 2024).
+    """Separates matching pairs from the others by the distance of their distributions (Chun, ICLR 2024).
 
     ``L = 2 BCE(y, l) + kl (KL_i + KL_t) + pseudo_positives (BCE(y_i, l) + BCE(y_t, l))``, where
 
-    - ``l = -a csd + b`` are the logits of all pairs of the batch (eq. 2), with a and b learned, and y their labels;
-    - ``KL`` is the divergence of the distributions of a side from N(0, 1), averaged over items and dimensions;
-    - ``y_i`` also has the label of a positive where an image has a pair whose logit is at least that of its positive
-      (section 3.3, pseudo-positives), and ``y_t`` where a text has one. Of several positives, the best one counts.
+    - ``l = -a csd + b`` are the logits of all pairs of the batch (eq. 2), with a and b learned, and y their labels,
+    - ``KL`` is the divergence of the distributions of a side from N(0, 1), averaged over items and dimensions,
+    - ``y_i`` also has the label of a positive where an image has a pair whose logit is at least its positive's (section
+      3.3, pseudo-positives), and ``y_t`` likewise for a text. Of several positives, the best one counts.
 
-    Deviations: the paper writes sums, and its released code averages, as here; the released code also mixes a quarter
-    of the images of a batch in pairs (mixup, CutMix), whose labels are soft, which this term does not.
+    Deviations: the paper writes sums, and its released code averages, as here. The released code also mixes a quarter
+    of the images of a batch in pairs (mixup, CutMix) with soft labels, which this term does not.
 
     Args:
         scale: a at the beginning.
         shift: b at the beginning.
         kl: the weight of KL.
-        pseudo_positives: their weight.
-        smoothing: e; labels are 1 - e and e in place of 1 and 0.
+        pseudo_positives: the weight of the pseudo-positives.
+        smoothing: e. Labels are 1 - e and e in place of 1 and 0.
 
     Raises:
         RecipeError: smoothing is not at least 0 and below 0.5.
@@ -70,7 +70,7 @@ class PCMEPP(Term):
         return loss
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
-        """Return a, b, the mean uncertainty of both sides, and how many pseudo-positives the images have."""
+        """Return a, b, the mean uncertainty of both sides, and the number of pseudo-positives of the images."""
         more = (
             with_pseudo_positives(self._logits(batch.scores), batch.positives).sum() - batch.positives.sum()
         )
@@ -104,6 +104,6 @@ def divergence(embeddings: EmbeddingSet) -> Float[Tensor, ""]:
 def with_pseudo_positives(
     logits: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
 ) -> Bool[Tensor, "A C"]:
-    """Return the positives, and the candidates of each row whose logit is at least that of its best positive."""
+    """Return the positives, and the candidates of each row whose logit is at least its best positive's."""
     best = logits.masked_fill(~positives, -torch.inf).amax(dim=1, keepdim=True)
     return positives | ((logits >= best) & positives.any(dim=1, keepdim=True))

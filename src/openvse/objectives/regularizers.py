@@ -17,10 +17,10 @@ from openvse.types import EmbeddingSet, ScoredBatch
 class Diversity(Term):
     """Measures how far the residuals of an item are from orthogonal, for images and texts.
 
-    ``L_div = 1/K^2 ( ||G_x - I||_2 + ||G_y - I||_2 )`` (PVSE, eq. 7): G is the Gram matrix of the K residuals of an
-    item, scaled to unit length; the norm is the Frobenius norm, averaged over the items. The term acts on residuals
-    since the embeddings share the item's global vector and could not be orthogonal. A side whose aggregator does not
-    yield residuals adds nothing; at K = 1 the term is 0.
+    ``L_div = 1/K^2 ( ||G_x - I||_2 + ||G_y - I||_2 )`` (PVSE, eq. 7). G is the Gram matrix of the K residuals of an
+    item, scaled to unit length. The norm is the Frobenius norm, averaged over the items. The term acts on residuals
+    because the embeddings share the item's global vector and could not be orthogonal. A side whose aggregator does not
+    yield residuals adds nothing. At K = 1 the term is 0.
 
     Raises:
         RecipeError: in the forward pass, if neither side has residuals.
@@ -59,13 +59,13 @@ class Diversity(Term):
 class SetUniformity(Diversity):
     """Measures how close the residuals of an item are to each other, for images and texts.
 
-    ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE; Kim et al., CVPR 2023), averaged over the
-    items of a side and added over both, where r are the K residuals of an item, scaled to unit length. Opposite
-    residuals, too, are apart, which ``diversity`` does not reward. Sides without residuals: as for ``diversity``.
+    ``L_div = mean over k < l of e^(-2 |r_k - r_l|^2)`` (DivE, Kim et al., CVPR 2023), averaged over the items of a side
+    and added over both, where r are the K residuals of an item, scaled to unit length. Opposite residuals also count as
+    apart, which ``diversity`` does not reward. Sides without residuals: as for ``diversity``.
     """
 
     def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
-        """Average the Gaussians of the pairs of residuals that exist; ``|r_k - r_l|^2`` is ``2 - 2 r_k . r_l``."""
+        """Average the Gaussians of the pairs of residuals that exist, as ``|r_k - r_l|^2 = 2 - 2 r_k . r_l``."""
         units = normalize(residual)
         pairs = (mask.unsqueeze(1) & mask.unsqueeze(2)).triu(diagonal=1)
         gaussians = torch.exp(4 * (units @ units.mT - 1)).masked_fill(~pairs, 0.0)
@@ -79,11 +79,11 @@ ROUNDING = 32.0
 class MMD(Term):
     """The squared maximum mean discrepancy between all image embeddings and all text embeddings of a batch.
 
-    ``L_mmd = mean k(x, x') - 2 mean k(x, y) + mean k(y, y')`` (PVSE, section 3.4; Gretton et al. 2012, the biased
-    estimate, which is never negative). The means replace the paper's sums over K^2 N^2 pairs, and stay correct if
-    the two sides differ in number. Kernels, with the bandwidth g:
+    ``L_mmd = mean k(x, x') - 2 mean k(x, y) + mean k(y, y')`` (PVSE, section 3.4, and Gretton et al. 2012, the biased
+    estimate, which is never negative). The means replace the paper's sums over K^2 N^2 pairs, and stay correct if the
+    two sides differ in number. Kernels, with the bandwidth g:
 
-    - ``rbf``: ``e^(-g |x - y|^2)``, the Gaussian that the paper names;
+    - ``rbf``: ``e^(-g |x - y|^2)``, the Gaussian that the paper names,
     - ``legacy_exp``: ``e^(-g |x - y|)``, which its released code computes with g = 0.5.
 
     Distances come from one matrix product, so that memory is bounded by the pairs, not by pairs times D.
@@ -114,7 +114,7 @@ class MMD(Term):
         squares = lengths - 2 * (x @ y.T)
         if self.kernel == "rbf":
             return torch.exp(-self.gamma * squares.clamp(min=0)).mean()
-        # If two vectors are equal, only rounding is left, which a root would magnify with an unbounded slope.
+        # If two vectors are equal, only rounding is left, and the root would magnify it with an unbounded slope.
         equal = squares <= ROUNDING * torch.finfo(squares.dtype).eps * lengths
         distances = squares.masked_fill(equal, 1.0).sqrt().masked_fill(equal, 0.0)
         return torch.exp(-self.gamma * distances).mean()
@@ -126,21 +126,21 @@ class Correspondence(Term):
     ``L = (1 - alpha) R + alpha |h_x - h_y|^2``, averaged over the positive pairs (x, y), where h are codes and
     ``R`` is, with a linear decoder for each term,
 
-    - ``own`` (Corr-AE): ``|x - x'(h_x)|^2 + |y - y'(h_y)|^2``;
-    - ``other`` (Corr-Cross-AE): ``|x - x'(h_y)|^2 + |y - y'(h_x)|^2``;
+    - ``own`` (Corr-AE): ``|x - x'(h_x)|^2 + |y - y'(h_y)|^2``,
+    - ``other`` (Corr-Cross-AE): ``|x - x'(h_y)|^2 + |y - y'(h_x)|^2``,
     - ``both`` (Corr-Full-AE): the sum of the two.
 
     No pair is a negative: without R, equal codes would be best.
 
     Args:
-        embed_dim: D, the width of the codes, which is that of the recipe.
+        embed_dim: D, the width of the codes, equal to the recipe's ``embed_dim``.
         image_dim: the width of x, the raw features of images.
         text_dim: the width of y, the raw features of texts.
-        reconstruct: what is reconstructed from a code.
+        reconstruct: which inputs a code reconstructs: ``own``, ``other`` or ``both``.
         alpha: the weight of the distance of the codes, from 0 to 1.
 
     Raises:
-        RecipeError: alpha is not in [0, 1]; in the forward pass, the sets carry no source, or one of another width.
+        RecipeError: alpha is not in [0, 1], or the sets of the forward pass carry no source or one of the wrong width.
     """
 
     needs_source: ClassVar[bool] = True
@@ -188,8 +188,8 @@ class Correspondence(Term):
         if embeddings.source is None or embeddings.source.shape[1] != width:
             seen = "none" if embeddings.source is None else f"{embeddings.source.shape[1]} wide"
             raise RecipeError(
-                f"correspondence reconstructs raw features {width} wide ({key}), and the embeddings carry {seen}: use "
-                f"autoencoder on both sides, and set {key} to the width of what it reads"
+                f"correspondence reconstructs raw features {width} wide ({key}), but the embeddings carry {seen}: use "
+                f"autoencoder on both sides, and set {key} to the width of the features that it reads"
             )
         return embeddings.source.detach()
 

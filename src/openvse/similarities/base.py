@@ -15,21 +15,21 @@ from openvse.types import EmbeddingSet
 
 
 class Similarity(Configured, nn.Module, ABC):
-    """Scores every image against every text; the score of a pair depends only on the embeddings of these two items.
+    """Scores every image against every text. A pair's score depends only on the embeddings of its two items.
 
-    So the scores can be computed in blocks, and exact search, which scores an index block by block with the model's
-    similarity, is correct for every similarity. ``indexable`` promises more, for search libraries that only know inner
-    products.
+    So the scores can be computed in blocks. Exact search, which scores an index block by block with the model's
+    similarity, is correct for every similarity. ``indexable`` promises more, for search libraries that only compute
+    inner products.
 
-    The promise holds for one ``forward``. A subclass that overrides ``forward`` does not inherit the promise: it must
-    declare ``indexable`` itself, and is not indexable otherwise.
+    The promise holds for one ``forward``. A subclass that overrides ``forward`` does not inherit the promise: without
+    its own declaration of ``indexable``, it is not indexable.
 
     Embeddings are scored on the device of the similarity, which moves with its model, whether or not it has weights.
 
     Attributes:
-        indexable: True when the order of the scores is that of the largest inner product between single embeddings of
+        indexable: True when the scores rank like the largest inner product between single embeddings of
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
-        near_maximum: True when the score is near the largest inner product: an inner-product search proposes good
+        near_maximum: True when the score is near the largest inner product. An inner-product search then proposes good
             items, and the score puts them in order.
         is_cosine: True when the score of two items with one embedding each is their cosine.
         reads_unit_vectors: True when the similarity compares only embeddings of unit length.
@@ -56,12 +56,12 @@ class Similarity(Configured, nn.Module, ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         nearest = next(base for base in cls.__mro__ if {"forward", "indexable"} & vars(base).keys())
-        if "indexable" not in vars(nearest):  # forward was overridden after the promise was made
+        if "indexable" not in vars(nearest):  # the subclass overrides forward without its own promise
             cls.indexable, cls.near_maximum = False, vars(nearest).get("near_maximum", False)
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs; embeddings that a mask excludes never count."""
+        """Score all pairs. Embeddings that a mask excludes never count."""
 
     @abstractmethod
     def pairs(

@@ -16,7 +16,7 @@ from openvse.functional import MASKED, normalize
 from openvse.similarities.base import Similarity
 from openvse.types import EmbeddingSet
 
-# How many cosines of elements and nodes, and how many numbers of gathered items, may be in memory at a time.
+# The most cosines of elements and nodes, and the most numbers of gathered items, in memory at a time.
 _COSINES = 1 << 21
 _NUMBERS = 1 << 24
 _LEVELS = (slice(1, None, 2), slice(2, None, 2))
@@ -24,28 +24,28 @@ _SMALL = 1e-9
 
 
 class Hierarchical(Similarity):
-    """The mean of three cosines: of the whole items, of actions and of entities (HGR; Chen et al., CVPR 2020).
+    """The mean of three cosines: of the whole items, of actions and of entities (HGR, Chen et al., CVPR 2020).
 
-    Both sides carry a global vector first, and then alternately a vector for actions and one for entities: an image
+    Both sides carry a global vector first, and then alternately a vector for actions and one for entities. An image has
     one of each for every element n (``frame_levels``), a text one for every node p of its role graph (``role_graph``).
 
-    - global level: ``cos(v, t)``;
+    - global level: ``cos(v, t)``,
     - each of the other two: the mean over the nodes p of ``cos(sum_n a_pn x_n, z_p)``, where
       ``a_p = softmax_n( sharpness * [c_pn]_+ / |[c_p]_+| )`` and ``c_pn = cos(x_n, z_p)``.
 
-    The attended vectors are never made: their cosines follow from c and from the inner products of the elements. So
-    the memory of a pair is that of its cosines c, whatever D is; pairs are scored in tiles, which the backward pass
-    computes again.
+    The attended vectors are never made: their cosines follow from c and from the inner products of the elements. So a
+    pair needs the memory of its cosines c, whatever D is. Pairs are scored in tiles, which the backward pass computes
+    again.
 
     A text without a node of a level has no score there. An index cannot serve the score: an indexable model proposes
     items, and this one reranks them (``openvse search --rerank``).
 
     Args:
-        sharpness: the factor in the softmax; 4 in the released code.
-        attend: ``vectors`` compares a node with the attended vector, as in the released code; ``scores`` takes
+        sharpness: the factor in the softmax. 4 in the released code.
+        attend: ``vectors`` compares a node with the attended vector, as in the released code. ``scores`` takes
             ``sum_n a_pn c_pn`` in place of its cosine.
-        missing: ``skip`` averages the levels that a pair has, so that a text which is only a global vector has the
-            plain cosine; ``zero`` counts a missing level as 0, as in the released code.
+        missing: ``skip`` averages the levels that a pair has, so that a text with only a global vector has the plain
+            cosine. ``zero`` counts a missing level as 0, as in the released code.
 
     Raises:
         RecipeError: the sharpness is not above 0.
@@ -69,7 +69,7 @@ class Hierarchical(Similarity):
         self.is_cosine = missing == "skip"  # type: ignore[misc]
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs; memory holds the scores and one tile of pairs."""
+        """Score all pairs. Memory holds the scores and one tile of pairs."""
         side = _side(images, texts)
         columns = [
             torch.cat([self._tile(images[i], texts[t]) for i in _slices(len(images), side)])
@@ -109,7 +109,7 @@ class Hierarchical(Similarity):
                 continue
             x = images.vectors[:, places].masked_fill(~elements.unsqueeze(-1), 0.0)
             z = texts.vectors[:, places].masked_fill(~nodes.unsqueeze(-1), 0.0)
-            # Which elements and nodes of a pair exist, and how many nodes.
+            # The elements and nodes that each pair has, and the number of nodes.
             both = align(elements.to(x.dtype).unsqueeze(-1), nodes.to(x.dtype).unsqueeze(-1)) > 0
             cosines = align(normalize(x), normalize(z))
             matched = self._matched(cosines, both, x, aligned=align is _aligned)

@@ -1,4 +1,4 @@
-"""The similarities that compute a score for each pair: that of order embeddings, and that of a fusion."""
+"""Similarities that compute a score for each pair: order embeddings and fusions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _DIFFERENCES = 1 << 18
 class Order(Similarity):
     """``s(i, t) = -|max(0, |t| - |i|)|^2`` (Vendrov et al., Order-Embeddings of Images and Language, ICLR 2016, eq. 2).
 
-    A text is more general than its image: none of its coordinates should exceed the image's; any excess is penalised.
-    The embeddings are unit vectors with absolute values, as in the paper, so that scores lie between -1 and 0; they are
-    not symmetric. The paper has one embedding per item; with several, the best pair counts, as in ``set_max``.
+    A text is more general than its image: none of its coordinates should exceed the image's, and any excess is
+    penalised. The embeddings are unit vectors with absolute values, as in the paper, so that scores lie between -1 and
+    0. They are not symmetric. The paper has one embedding per item. With several, the best pair counts, as in
+    ``set_max``.
     """
 
     indexable: ClassVar[bool] = False
     is_cosine: ClassVar[bool] = False
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs; memory holds the scores and a tile of the differences, not all I x T x D."""
+        """Score all pairs. Memory holds the scores and a tile of the differences, not all I x T x D."""
         general, specific = texts.vectors.flatten(0, 1).abs(), images.vectors.flatten(0, 1).abs()
         violations: Tensor = _Violations.apply(specific, general)  # type: ignore[no-untyped-call]
         return best_of_sets(-violations, images.mask, texts.mask)
@@ -48,7 +49,7 @@ class Order(Similarity):
 
 
 class _Violations(torch.autograd.Function):
-    """``|max(0, t - i)|^2`` of all pairs; the backward pass recomputes the differences instead of keeping them."""
+    """``|max(0, t - i)|^2`` of all pairs. The backward pass recomputes the differences instead of keeping them."""
 
     @staticmethod
     def forward(ctx: Any, images: Float[Tensor, "A D"], texts: Float[Tensor, "C D"]) -> Float[Tensor, "A C"]:
@@ -101,11 +102,11 @@ class Fused(Similarity):
         self.fusion = fusion(embed_dim=embed_dim)
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs; see ``score_pairs`` for time and memory."""
+        """Score all pairs. See ``score_pairs`` for time and memory."""
         return score_pairs(self.fusion, *self.fusion.prepare(images, texts))
 
     def pairs(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
-        """Score some pairs; each image and each text is prepared once."""
+        """Score some pairs. Each image and each text is prepared once."""
         return score_listed(self.fusion, *self.fusion.prepare(images, texts), rows, columns)

@@ -16,7 +16,7 @@ from openvse.types import EmbeddingSet
 
 
 class SetMax(Similarity):
-    """``s(V, T) = max_{k,l} cos(v_k, t_l)`` (PVSE section 3.2; MV-VSE eq. 6); the plain cosine at K = 1.
+    """``s(V, T) = max_{k,l} cos(v_k, t_l)`` (PVSE section 3.2, MV-VSE eq. 6), which is the plain cosine at K = 1.
 
     Its exact candidates come from one inner-product search per embedding, fused by maximum.
     """
@@ -37,9 +37,9 @@ class SetMax(Similarity):
 class CSD(SetMax):
     """``s(i, t) = 1 - csd(i, t) / 2``, the score of the embeddings that ``gaussian`` makes.
 
-    ``csd(i, t) = |m_i - m_t|^2 + sum_d (exp z_id + exp z_td)`` is the squared distance that samples of the two
-    distributions have on average (PCME++, Chun, ICLR 2024, eq. 1). The score is the inner product of ``[m_i, u_i, 1]``
-    and ``[m_t, 1, u_t]``; it is the cosine of the means where there is no variance.
+    ``csd(i, t) = |m_i - m_t|^2 + sum_d (exp z_id + exp z_td)`` is the expected squared distance of samples of the two
+    distributions (PCME++, Chun, ICLR 2024, eq. 1). The score is the inner product of ``[m_i, u_i, 1]`` and
+    ``[m_t, 1, u_t]``. Without variance it is the cosine of the means.
     """
 
     indexable: ClassVar[bool] = True
@@ -49,15 +49,15 @@ class CSD(SetMax):
 
 
 class ScaledCosine(SetMax):
-    """The scores of ``set_max``, with the scale and bias by which a published dual encoder turns them into logits.
+    """The scores of ``set_max``, with the scale and bias that turn them into a published dual encoder's logits.
 
-    A score is still the cosine: a scale above 0 and a bias do not change a ranking, and objectives and thresholds
+    A score is still the cosine. A scale above 0 and a bias do not change a ranking, and objectives and thresholds
     keep their meaning. ``logits`` returns ``scale * s + bias``, the logits of CLIP (Radford et al., 2021, figure 3)
     or SigLIP (Zhai et al., 2023, section 3.2), from which probabilities are computed.
 
     Args:
         scale: the factor of the cosine, which is the inverse of a temperature.
-        bias: the number that is added to the product.
+        bias: the number added to the product.
         link: the function from logits to probabilities: ``sigmoid`` for each pair separately (SigLIP), or ``softmax``
             over the candidates of a query (CLIP).
 
@@ -84,7 +84,7 @@ class ScaledCosine(SetMax):
 
 
 class SmoothChamfer(Similarity):
-    """Smooth-Chamfer similarity of K embeddings v_k and L embeddings t_l (DivE; Kim et al., CVPR 2023).
+    """Smooth-Chamfer similarity of K embeddings v_k and L embeddings t_l (DivE, Kim et al., CVPR 2023).
 
     ``s = 1/(2 a K) sum_k log sum_l e^(a c_kl) + 1/(2 a L) sum_l log sum_k e^(a c_kl)``, where ``c_kl = cos(v_k, t_l)``:
     the soft maximum of each embedding, averaged over both sides. So every embedding gets a gradient, where ``set_max``
@@ -95,7 +95,7 @@ class SmoothChamfer(Similarity):
     maximum is at most its maximum, and at least its mean, plus the logarithm of its count over a.
 
     Args:
-        sharpness: a; 16 in the released code. None takes the maxima: Chamfer similarity, ``chamfer`` in recipes.
+        sharpness: a. 16 in the released code. None takes the maxima: Chamfer similarity, ``chamfer`` in recipes.
 
     Raises:
         RecipeError: the sharpness is not above 0.
