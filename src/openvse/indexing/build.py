@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
@@ -90,7 +90,7 @@ class IndexReport:
 def build_index(
     model: ImageEmbedder,
     folder: str | Path | Sequence[str | Path],
-    out: str | Path,
+    out: str | Path | IndexFolder,
     *,
     batch_size: int = 64,
     dtype: VectorDtype | None = None,
@@ -116,7 +116,7 @@ def build_index(
     Args:
         model: the model that embeds the images.
         folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
-        out: the folder of the index, created where it is missing.
+        out: the folder of the index, created where it is missing; or the folder that the caller has locked.
         batch_size: the number of images that are embedded at once.
         dtype: the type of a stored number; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
@@ -141,7 +141,7 @@ def build_index(
     _check_allowed(model, given, segment_seconds)
     embedder = partial(Embedder, model, batch_size, stored)
     settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, compact, model_place
-    with IndexFolder(given_path(out, "out")) as index:
+    with nullcontext(out) if isinstance(out, IndexFolder) else IndexFolder(given_path(out, "out")) as index:
         run = _Run(model, given, index, embedder, *settings, sharing, progress)
         try:
             return run(index.find())

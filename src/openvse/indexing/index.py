@@ -83,7 +83,7 @@ class Index:
             manifest = read_manifest(folder)
             check_model(folder, manifest, model_fingerprint)
             try:
-                index = cls._of(folder, manifest)
+                index = cls._open(folder, manifest)
                 break
             except IndexFormatError:
                 # A writer may have replaced files between our looks at the manifest, the database and the files.
@@ -96,18 +96,23 @@ class Index:
         return index
 
     @classmethod
-    def _of(cls, folder: Path, manifest: IndexManifest) -> Index:
+    def _open(cls, folder: Path, manifest: IndexManifest) -> Index:
         if not (folder / manifest.items).is_file():
             raise damaged(folder, f"{manifest.items} is missing")
         database = Database(folder / manifest.items)
         try:
-            with database.snapshot():
-                roots, table, files = database.roots(), database.table(), database.vector_files()
-                unfinished = database.setting("unfinished")
-                mapped = _map_files(folder, manifest, table, files)
+            return cls.of(folder, manifest, database)
         except BaseException:
             database.close()
             raise
+
+    @classmethod
+    def of(cls, folder: Path, manifest: IndexManifest, database: Database) -> Index:
+        """Return an index whose manifest was read, and whose database is open."""
+        with database.snapshot():
+            roots, table, files = database.roots(), database.table(), database.vector_files()
+            unfinished = database.setting("unfinished")
+            mapped = _map_files(folder, manifest, table, files)
         manifest = replace(manifest, root=roots[0].path if roots else "", count=len(table.ids))
         return cls(folder, manifest, roots, table, mapped, database, is_complete=not unfinished)
 

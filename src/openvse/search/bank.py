@@ -15,13 +15,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, IndexFormatError
-from openvse.files import locked
 from openvse.indexing.index import Index, places_among
 from openvse.runtime.arrays import ArraySet
 from openvse.scoring.hubs import (
@@ -36,6 +35,9 @@ from openvse.scoring.hubs import (
 )
 from openvse.search.exact import ItemComparison, comparison_of
 from openvse.search.query import as_arrays
+
+if TYPE_CHECKING:  # a search does not write
+    from openvse.indexing.writer import FoundIndex
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ def read_penalties(index: Index, compare: ItemComparison) -> Float[np.ndarray, "
 
 
 def update_bank(
-    path: str | Path,
+    found: FoundIndex,
     model: Any,
     sentences: Sequence[str] | None = None,
     *,
@@ -80,25 +82,27 @@ def update_bank(
 
     Without ``sentences``, an index keeps the bank that it has, and one without takes that of the model; an empty list
     takes the bank away for good. Return the number of ``queries``, their ``source`` and their ``reliability``; None if
-    there is no bank.
+    there is no bank. The caller holds the lock of the index, which is that of the model.
     """
-    folder = Path(path)
+    folder, database = found.folder, found.database
     own: QueryBank | None = getattr(model, "query_bank", None)
     if sentences is None and own is None and not (folder / BANK).exists():
         return None
-    with locked(folder, "index", IndexFormatError):
-        index, before = Index.open(folder, model.fingerprint), _Held()
-        # A damaged bank is made anew where it can be.
-        with suppress(IndexFormatError) if sentences is not None or own is not None else nullcontext():
-            before = _read(folder) if (folder / BANK).exists() else before
-        bank = _wanted(before, index, model, sentences, own, progress)
-        if bank is None:
-            (folder / BANK).unlink(missing_ok=True)
-            return None
-        is_none = str(bank["source"]) == _NONE
-        held = bank if is_none else _followed(bank, index, comparison_of(model, index.manifest.holds))
-        if held is not before:
-            write_arrays(folder, held)
+    before = _Held()
+    # A damaged bank is made anew where it can be.
+    with suppress(IndexFormatError) if sentences is not None or own is not None else nullcontext():
+        before = _read(folder) if (folder / BANK).exists() else before
+    held = _wanted(before, found, model, sentences, own, progress)
+    if held is None:
+        (folder / BANK).unlink(missing_ok=True)
+        return None
+    stamps: Any = database.read("SELECT key, checksum FROM items ORDER BY key")
+    is_none = str(held["source"]) == _NONE
+    if not is_none and not np.array_equal(np.stack([held["keys"], held["checksums"]], axis=1), stamps):
+        index = Index.of(folder, found.manifest, database)
+        held = _followed(held, index, comparison_of(model, found.manifest.holds))
+    if held is not before:
+        write_arrays(folder, held)
     if is_none:
         return None
     source = _MODEL if str(held["source"]) == _MODEL else "given"
@@ -117,7 +121,7 @@ def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
 
 def _wanted(
     before: _Held,
-    index: Index,
+    found: FoundIndex,
     model: Any,
     sentences: Sequence[str] | None,
     own: QueryBank | None,
@@ -130,14 +134,14 @@ def _wanted(
             return before
         if before and str(before["source"]) != _MODEL:
             _logger.warning(
-                "the query bank of index %s was embedded by another model and is gone", index.path
+                "the query bank of index %s was embedded by another model and is gone", found.folder
             )
         if own is None:
             return None
-        return _new(model, _MODEL, own.images if index.manifest.holds == "sentences" else own.texts)
+        return _new(model, _MODEL, own.images if found.manifest.holds == "sentences" else own.texts)
     if not sentences:
         return _new(model, _NONE, BankQueries(np.empty((0, 1, 1)), np.empty((0, 1), bool), 0, math.nan))
-    if index.manifest.holds == "sentences":
+    if found.manifest.holds == "sentences":
         raise DataError(
             "an index of sentences is asked by images: leave out --query-bank, which is of sentences"
         )

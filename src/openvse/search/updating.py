@@ -18,6 +18,7 @@ from openvse.indexing.embedding import Sharing
 from openvse.indexing.index import Index
 from openvse.indexing.maintenance import forget_root
 from openvse.indexing.manifest import Place, VectorDtype, place_of
+from openvse.indexing.writer import IndexFolder
 from openvse.pipeline import WorkProgress
 from openvse.runtime import load_embedder
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
@@ -25,7 +26,7 @@ from openvse.search.bank import update_bank
 from openvse.search.catalogue import open_searcher
 from openvse.search.exact import ExactSearch
 from openvse.search.proposing import measured_recall
-from openvse.stores.following import EngineChange, EngineReport, plan_engine
+from openvse.stores.following import EngineReport, plan_engine
 
 StepProgress = Callable[[str, WorkProgress], None]
 """Called with a step (``images``, ``query bank``, ``engine``, ``towers``) and how far it has come."""
@@ -119,27 +120,18 @@ def index(
     change = plan_engine(out, wanted.engine, model=model)
     for root in forget:
         forget_root(out, root)
-    build = partial(build_index, model, folder, out, batch_size=batch_size, add=add, overwrite=overwrite)
+    build = partial(build_index, model, folder, batch_size=batch_size, add=add, overwrite=overwrite)
     build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype)
     build = partial(build, segment_seconds=wanted.segment_seconds, compact=compact, check=check)
-    items = build(stored=stored, model_place=place, sharing=sharing, progress=partial(tell, "images"))
-    return _update_beside(model, out, items, wanted, change, tell, check=check)
-
-
-def _update_beside(
-    model: Any,
-    out: Path,
-    items: IndexReport,
-    wanted: IndexSettings,
-    change: EngineChange,
-    tell: StepProgress,
-    *,
-    check: bool,
-) -> IndexUpdate:
-    """Update what follows the items of an index: the query bank, the engine and the towers."""
-    if check:
-        Index.open(out, model.fingerprint, check=True)
-    held = update_bank(out, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))
+    build = partial(
+        build, stored=stored, model_place=place, sharing=sharing, progress=partial(tell, "images")
+    )
+    with IndexFolder(out) as opened:
+        items, found = build(opened), opened.find()
+        assert found is not None, "it was built just now"
+        if check:
+            Index.of(out, found.manifest, found.database).check()
+        held = update_bank(found, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))
     sent = change.apply(out, _timed(tell, "engine"))
     if check and sent.name != "exact":
         sent = replace(sent, recall=_recall(out, change.wanted.given, model))
