@@ -185,8 +185,8 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
     slow = PART + b"SLOW" + bytes(1_000_000) + END
     with client_of(service) as client:
         for _ in range(3):  # the start of a process would count as decoding
-            service._decoders._idle.append(decoding._Decoder())
-            service._decoders._idle[-1].ask({"kind": "query", "max_pixels": 10_000}, png())
+            service.decoders._idle.append(decoding._Decoder())
+            service.decoders._idle[-1].ask({"kind": "query", "max_pixels": 10_000}, png())
         work = [
             threading.Thread(
                 target=lambda: statuses.append(send(client, "POST", "/api/images", FORM, slow).status)
@@ -209,7 +209,7 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
             each.join(30)
         assert set(statuses) <= {422, 503, 504} and len(statuses) == 12
         assert service._uploads._value == limits.uploads
-        service._decoders._seconds = 60.0
+        service.decoders._seconds = 60.0
         assert client.post("/api/search/image", files={"image": png()}).status_code == 200
 
 

@@ -14,12 +14,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from openvse.cli.commands.serve import announce
-from openvse.errors import ModelError
+from openvse.errors import MissingItemError, ModelError
 from openvse.indexing import Index, build_index
 from openvse.indexing.database import Database
 from openvse.indexing.vector_files import row_checksum
 from openvse.media.names import escaped
 from openvse.model import TwoTower
+from openvse.retrieval.hit_reranker import HitReranker
+from openvse.search import Page, Query, SearchEngine, captions_beside, contact_sheet
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from tests.conftest import draw_photo
@@ -136,6 +138,37 @@ def test_an_index_of_somebody_else_gives_away_no_file_that_is_no_picture(
     assert [reply.status_code for reply in replies] == [404] * (len(ids) - 1) + [200]
     assert not [reply for reply in replies if b"root:" in reply.content or SECRET.encode() in reply.content]
     assert small == [404] * (len(ids) - 1)
+
+
+@pytest.mark.medium
+def test_pages_and_re_ranking_read_no_file_that_is_no_picture_of_the_index(
+    own_place: Place, model: TwoTower, second: TwoTower, secret: Path
+) -> None:
+    """Hits name what the index says, and nothing of it is read."""
+    draw_photo(1).save(secret.parent / "hidden", "PNG")
+    (secret.parent / "a.jpg").symlink_to(secret.parent / "hidden")
+    named = [secret, secret.parent / "hidden", secret.parent / "a.jpg"]
+    rename(own_place.index, [*(str(each)[1:] for each in named), f"data/../..{named[1]}"])
+    engine = SearchEngine(model, Index.open(own_place.index))
+    (answer,) = engine.answer([Query("grass")], Page(99))
+    page = contact_sheet({"grass": answer.hits})
+    assert page.count("<figure>") == len(answer.hits) == 8
+    assert "data:image" not in page and "file://" not in page
+    for hit in answer.hits:
+        with pytest.raises(MissingItemError):
+            hit.source  # noqa: B018 - it is checked when it is asked for
+    (ranked,) = HitReranker(second).rerank([Query("grass")], [answer], [Page(99)])
+    assert [hit.score for hit in ranked.hits] == [hit.score for hit in answer.hits]
+    assert engine.note.far_roots(own_place.index) == [Path("/")] and captions_beside(engine.root) == {}
+
+
+@pytest.mark.medium
+def test_the_pictures_of_an_honest_index_are_read_through_its_rule(own_place: Place, model: TwoTower) -> None:
+    engine = SearchEngine(model, Index.open(own_place.index))
+    (answer,) = engine.answer([Query("grass")], Page(99))
+    assert [hit.source for hit in answer.hits] == [hit.path.resolve() for hit in answer.hits]
+    assert contact_sheet({"grass": answer.hits}).count("data:image") == 8
+    assert engine.note.far_roots(own_place.index) == []
 
 
 DEEP = '{"file_name": "001.jpg", "captions": ' + "[" * 100_000 + "]" * 100_000 + "}\n"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from openvse.errors import BadImageError, DataError, ModelError
-from openvse.media.segments import ClipSegment
+from openvse.errors import BadImageError, DataError, MissingItemError, ModelError
 from openvse.model import TwoTower
 from openvse.search.cache import ByteCache
 from openvse.search.hits import Answer, Hit, Probabilities
@@ -102,8 +100,7 @@ class HitReranker:
 
     def _scores(self, queries: Sequence[Query], results: Sequence[Sequence[Hit]]) -> list[dict[str, float]]:
         """Return the new scores of the first hits of each query, by the ids of the hits."""
-        paths = {hit.id: hit.source for hits in results for hit in hits[: self.top]}
-        images, rows = self._embed(paths)
+        images, rows = self._embed({hit.id: hit for hits in results for hit in hits[: self.top]})
         anew: list[dict[str, float]] = [{} for _ in results]
         if images is None:
             return anew
@@ -157,18 +154,18 @@ class HitReranker:
             before={hit.id: hit.rank for hit in answer.hits[: self.top]},
         )
 
-    def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:
+    def _embed(self, hits: dict[str, Hit]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read and are not kept, some at a time, and return the row of each."""
-        keys = {name: _key(source) for name, source in paths.items()}
+        keys = {name: _key(hit) for name, hit in hits.items()}
         cached = {
             name: known for name, key in keys.items() if (known := self._embeddings.find(key)) is not None
         }
         parts = list(cached.values())
         rows = {name: row for row, name in enumerate(cached)}
-        others = [name for name in paths if name not in rows]
+        others = [name for name in hits if name not in rows]
         for start in range(0, len(others), _AT_ONCE):
             some = others[start : start + _AT_ONCE]
-            read, inputs = self._decode(some, paths) if self._features is None else self._look_up(some)
+            read, inputs = self._decode(some, hits) if self._features is None else self._look_up(some)
             if inputs is None:
                 continue
             images = self._model.image(inputs.to(self._model.device))
@@ -178,16 +175,14 @@ class HitReranker:
                 self._embeddings.keep(keys[name], images[row : row + 1].map(torch.clone))
         return EmbeddingSet.concatenate(parts) if parts else None, rows
 
-    def _decode(
-        self, ids: Sequence[str], paths: dict[str, Path | ClipSegment]
-    ) -> tuple[list[str], Inputs | None]:
+    def _decode(self, ids: Sequence[str], hits: dict[str, Hit]) -> tuple[list[str], Inputs | None]:
         """Read the images; leave out those that cannot be read."""
         backbone = self._model.image.encoder.backbone
         items = {}
         for name in ids:
             try:
-                items[name] = backbone.read(paths[name])
-            except BadImageError as error:
+                items[name] = backbone.read(hits[name].source)
+            except (BadImageError, MissingItemError) as error:
                 _logger.warning("a hit is not re-ranked: %s", error)
         return list(items), backbone.collate(list(items.values())) if items else None
 
@@ -200,13 +195,13 @@ class HitReranker:
         return known, self._features.gather(self._features.positions(known)) if known else None
 
 
-def _key(source: Path | ClipSegment) -> Hashable:
+def _key(hit: Hit) -> Hashable:
     """Return a key that changes with the file; one that is gone has a key, too, and then cannot be read."""
     try:
-        status = (source.path if isinstance(source, ClipSegment) else source).stat()
+        status = hit.path.stat()
     except OSError:
-        return source, None
-    return source, status.st_mtime_ns, status.st_size
+        return hit.path, None
+    return hit.path, hit.start, hit.end, status.st_mtime_ns, status.st_size
 
 
 def _num_bytes(embedded: EmbeddingSet) -> int:

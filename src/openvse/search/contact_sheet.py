@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from openvse.errors import OpenVSEError
+from openvse.errors import MissingItemError, OpenVSEError
 from openvse.halves import training_module
-from openvse.media.segments import clock, file_of
+from openvse.media.segments import ClipSegment, clock, file_of
 from openvse.output.documents import html_page, percent
 from openvse.output.thumbnails import thumbnail_uri
 from openvse.search.hits import Hit
@@ -49,7 +50,7 @@ def contact_sheet(
                 hit,
                 badge=(badges or {}).get(hit.id, ""),
                 caption=next(iter((captions or {}).get(hit.id, ())), hit.title),
-                image=small(hit.source),
+                small=small,
             )
             for hit in hits
         ]
@@ -71,16 +72,19 @@ def _section(heading: str, cards: Sequence[str]) -> str:
     return f"<section>\n{heading}\n{answer}\n</section>"
 
 
-def _card(hit: Hit, *, badge: str, caption: str, image: str | None) -> str:
-    name = escape(hit.id)
+def _card(hit: Hit, *, badge: str, caption: str, small: Callable[[Path | ClipSegment], str | None]) -> str:
+    name, source, image = escape(hit.id), None, None
+    with suppress(MissingItemError):
+        source = hit.source
+        image = small(source)
     if image:
         about = escape(caption) or name
         shown = f'<img src="{image}" alt="{about}" loading="lazy">'
     else:
-        reason = "cannot be read" if hit.path.exists() else "no longer there"
+        reason = "cannot be read" if source and hit.path.exists() else "no longer there"
         shown = f'<span class="missing" role="img" aria-label="{name}">image {reason}</span>'
     span = "" if hit.start is None or hit.end is None else f"{clock(hit.start)} to {clock(hit.end)}"
-    if hit.path.exists():
+    if source and hit.path.exists():
         there = f"#t={hit.start:g},{hit.end:g}" if span else ""  # where a browser begins to play
         shown = f'<a href="{escape(hit.path.resolve().as_uri() + there)}">{shown}</a>'
     label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
@@ -114,7 +118,10 @@ def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
 
     Args:
         root: an indexed folder; if ``open_corpus`` cannot read it as a data set, there are no captions.
+            Of the whole disk none are read, which an index of somebody else may name.
     """
+    if root.resolve() == root.resolve().parent:
+        return {}
     try:
         corpus = training_module("openvse.datasets").open_corpus(
             root, require_images=False, allow_outside=True

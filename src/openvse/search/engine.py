@@ -313,7 +313,7 @@ class SearchEngine:
             start, end = span or (None, None)
             title, uncertainty = about[position]
             hit = Hit(rank, score, item_id, path, probability, start, end, title, fit, uncertainty)
-            hit = replace(hit, key=self.catalogue.key_of(position))
+            hit = replace(hit, key=self.catalogue.key_of(position), note=self.note)
             if row >= 0:
                 by_looks = 0 <= place < last
                 hit = replace(hit, by="both" if by_looks else "words", matched=search.words.matched(row))

@@ -15,6 +15,7 @@ from openvse.indexing.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
 from openvse.scoring.calibration import Calibration, check_precision
 from openvse.search.query import Query
+from openvse.stores.base import Note
 from openvse.tokenization.vocabulary import UnknownWord
 
 FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
@@ -46,7 +47,7 @@ class Hit:
         rank: 1 is the best.
         score: similarity of query and item.
         id: path below the indexed folder.
-        path: where the image is.
+        path: where the image is, as the index says: ``source`` checks that.
         probability: that the image is relevant to the sentence, among as many images as were searched; None where the
             model keeps no curve from score to probability, and for a query that is not just a sentence.
         start: where a segment of a clip begins, in seconds; None for an item that is a whole file.
@@ -58,6 +59,7 @@ class Hit:
         by: why it was found: ``looks``, ``words``, or ``both`` where looks alone would have shown it by this page, too.
         matched: the words of the sentence that it has, of those that were looked up.
         key: the number of the item, which no other item ever gets.
+        note: the facts of its index, whose folders ``source`` must be in; None where you made the hit yourself.
     """
 
     rank: int
@@ -73,13 +75,17 @@ class Hit:
     by: Literal["looks", "words", "both"] = "looks"
     matched: tuple[str, ...] = ()
     key: int = field(default=0, compare=False, repr=False)
+    note: Note | None = field(default=None, compare=False, repr=False)
 
     @property
     def source(self) -> Path | ClipSegment:
-        """What a model or a page reads of the hit: its file, or a part of it."""
-        if self.start is None or self.end is None:
-            return self.path
-        return ClipSegment(self.path, self.start, self.end)
+        """What a model or a page reads of the hit: its file, or a part of it.
+
+        Raises:
+            MissingItemError: it is gone, is no image or clip, or is outside of the indexed folders (``Note.shown``).
+        """
+        path = self.path if self.note is None else self.note.shown(self.path)
+        return path if self.start is None or self.end is None else ClipSegment(path, self.start, self.end)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""

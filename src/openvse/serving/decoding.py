@@ -29,7 +29,7 @@ QUERY_PX = 800
 
 _SIDE = 750  # of an upload that may be decoded smaller: a photograph of 12 megapixels at half its sides
 _MEMORY = 1 << 30, 24  # bytes of a process, and for each pixel that may be decoded
-_BEHIND = 5  # how far a process stands back behind the searches (nice)
+_PROGRAM = "import os; os.nice(5); from openvse.serving.decoding import main; main()"  # it stands back behind searches
 _KEPT = str(1 << 25)  # bytes that the GNU library keeps for the next picture
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": _KEPT, "MALLOC_TRIM_THRESHOLD_": _KEPT}
 _PIPE = 1 << 20  # bytes that pass without a change of processes
@@ -37,7 +37,7 @@ _SECRETS = ("OPENVSE_TOKEN", "OPENVSE_QDRANT_API_KEY", "PGPASSWORD")
 
 
 class Decoders:
-    """Processes that decode, each for one picture at a time. They start when they are first needed.
+    """Processes that decode, each for one picture at a time. They start with ``begin``, or when they are first needed.
 
     The memory that a picture takes is bounded by the pixels that may be decoded, and its time by ``seconds``. A process
     that exceeds either ends, or crashes, fails that picture alone.
@@ -46,7 +46,12 @@ class Decoders:
     def __init__(self, count: int, seconds: float) -> None:
         self._places, self._seconds = asyncio.Semaphore(count), seconds
         self._threads = ThreadPoolExecutor(count, "openvse-decode")
-        self._idle: list[_Decoder] = []
+        self._count, self._idle = count, list[_Decoder]()
+
+    def begin(self) -> None:
+        """Start all processes, so that no picture waits until one has."""
+        with suppress(OSError):  # they are tried again when they are needed
+            self._idle += [_Decoder() for _ in range(self._count)]
 
     async def pixels(self, content: bytes, max_pixels: int) -> Image.Image:
         """Return an uploaded picture; raise BadImageError if it cannot be used, or takes too long."""
@@ -69,7 +74,7 @@ class Decoders:
         async with self._places:
             try:
                 decoder = (
-                    self._idle.pop() if self._idle else await loop.run_in_executor(self._threads, _Decoder)
+                    self._idle.pop(0) if self._idle else await loop.run_in_executor(self._threads, _Decoder)
                 )
             except OSError as error:
                 raise BusyError("the server starts no decoder now: try again in a moment") from error
@@ -79,6 +84,8 @@ class Decoders:
             except BaseException as error:
                 decoder.kill()  # the thread that asks it is free then, too
                 self._threads.submit(decoder.end)
+                with suppress(OSError):
+                    self._idle.append(_Decoder())  # it has started when it is needed
                 if isinstance(error, TimeoutError):
                     late = f"it is not decoded within {self._seconds:g} seconds: make it smaller"
                     raise SlowImageError(late) from error
@@ -107,7 +114,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "openvse.serving.decoding"],
+            [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # decoders write there what a file says
@@ -171,7 +178,6 @@ def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], 
 
 def main() -> None:
     """Do tasks from the standard input until it ends."""
-    os.nice(_BEHIND)
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -187,7 +193,3 @@ def _answer(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any],
         return decode(task, content)
     except OpenVSEError as error:
         return {"error": str(error)}, b""
-
-
-if __name__ == "__main__":
-    main()

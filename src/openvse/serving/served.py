@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ import numpy as np
 from openvse.errors import IndexFormatError, MissingItemError
 from openvse.indexing import Index
 from openvse.indexing.manifest import MANIFEST, read_manifest
-from openvse.media.names import escaped, is_image, is_video_name
+from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, Probabilities, SearchEngine
@@ -81,7 +80,6 @@ class Served:
                     f"{self._catalogue.place or 'the index'} holds sentences, and a server shows images: give an index "
                     f"of images"
                 )
-            self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
             self._folders = folders
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
             pairs = self._catalogue.metadata_values()
@@ -118,13 +116,12 @@ class Served:
     @property
     def has_images(self) -> bool:
         """Whether one of the indexed folders is on this machine."""
-        return any(root.is_dir() for root in self._roots)
+        return any(Path(root.path).is_dir() for root in self.engine.note.roots)
 
     @property
     def far_roots(self) -> list[Path]:
         """The indexed folders that share no folder with the index but the top one, such as "/" itself."""
-        near = {folder.resolve().parts[:2] for folder in self._folders}
-        return [each for each in self._roots if len(each.parts) < 2 or (near and each.parts[:2] not in near)]
+        return self.engine.note.far_roots(*self._folders)
 
     def key(self, item_id: str) -> int:
         """Return the key of an item; raise MissingItemError if its id is unknown."""
@@ -139,30 +136,14 @@ class Served:
         return self._catalogue.version(self._catalogue.at(key))
 
     def file(self, key: int) -> Path:
-        """Return the file of an item, resolved, if it is below an indexed folder, or a link that is followed is.
-
-        It has to be an image or a clip by its name, whatever the index says: somebody else may have made that.
-        """
+        """Return the file of an item, resolved, if it may be shown (``Note.shown``)."""
         path = self._catalogue.path_of(self._catalogue.at(key))
         if not self.has_images:
             remedy = "say where the first one is with --images" if self.place else "index them again"
             raise MissingItemError(
                 f"the indexed folders are not on this machine, so no image is shown: {remedy}"
             )
-        try:
-            real = path.resolve(strict=True)
-            is_file = stat.S_ISREG(real.stat().st_mode)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise MissingItemError(
-                f"the file of item {key} is no longer there: index the folder again"
-            ) from error
-        place = path if self.engine.note.follows_links and ".." not in path.parts else real
-        is_shown = is_file and (is_image(real.name) or is_video_name(real.name))
-        if not is_shown or not any(place.is_relative_to(root) for root in self._roots):
-            raise MissingItemError(
-                f"the file of item {key} is outside of the indexed folders or no image, so it is not shown"
-            )
-        return real
+        return self.engine.note.shown(path)
 
     def readable(self, value: Any) -> Any:
         """Return a value of JSON whose texts every client can decode, without the paths of the folders."""

@@ -89,6 +89,7 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
     gc.freeze()  # what stays is not looked through each time that a request makes many objects
     with quiet_library(), ended_by_signals(server), opened:
         opened.listen()
+        service.decoders.begin()
         on_start()
         server.run(sockets=[opened])
 

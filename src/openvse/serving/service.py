@@ -93,7 +93,7 @@ class Service:
         self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
-        self._decoders = Decoders(_DECODERS, self.limits.decode_s)
+        self.decoders = Decoders(_DECODERS, self.limits.decode_s)
         self._decoding_uploads = asyncio.Semaphore(_FOR_UPLOADS)
         self._num_slow, self._slow_turn = 0, asyncio.Lock()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
@@ -129,7 +129,7 @@ class Service:
         self._main.submit(self.served.close)
         self._main.shutdown(wait=False)
         self._slow.shutdown(wait=False, cancel_futures=True)
-        self._decoders.close()
+        self.decoders.close()
 
     def _watching(self, place: Path | EngineAddress) -> FolderWatch:
         if not isinstance(place, Path):
@@ -230,12 +230,12 @@ class Service:
     async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
         """Decode an image that a client sent, and hold one of the places for uploads while it is in use."""
         async with self._place():
-            yield await self._decoded(self._decoders.pixels, upload)
+            yield await self._decoded(self.decoders.pixels, upload)
 
     async def keep(self, upload: UploadFile) -> str:
         """Store an image for the searches of a client, and return its name, a digest of its content."""
         async with self._place():
-            content = await self._decoded(self._decoders.query, upload)
+            content = await self._decoded(self.decoders.query, upload)
         name = hashlib.sha256(content).hexdigest()[:32]
         self._query_images.keep(name, content)
         return name
@@ -260,7 +260,7 @@ class Service:
             if content is None:
                 side, quality = (LARGE_PX, 82) if large else (THUMBNAIL_PX, 78)
                 try:
-                    content = await self._decoders.small(path, side, quality)
+                    content = await self.decoders.small(path, side, quality)
                 except SlowImageError:
                     content = b""  # it is not tried again
                 except BadImageError as error:
@@ -319,7 +319,7 @@ class Service:
         """Read the captions of the first folder again, if its text files have changed; a failure leaves none."""
         root = self.served.engine.root
         state = texts_in(root)
-        if state == self._captions_of or root == root.parent:  # an index that names the whole disk has none
+        if state == self._captions_of:
             return
         self._captions_of = state
         try:

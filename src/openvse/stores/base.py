@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineError
+from openvse.errors import EngineError, MissingItemError
 from openvse.files import parse_json
 from openvse.indexing.conditions import Condition
 from openvse.indexing.database import FOLLOW_LINKS, Root, taken_at
 from openvse.indexing.index import Index
 from openvse.indexing.words import folded
 from openvse.media.matching import composed
+from openvse.media.names import is_image, is_video_name
 from openvse.media.segments import file_of
 
 if TYPE_CHECKING:
@@ -268,6 +270,31 @@ class Note:
         labelled = (root for root in self.roots if root.label and item_id.startswith(f"{root.label}:"))
         root = next(labelled, next((root for root in self.roots if not root.label), None))
         return Path(item_id) if root is None else Path(root.path, root.name_of(file_of(item_id)))
+
+    def shown(self, path: Path) -> Path:
+        """Return the real place of an item's file, if that may be read; raise MissingItemError otherwise.
+
+        It has to be an image or a clip by its name and below a root, whatever an index says: somebody else may have
+        made that. Where links are followed, the link itself has to be below a root.
+        """
+        try:
+            real = path.resolve(strict=True)
+            is_file = stat.S_ISREG(real.stat().st_mode)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise MissingItemError(f"{path.name} is no longer there: index the folder again") from error
+        place = path if self.follows_links and ".." not in path.parts else real
+        is_media = is_file and (is_image(real.name) or is_video_name(real.name))
+        if not is_media or not any(place.is_relative_to(Path(root.path).resolve()) for root in self.roots):
+            raise MissingItemError(
+                f"{path.name} is outside of the indexed folders or no image, so it is not shown"
+            )
+        return real
+
+    def far_roots(self, *folders: Path) -> list[Path]:
+        """Return the roots that share no folder with the given ones but the top one, and "/" itself."""
+        near = {folder.resolve().parts[:2] for folder in folders}
+        roots = [Path(root.path).resolve() for root in self.roots]
+        return [each for each in roots if len(each.parts) < 2 or (near and each.parts[:2] not in near)]
 
 
 def check_payloads(note: Mapping[str, Any] | None, place: object) -> None:

@@ -170,6 +170,8 @@ def search(
     loaded = load_for_index(folder, index.manifest, named, device=device)
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
+        if html is not None or open_page or reranker is not None:
+            warn_of_far(searcher.note.far_roots(folder))
         answers = searcher.answer(queries, page, reranker)
     warn_of_precision(answers, page)
     warn_of_gone(index, answers)
@@ -370,6 +372,17 @@ def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
         warn(
             f"precision {page.min_precision:g} is out of reach among {probabilities.searched:,} images: the best "
             f"score stands for probability {probabilities.highest:.2g}"
+        )
+
+
+def warn_of_far(roots: Sequence[Path]) -> None:
+    """Warn of indexed folders that are far from the index, whose images are about to be read."""
+    from openvse.cli.progress import warn
+    from openvse.media.names import escaped
+
+    if roots:
+        warn(
+            f"the index shows images below {', '.join(map(escaped, roots))}: use it only if you know who made it"
         )
 
 

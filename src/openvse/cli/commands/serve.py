@@ -264,6 +264,7 @@ def short_name(source: str) -> str:
 
 def announce(service: Service) -> None:
     """Print the address of the server, and how to stop it."""
+    from openvse.cli.commands.search import warn_of_far
     from openvse.cli.progress import note, warn
 
     settings = service.settings
@@ -276,10 +277,7 @@ def announce(service: Service) -> None:
             "the indexed folders are not on this machine, so the page shows paths and no images"
             + (": say where the first one is with --images" if engine else ": run 'openvse index' again")
         )
-    if far := service.served.far_roots:
-        warn(
-            f"the index shows images below {', '.join(map(str, far))}: serve it only if you know who made it"
-        )
+    warn_of_far(service.served.far_roots)
     if not service.looks:
         note("an exported model searches, and cannot say what it looked at")
     if settings.token:
