@@ -141,6 +141,19 @@ def test_a_list_keeps_its_order_and_its_ids(model: TwoTower, photos: Path, tmp_p
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), [expected[0], expected[1], expected[0]])
 
 
+def test_a_table_names_no_image_outside_of_its_folder_unless_allowed(photos: Path, tmp_path: Path) -> None:
+    """Somebody else may have written the table; a list without columns is your own."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").symlink_to(photos / "01 é.png")
+    for name in ("../photos/01 é.png", str(photos / "01 é.png"), "a.png"):
+        (tmp_path / "data" / "list.csv").write_text(f"path\n{name}\n")
+        with pytest.raises(DataError, match="--allow-outside"):
+            list_records(tmp_path / "data" / "list.csv")
+        assert len(list_records(tmp_path / "data" / "list.csv", allow_outside=True).records) == 1
+        (tmp_path / "data" / "list.txt").write_text(f"{name}\n")
+        assert len(list_records(tmp_path / "data" / "list.txt").records) == 1
+
+
 @pytest.mark.medium
 def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> None:
     (tmp_path / "captions.csv").write_text('id,caption\na,red dog runs\nb,  \nc,"blue\n bird"\n')

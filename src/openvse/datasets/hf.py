@@ -34,7 +34,7 @@ def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL
     folder, config = _located(root)
     corpus = _open_local(folder, config, columns, require_images)
     if not root.is_dir():  # downloaded data never read other files of this machine, whatever is allowed
-        refuse_outside(folder, corpus)
+        refuse_outside(folder, zip(corpus.image_ids, corpus.image_paths, strict=True))
     return corpus
 
 

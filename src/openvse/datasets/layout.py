@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from openvse.corpus.corpus import Corpus, Record
-from openvse.corpus.questions import QuestionSet
+from openvse.corpus.corpus import Record
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
@@ -126,8 +125,8 @@ def _several(splits: Sequence[str]) -> bool:
     return all(splits) and len({canonical_split(split) for split in splits if split}) > 1
 
 
-def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
-    """Refuse images outside the folder of a data set.
+def refuse_outside(root: Path, images: Iterable[tuple[str, object]]) -> None:
+    """Refuse images outside the folder of a data set or a list, each given by its id and its path.
 
     The metadata decide which files are read and turned into features and pages. So a data set from elsewhere could read
     any file of this machine.
@@ -135,7 +134,7 @@ def refuse_outside(root: Path, data: Corpus | QuestionSet) -> None:
     folder = root.parent if root.is_file() else root
     base = _base(folder.resolve())
     real: dict[Path, Path] = {}  # links of folders are resolved once for all their images
-    for name, image in zip(data.image_ids, data.image_paths, strict=True):
+    for name, image in images:
         if not isinstance(image, Path):
             continue
         parent = real.get(image.parent) or real.setdefault(image.parent, image.parent.resolve())

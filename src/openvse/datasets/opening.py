@@ -115,7 +115,7 @@ def _open(
         name = name or detect(root)
         opened = DATASETS.get(name)(root, require_images=require_images)
     if name in OWN_DATA and root.exists() and not allow_outside:
-        refuse_outside(root, opened)
+        refuse_outside(root, zip(opened.image_ids, opened.image_paths, strict=True))
     return name, opened
 
 

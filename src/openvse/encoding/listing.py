@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from openvse.datasets.layout import refuse_outside
 from openvse.datasets.opening import columns_of
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, first_field
 from openvse.datasets.table import TABLE_SUFFIXES, names_in, read_entries
@@ -55,7 +56,9 @@ class RecordList:
         self.records.append(Candidate(about, file, 0, "sentence", text=text))
 
 
-def list_records(data: str | Path, *, kind: RecordKind | None = None, videos: bool = False) -> RecordList:
+def list_records(
+    data: str | Path, *, kind: RecordKind | None = None, videos: bool = False, allow_outside: bool = False
+) -> RecordList:
     """List the records of an encoding.
 
     Args:
@@ -65,9 +68,12 @@ def list_records(data: str | Path, *, kind: RecordKind | None = None, videos: bo
             Without ids, the path or the number of the line is the id.
         kind: images or texts. None recognises the kind by the names of the columns, or by the first line of a ``.txt``.
         videos: whether clips are read, too.
+        allow_outside: whether images of a table may be outside its folder; see ``refuse_outside``. Those of a ``.txt``
+            may, as you wrote that yourself.
 
     Raises:
-        DataError: there is nothing to encode, the file cannot be understood, or two records have one id.
+        DataError: there is nothing to encode, the file cannot be understood, two records have one id, or an image is
+            outside the folder of its table.
     """
     path, columns = columns_of(Path(data))
     if columns.named and path.suffix.lower() not in TABLE_SUFFIXES:
@@ -79,6 +85,8 @@ def list_records(data: str | Path, *, kind: RecordKind | None = None, videos: bo
         listing = _of_folder(path, videos)
     elif path.is_file():
         listing = _of_file(path, columns, kind, videos)
+        if listing.kind == "images" and path.suffix.lower() != ".txt" and not allow_outside:
+            refuse_outside(path, ((each.item.id, each.path) for each in listing.records))
     else:
         raise DataError(
             f"{escaped(path)}: there is no such file or folder: give a folder of images or a list"

@@ -70,6 +70,7 @@ def encode(
     workers: Workers | None = None,
     device: str = "cpu",
     overwrite: bool = False,
+    allow_outside: bool = False,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> EncodingReport:
     """Write the embeddings of images or sentences, with their ids, to files for any other program.
@@ -88,6 +89,7 @@ def encode(
         workers: processes that embed. None embeds in this one.
         device: the device of a model that is loaded here.
         overwrite: replace an output of other records or of another model.
+        allow_outside: whether images of a table may be outside its folder.
         progress: called after each batch.
 
     Raises:
@@ -101,7 +103,7 @@ def encode(
     sharing = None
     if workers is not None:
         sharing = Sharing(workers, partial(load_same, _source(model), loaded.fingerprint, workers.device))
-    records = list_records(data, videos=loaded.reads_videos)
+    records = list_records(data, videos=loaded.reads_videos, allow_outside=allow_outside)
     threads = torch.get_num_threads() if workers is None else workers.threads
     numbers = dtype, batch_size, threads, loaded.device.type
     settings = json.dumps([loaded.fingerprint, records.kind, *numbers])

@@ -64,7 +64,7 @@ def encode(
     as_json: Json = False,
 ) -> None:
     """Write embeddings of images or sentences, with their ids, for other programs; goes on after a stop."""
-    from openvse.cli.progress import bar, counted
+    from openvse.cli.progress import bar, counted, voice
     from openvse.encoding import encode as encode_data
 
     workers = chosen_workers(processes, cluster, threads, device)
@@ -80,6 +80,7 @@ def encode(
             workers=workers,
             device=device,
             overwrite=overwrite,
+            allow_outside=voice.allow_outside,
             progress=lambda state: show(state.done, state.total, state.per_s),
         )
     print_encoding(report, as_json=as_json)
