@@ -14,6 +14,32 @@ PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta x
  xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title><rdf:Alt><rdf:li xml:lang="x-default">{title}</rdf:li></rdf:Alt>
 </dc:title><dc:subject><rdf:Bag>{keywords}</rdf:Bag></dc:subject></rdf:Description></rdf:RDF></x:xmpmeta>"""
 
+SPACES = {
+    "dc": "http://purl.org/dc/elements/1.1/",
+    "xmp": "http://ns.adobe.com/xap/1.0/",
+    "exif": "http://ns.adobe.com/exif/1.0/",
+    "lr": "http://ns.adobe.com/lightroom/1.0/",
+    "digiKam": "http://www.digikam.org/ns/1.0/",
+    "mwg-rs": "http://www.metadataworkinggroup.com/schemas/regions/",
+    "Iptc4xmpExt": "http://iptc.org/std/Iptc4xmpExt/2008-02-29/",
+    "photoshop": "http://ns.adobe.com/photoshop/1.0/",
+}
+
+
+def xmp_packet(attributes: str = "", inside: str = "") -> bytes:
+    """Return XMP with attributes and elements of its description."""
+    spaces = " ".join(f'xmlns:{name}="{space}"' for name, space in SPACES.items())
+    rdf = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+    return (
+        f'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="{rdf}"><rdf:Description rdf:about="" {spaces} '
+        f"{attributes}>{inside}</rdf:Description></rdf:RDF></x:xmpmeta>"
+    ).encode()
+
+
+def bag(name: str, *values: str) -> str:
+    """Return an element with a list of values."""
+    return f"<{name}><rdf:Bag>{''.join(f'<rdf:li>{each}</rdf:li>' for each in values)}</rdf:Bag></{name}>"
+
 
 def exif_of(
     taken: object = "", offset: str = "", maker: object = "", model: object = "", place: object = None

@@ -404,9 +404,7 @@ def test_metadata_that_the_database_cannot_read_are_mended(
     model: ColourModel, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One such line would make every condition fail."""
-    monkeypatch.setattr(
-        "openvse.indexing.scanning.read_header", lambda path: {"gain": float("inf"), "mark": 1}
-    )
+    monkeypatch.setattr("openvse.media.sidecars.read_header", lambda path: {"gain": float("inf"), "mark": 1})
     (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}\n')
     build_index(model, album, tmp_path / "index")
     assert said(tmp_path / "index")["drawn.png"] == {

@@ -39,6 +39,7 @@ from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
+from openvse.media.sidecars import sidecar_problems
 from openvse.pipeline import Pace, WorkProgress
 from openvse.runtime.arrays import embeds_gaussians
 
@@ -63,11 +64,12 @@ class IndexReport:
         left_out: files that look like images or clips and were not tried, by kind.
         stored: the number of images that were embedded by stored features.
         resumed: the number of items that an interrupted indexing had embedded; they do not count as reused.
-        recognised: the number of images that were moved, copied or touched, and recognised by their content.
+        recognised: the number of images that were moved, copied or touched, or whose sidecars changed, and that were
+            recognised by their content.
         removed: the number of items that are no longer there, and were removed.
         unreached: roots and folders that could not be looked at, with the reason; their items stay.
         compacted: the number of rows that no item needed any more, and that were removed from the files.
-        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder.
+        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder, and in sidecars.
         holds: the kind of the items.
         segments: the number of items that are segments of clips.
     """
@@ -317,7 +319,8 @@ class _Run:
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
-            problems = self._note_what_is_said(writer, changes, listings)
+            problems = sidecar_problems(outcome.sidecars)
+            problems += self._note_what_is_said(writer, changes, listings)
             writer.finish()
             return self._report(writer, changes, outcome, problems)
 
@@ -368,6 +371,7 @@ class _Run:
             outcome.failed += batch.failed
             outcome.from_store += batch.from_store
             outcome.recognised += batch.recognised
+            outcome.sidecars += batch.sidecars
         if not changes.candidates:
             pace.tell()
         return outcome

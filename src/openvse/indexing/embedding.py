@@ -15,10 +15,11 @@ from jaxtyping import Float
 
 from openvse.errors import BadImageError, ModelError
 from openvse.indexing.database import Entry, Root
-from openvse.indexing.scanning import Candidate, header_of, same_segments, segments_of
+from openvse.indexing.scanning import Candidate, changed_ns, same_segments, segments_of, stored_json
 from openvse.indexing.vector_files import map_vectors
 from openvse.indexing.writer import FoundIndex, IndexWriter
 from openvse.media.segments import file_of
+from openvse.media.sidecars import FileFacts, read_facts
 from openvse.media.videos import ClipSource, clip_seconds
 from openvse.pipeline import (
     DECODERS,
@@ -41,7 +42,7 @@ _FILES = 1000  # hashed at once
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 ItemVectors: TypeAlias = Float[np.ndarray, "K D"]
-_Content: TypeAlias = tuple[bytes | None, str | None]  # the hash of a file, and what its header says
+_Content: TypeAlias = tuple[bytes | None, FileFacts]  # the hash of a file, and what is known of it
 
 
 @runtime_checkable
@@ -86,10 +87,12 @@ class EmbeddedBatch:
     replaced: list[str] = field(default_factory=list)
     from_store: int = 0
     recognised: int = 0
+    sidecars: list[FileFacts] = field(default_factory=list)
 
-    def note(self, candidate: Candidate, entries: Sequence[Entry]) -> None:
-        """Add the items of a candidate."""
+    def note(self, candidate: Candidate, entries: Sequence[Entry], facts: FileFacts) -> None:
+        """Add the items of a candidate, and what is wrong with its sidecars."""
         self.entries += entries
+        self.sidecars += [facts] if facts.problems or facts.differing else []
         self.replaced += set(candidate.before) - {entry.item.id for entry in entries}
 
 
@@ -113,31 +116,31 @@ class KnownContent:
         self._index, self._database, self._damaged = index, index.database, damaged
         self._files: dict[int, Vectors] = {}
 
-    def find(self, candidate: Candidate) -> list[tuple[Entry, ItemVectors]]:
-        """Return the items of a file with their embeddings; none where its content is new.
+    def find(self, candidate: Candidate) -> tuple[list[tuple[Entry, ItemVectors]], FileFacts]:
+        """Return the items of a file with their embeddings, none where its content is new; and what is known of it.
 
         A file is read only if the index holds one of its size.
         """
         item = candidate.item
+        facts = FileFacts()
         if not self._database.knows_size(item.size):
-            return []
+            return [], facts
         content = content_hash(candidate.path, item.size)
         if content is None:
-            return []
+            return [], facts
         sound = [
             row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
         ]
         rows: list[tuple[Entry, ItemVectors]] = []
-        header: str | None = None
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._files:
                 self._files |= self._mapped(number)
             vectors = self._files.get(number)
             if vectors is None or row >= len(vectors):
-                return []
-            header = header if rows else header_of(candidate.path)
-            rows.append((_entry(candidate, (content, header), name), vectors[row]))
-        return rows
+                return [], facts
+            facts = facts if rows else read_facts(candidate.path, candidate.sidecars)
+            rows.append((_entry(candidate, (content, facts), name), vectors[row]))
+        return rows, facts
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
         folder, manifest, files = self._index.folder, self._index.manifest, self._database.vector_files()
@@ -151,6 +154,7 @@ class _Looked:
     candidate: Candidate
     rows: Sequence[tuple[Entry, ItemVectors]] = ()
     place: int | None = None
+    facts: FileFacts = field(default_factory=FileFacts)
 
 
 class Embedder:
@@ -212,8 +216,10 @@ class Embedder:
     def _look(self, candidate: Candidate) -> _Looked:
         if candidate.kind == "sentence":
             return _Looked(candidate)
-        if self._known is not None and (rows := self._known.find(candidate)):
-            return _Looked(candidate, rows)
+        if self._known is not None:
+            rows, facts = self._known.find(candidate)
+            if rows:
+                return _Looked(candidate, rows, facts=facts)
         if self._stored is None or candidate.seconds or candidate.is_rewritten:
             return _Looked(candidate)
         item = candidate.item
@@ -231,7 +237,7 @@ class Embedder:
         """Decode an image if the model must embed it, and then hash its file; called in threads."""
         candidate = looked.candidate
         if looked.rows or candidate.seconds or candidate.kind == "sentence":
-            return None, (None, None)
+            return None, (None, FileFacts())
         pixels = self._model.read_image(candidate.path) if looked.place is None else None
         return pixels, _content_of(candidate)
 
@@ -241,14 +247,14 @@ class Embedder:
         if first.rows:
             done.recognised = len(batch.items)
             for looked in batch.items:
-                done.note(looked.candidate, [entry for entry, _ in looked.rows])
+                done.note(looked.candidate, [entry for entry, _ in looked.rows], looked.facts)
             done.vectors = np.stack([row for looked in batch.items for _, row in looked.rows])
         elif first.candidate.kind == "sentence":
             encode_text = getattr(self._model, "encode_text", None)
             if encode_text is None:
                 raise ModelError("this model embeds no sentences: give a folder of images")
             sentences = [looked.candidate.text for looked in batch.items]
-            done.entries = [_entry(looked.candidate, (None, None)) for looked in batch.items]
+            done.entries = [_entry(looked.candidate, (None, FileFacts())) for looked in batch.items]
             done.vectors = _vectors(encode_text(sentences, self._batch_size))
         elif first.candidate.seconds:
             self._embed_segments(first.candidate, done)
@@ -268,7 +274,7 @@ class Embedder:
             pixels = [batch.values[number][0] for number in new]
             rows |= zip(new, _vectors(self._model.encode_pixels(pixels)), strict=True)
         for looked, (_, content) in zip(batch.items, batch.values, strict=True):
-            done.note(looked.candidate, [_entry(looked.candidate, content)])
+            done.note(looked.candidate, [_entry(looked.candidate, content)], content[1])
         done.vectors = np.stack([rows[number] for number in range(len(batch.items))])
 
     def _embed_segments(self, candidate: Candidate, done: EmbeddedBatch) -> None:
@@ -288,7 +294,7 @@ class Embedder:
                 return
             parts.append(_vectors(self._model.encode_pixels(batch.values)))
         content = _content_of(candidate)
-        done.note(candidate, [_entry(candidate, content, name) for name, _ in named])
+        done.note(candidate, [_entry(candidate, content, name) for name, _ in named], content[1])
         done.vectors = np.concatenate(parts)
 
 
@@ -350,24 +356,26 @@ def rewritten_items(index: FoundIndex, roots: Sequence[Root]) -> set[str]:
 
 
 def _content_of(candidate: Candidate) -> _Content:
-    """Return the hash and the header of a file that was read; no hash where it has changed since it was listed.
+    """Return the hash and the facts of a file that was read; no hash where it has changed since it was listed.
 
     Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
     """
-    content, header = content_hash(candidate.path, candidate.item.size), header_of(candidate.path)
+    content = content_hash(candidate.path, candidate.item.size)
+    facts = read_facts(candidate.path, candidate.sidecars)
     try:
         status = candidate.path.stat()
     except OSError:
-        return None, header
-    now = status.st_mtime_ns, status.st_size, status.st_ctime_ns
+        return None, facts
+    now = status.st_mtime_ns, status.st_size, changed_ns(status, candidate.sidecars)
     same = now == (candidate.item.modified_ns, candidate.item.size, candidate.changed_ns)
-    return content if same else None, header
+    return content if same else None, facts
 
 
 def _entry(candidate: Candidate, content: _Content, name: str = "") -> Entry:
     """Return the entry of a candidate, or of one of its segments by its name."""
     item = replace(candidate.item, id=name) if name else candidate.item
-    return Entry(item, candidate.root, candidate.kind, *content, candidate.changed_ns)
+    header = stored_json(content[1].header) if content[1].header else None
+    return Entry(item, candidate.root, candidate.kind, content[0], header, candidate.changed_ns)
 
 
 def _vectors(embedded: Any) -> Vectors:

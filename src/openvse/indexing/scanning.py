@@ -6,12 +6,14 @@ A folder holds images and clips, whole or to be cut into segments that are items
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import json
 import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import itemgetter
@@ -22,7 +24,6 @@ from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json, read_lines, whole_characters
 from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
-from openvse.media.headers import read_header
 from openvse.media.listing import (
     AGAIN,
     LeftOut,
@@ -35,6 +36,7 @@ from openvse.media.listing import (
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
+from openvse.media.sidecars import Sidecars
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
 _ROOT_IS_EMPTY = (
@@ -52,7 +54,8 @@ class Candidate:
 
     Attributes:
         seconds: the length of the segments into which it is cut; 0 for a whole file.
-        changed_ns: the time of the last change of the file or of what the system notes of it; 0 for a sentence.
+        changed_ns: the time of the last change of the file or of what the system notes of it; 0 for a sentence. With
+            sidecars it is a number that also changes with them.
         is_rewritten: whether its time and size are those of before, so that these do not vouch for its content.
     """
 
@@ -65,6 +68,7 @@ class Candidate:
     text: str = ""
     changed_ns: int = 0
     is_rewritten: bool = False
+    sidecars: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -97,6 +101,7 @@ class RootListing:
     failed: Sequence[tuple[Path, str]] = ()
     left_out: LeftOut = field(default_factory=LeftOut)
     holds: Held = "images"
+    sidecars: Sidecars = field(default_factory=Sidecars)
 
 
 def list_roots(
@@ -123,6 +128,7 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
     above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
     entries: list[Listed] = []
     failed = []
+    sidecars = Sidecars(listing.sidecars)
     others = tuple(f"{each}:" for each in labels if each and each != root.label)
     for name in listing.names:
         if others and (label + name).startswith(others):
@@ -133,11 +139,26 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
         except OSError as error:
             failed.append((folder / name, error.strerror or "it cannot be read"))
             continue
-        times = status.st_mtime_ns, status.st_size, status.st_ctime_ns
+        beside = [above + each for each in sidecars.of(name)]
+        times = status.st_mtime_ns, status.st_size, changed_ns(status, beside)
         entries.append((encode_id(label + name), *times, name))
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
-    return RootListing(root, entries, missing, listing.unreadable, failed, listing.left_out)
+    about = listing.unreadable, failed, listing.left_out
+    return RootListing(root, entries, missing, *about, sidecars=sidecars)
+
+
+def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:
+    """Return what changes with a file, as ``Candidate.changed_ns``."""
+    if not sidecars:
+        return status.st_ctime_ns
+    digest = hashlib.blake2b(str(status.st_ctime_ns).encode(), digest_size=7)
+    for each in sidecars:
+        with suppress(OSError):
+            beside = os.stat(each)  # noqa: PTH116 - a string, for speed
+            times = beside.st_mtime_ns, beside.st_size, beside.st_ctime_ns
+            digest.update(repr((os.path.basename(each), times)).encode("utf-8", "surrogateescape"))  # noqa: PTH119
+    return int.from_bytes(digest.digest(), "little")
 
 
 def list_sentences(root: Root) -> RootListing:
@@ -215,10 +236,10 @@ def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, sec
     item = Item(root.id_of(name), entry[1], entry[2])
     kind, length = _kind(name, listing.holds), _length(entry, listing, seconds)
     text = name if kind == "sentence" else ""
-    if before is None:
-        return Candidate(item, path, root.number, kind, (), length, text, entry[3])
-    rewritten = entry[1:3] == before[1:3] and entry[3] != before[3]
-    return Candidate(item, path, root.number, kind, items_of(before), length, text, entry[3], rewritten)
+    held = () if before is None else items_of(before)
+    rewritten = before is not None and entry[1:3] == before[1:3] and entry[3] != before[3]
+    sidecars = tuple(Path(root.path, each) for each in listing.sidecars.of(name))
+    return Candidate(item, path, root.number, kind, held, length, text, entry[3], rewritten, sidecars)
 
 
 def _length(entry: Listed, listing: RootListing, seconds: float) -> float:
@@ -489,12 +510,6 @@ def _finite(value: Any) -> Any:
         case dict():
             return {key: _finite(each) for key, each in value.items()}
     return value
-
-
-def header_of(path: Path) -> str | None:
-    """Return what the header of a file says, as a JSON object; None for nothing."""
-    header = read_header(path)
-    return stored_json(header) if header else None
 
 
 def described(header: str | None, user: str | None) -> tuple[str | None, str]:

@@ -1,17 +1,20 @@
-"""What the header of a photograph or video says: when and where it was taken, by which camera, and words about it.
+"""What the header of a photograph or video says: when, where and by which camera it was taken, who is on it, and words.
 
 EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4); XMP (ISO 16684-1) is read by Python's own parser, which
-is handed no document that declares entities. The facts of videos are those that FFmpeg finds in the container.
+is handed no document that declares entities. Of several sources the Metadata Working Group (Guidelines 2.0) says which
+one counts. The facts of videos are those that FFmpeg finds in the container.
 """
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -23,6 +26,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
+from openvse.errors import DataError
 from openvse.media.images import opened_image
 from openvse.media.jxl import boxes_of
 from openvse.media.names import is_video_name, suffix_kind
@@ -30,7 +34,8 @@ from openvse.media.videos import opened_video
 
 Header = dict[str, object]
 """What is known of ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
-``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description`` and ``keywords`` (a list)."""
+``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description``, and lists of ``keywords``, ``tags`` (of
+levels: ``places|berlin``) and ``people``; and of ``rating`` (0 to 5, -1 for rejected) and ``color_label``."""
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
     r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d))?(?:\.\d+)?)?)?)?)?"
@@ -40,33 +45,75 @@ _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for th
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 _PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)")
 _DIGITS = re.compile("[1-9]")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?(?:,(\d+(?:\.\d+)?))?\s*([NSEW])", re.IGNORECASE)
+_NAMED_DATE = re.compile(  # a day without hyphens counts only behind the names of programs, or before a time
+    r"(?:^|[^\dT])((?:19|20)\d\d)(?P<hyphen>[-_.]?)(0[1-9]|1[0-2])(?P=hyphen)(0[1-9]|[12]\d|3[01])"
+    r"(?:(?:[-_T ]| at )([01]\d|2[0-3])([-_.:]?)([0-5]\d)\6([0-5]\d)(?:\.?\d{3})?)?(?!\d)",
+    re.ASCII,
+)
+_BY_PROGRAM = re.compile(
+    r"(IMG|VID|PXL|MVIMG|PANO|BURST|DSC|Screenshot|Screen|WhatsApp|signal|photo|video)", re.IGNORECASE
+)
 _UNSET = ("0", "1904-01-01T00:00", "1970-01-01T00:00")  # what clocks show that were never set
 _COMPANY = re.compile(r",? (corporation|corp|company|co|ltd|inc|gmbh|ag|optical|imaging)\b\.?", re.IGNORECASE)
 _OF_CAMERA = re.compile(r".*DIGITAL CAMERA|SONY DSC|DCIM\b.*|SAMSUNG|default|Untitled")  # no descriptions
 _LONGEST = 2000  # characters of a text
 _MOST = 200  # keywords
 _RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"
-_CREATED = (
-    "{http://ns.adobe.com/photoshop/1.0/}DateCreated",
-    "{http://ns.adobe.com/exif/1.0/}DateTimeOriginal",
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+_EXIF, _XMP = "{http://ns.adobe.com/exif/1.0/}", "{http://ns.adobe.com/xap/1.0/}"
+_TIFF, _REGION = "{http://ns.adobe.com/tiff/1.0/}", "{http://www.metadataworkinggroup.com/schemas/regions/}"
+_CREATED = ("{http://ns.adobe.com/photoshop/1.0/}DateCreated", f"{_EXIF}DateTimeOriginal")
+_DIGITIZED = (f"{_EXIF}DateTimeDigitized", f"{_XMP}CreateDate")
+_TAGS = (
+    "{http://ns.adobe.com/lightroom/1.0/}hierarchicalSubject",
+    "{http://www.digikam.org/ns/1.0/}TagsList",
 )
-_DIGITIZED = (
-    "{http://ns.adobe.com/exif/1.0/}DateTimeDigitized",
-    "{http://ns.adobe.com/xap/1.0/}CreateDate",
+_PEOPLE = (
+    "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}PersonInImage",
+    "{http://ns.microsoft.com/photo/1.2/t/Region#}PersonDisplayName",
 )
+_MOST_XMP, _MOST_TAGS = 8_000_000, 200_000  # characters and tags of a packet; each tag takes 100 bytes
+_IPTC_BLOCK, _IPTC_DIGEST = 0x0404, 0x0425  # resources of Photoshop
+_DEFAULT = (None, "x-default")  # language of a text
 _PARTS_OF_8859 = {b"B": 2, b"C": 3, b"D": 4, b"L": 5, b"G": 6, b"F": 7, b"H": 8, b"M": 9}  # by ISO 2022
 _APPLE = "com.apple.quicktime."
 
 
 def read_header(path: Path) -> Header:
-    """Return what a file says of itself; what is missing or makes no sense is left out, and nothing is raised."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            header = _of_video(path) if is_video_name(path.name) else _of_image(path)
-    except Exception:  # damaged files make readers raise almost any error
-        return {}
+    """Return what a file says of itself; what is missing or makes no sense is left out, and nothing is raised.
+
+    A file that states no date has that of its name, such as ``IMG-20200101-WA0001.jpg``.
+    """
+    header: Header = {}
+    with warnings.catch_warnings(), suppress(Exception):  # damaged files make readers raise almost any error
+        warnings.simplefilter("ignore")
+        header = _of_video(path) if is_video_name(path.name) else _of_image(path)
+    if header.get("taken") is None:
+        header["taken"] = date_in_name(path.name)
+    return _stated(header)
+
+
+def _stated(header: Mapping[str, object]) -> Header:
     return {name: value for name, value in header.items() if value not in (None, "", [])}
+
+
+def date_in_name(name: str) -> str | None:
+    """Return the date that a camera, a phone or a messenger put into the name of a file; None without one.
+
+    Examples:
+        >>> date_in_name("IMG-20200101-WA0001.jpg"), date_in_name("Screenshot 2023-05-31 at 18.30.00.png")
+        ('2020-01-01', '2023-05-31T18:30:00')
+        >>> date_in_name("20191231.jpg"), date_in_name("COCO_val2014_000000391895.jpg")
+        (None, None)
+    """
+    for match in _NAMED_DATE.finditer(name):
+        year, hyphen, month, day, hour, _, minute, second = match.groups()
+        if hyphen or hour or _BY_PROGRAM.match(name):
+            clock = f"T{hour}:{minute}:{second}" if hour else ""
+            is_utc = bool(clock) and name.startswith("PXL_")  # Google's camera writes no other zone
+            return _date(f"{year}-{month}-{day}{clock}{'Z' * is_utc}") or None
+    return None
 
 
 def _of_image(path: Path) -> Header:
@@ -86,29 +133,95 @@ def _of_image(path: Path) -> Header:
         return _joined(Image.Image.getexif(image), xmp, image)
 
 
-def _joined(exif: Image.Exif, xmp: bytes | str, image: Image.Image | None) -> Header:
-    """Return what EXIF, XMP and the IPTC of an image say; XMP comes before IPTC, whose encoding is a guess."""
-    taken, texts, iptc = exif.get_ifd(ExifTags.IFD.Exif), _xmp(xmp), _iptc(image)
-    shot = [
-        _date(taken.get(ExifTags.Base.DateTimeOriginal), taken.get(ExifTags.Base.OffsetTimeOriginal)),
-        *(_date(value) for name in _CREATED for value in texts(name)),
-        *(_date(" ".join((day, *iptc(60)[:1]))) for day in iptc(55)),
-        _date(image.info.get("Creation Time")) if isinstance(image, PngImageFile) else None,
-    ]
-    scanned = [
-        _date(taken.get(ExifTags.Base.DateTimeDigitized), taken.get(ExifTags.Base.OffsetTimeDigitized)),
-        *(_date(value) for name in _DIGITIZED for value in texts(name)),
-    ]
-    described = _text(_stored(exif.get(ExifTags.Base.ImageDescription)))
-    own = "" if _OF_CAMERA.fullmatch(described) else described
-    return {
-        "taken": _first(shot, scanned),
+@dataclass
+class _Said:
+    """What one source says, with the dates on which it was shot and scanned; see ``_date``."""
+
+    facts: Header = field(default_factory=dict)
+    shot: Sequence[str | None] = ()
+    scanned: Sequence[str | None] = ()
+
+
+def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> Header:
+    """Return what EXIF, XMP and IPTC of an image say: EXIF first, and IPTC before XMP only if it was written later."""
+    xmp = _Said()
+    with suppress(DataError):
+        xmp = _of_xmp(packet)
+    iptc, is_newer = _of_iptc(image)
+    png = _Said({}, [_date(image.info.get("Creation Time"))] if isinstance(image, PngImageFile) else ())
+    sources = (_of_exif(exif), *((iptc, xmp) if is_newer else (xmp, iptc)), png)
+    header: Header = {}
+    for each in sources:
+        header = {**each.facts, **header}
+    shot = [date for each in sources for date in each.shot]
+    return {**header, "taken": _first(shot, [date for each in sources for date in each.scanned])}
+
+
+def _of_exif(exif: Image.Exif) -> _Said:
+    taken, described = (
+        exif.get_ifd(ExifTags.IFD.Exif),
+        plain_text(_stored(exif.get(ExifTags.Base.ImageDescription))),
+    )
+    facts = {
         "camera": _camera(_stored(exif.get(ExifTags.Base.Make)), _stored(exif.get(ExifTags.Base.Model))),
         **_place(exif.get_ifd(ExifTags.IFD.GPSInfo)),
-        "title": next(iter((*texts(f"{_DC}title"), *iptc(5))), ""),
-        "description": next(iter((*texts(f"{_DC}description"), *iptc(120))), own),
-        "keywords": list(dict.fromkeys((*texts(f"{_DC}subject"), *iptc(25))))[:_MOST],
+        "description": "" if _OF_CAMERA.fullmatch(described) else described,
     }
+    shot, scanned = (
+        [_date(taken.get(ExifTags.Base[f"DateTime{each}"]), taken.get(ExifTags.Base[f"OffsetTime{each}"]))]
+        for each in ("Original", "Digitized")
+    )
+    return _Said(_stated(facts), shot, scanned)
+
+
+def read_xmp(packet: bytes | str) -> Header:
+    """Return what a packet of XMP says; raise DataError, which says why, for what is none or might harm."""
+    said = _of_xmp(packet)
+    return _stated({**said.facts, "taken": _first(said.shot, said.scanned)})
+
+
+def _of_xmp(packet: bytes | str) -> _Said:
+    elements = _elements(packet)
+
+    def texts(*names: str) -> list[str]:
+        found = [element.get(name) for name in names for element in elements]
+        for element in elements:
+            if element.tag in names:
+                items = sorted(
+                    element.iter(f"{_RDF}li"), key=lambda each: each.get(_LANGUAGE) not in _DEFAULT
+                )
+                found += [each.text for each in (element, *items)]
+        return list(dict.fromkeys(filter(None, map(plain_text, found))))
+
+    def first(*names: str) -> str:
+        return next(iter(texts(*names)), "")
+
+    faces = [
+        each.get(f"{_REGION}Name") or each.findtext(f"{_REGION}Name")
+        for each in elements
+        if (each.get(f"{_REGION}Type") or each.findtext(f"{_REGION}Type") or "Face") == "Face"
+    ]
+    facts = {
+        "camera": _camera(first(f"{_TIFF}Make"), first(f"{_TIFF}Model")),
+        **_place_of(first(f"{_EXIF}GPSLatitude"), first(f"{_EXIF}GPSLongitude")),
+        "title": first(f"{_DC}title"),
+        "description": first(f"{_DC}description"),
+        "keywords": texts(f"{_DC}subject")[:_MOST],
+        "tags": list(dict.fromkeys(each.replace("/", "|") for each in texts(*_TAGS)))[:_MOST],
+        "people": list(dict.fromkeys((*filter(None, map(plain_text, faces)), *texts(*_PEOPLE))))[:_MOST],
+        "rating": _rating(first(f"{_XMP}Rating")),
+        "color_label": first(f"{_XMP}Label"),
+    }
+    shot, scanned = ([*map(_date, texts(*names))] for names in (_CREATED, _DIGITIZED))
+    return _Said(_stated(facts), shot, scanned)
+
+
+def _rating(stated: str) -> float | None:
+    """Return a rating from 0 to 5, or -1 for what was rejected; None for what is none."""
+    with suppress(ValueError):
+        if (rating := float(stated)) == -1 or 0 <= rating <= 5:
+            return int(rating) if rating == int(rating) else rating
+    return None
 
 
 def _of_video(path: Path) -> Header:
@@ -120,18 +233,23 @@ def _of_video(path: Path) -> Header:
     return {
         "taken": _first([_date(tags.get(f"{_APPLE}creationdate"))], [_date(tags.get("creation_time"))]),
         "camera": _camera(tags.get(f"{_APPLE}make"), tags.get(f"{_APPLE}model")),
-        **(_coordinates(float(at[1]), float(at[2])) if at else {}),
-        "title": _text(tags.get("title")),
-        "description": _text(tags.get("description") or tags.get("comment")),
-        "keywords": [word for each in tags.get("keywords", "").split(",") if (word := _text(each))][:_MOST],
+        **(coordinates_of(float(at[1]), float(at[2])) if at else {}),
+        "title": plain_text(tags.get("title")),
+        "description": plain_text(tags.get("description") or tags.get("comment")),
+        "keywords": [word for each in tags.get("keywords", "").split(",") if (word := plain_text(each))][
+            :_MOST
+        ],
     }
 
 
 def _first(*ranks: Sequence[str | None]) -> str | None:
-    """Return the first date understood in the strongest rank that states one; a weaker one may mean another day."""
+    """Return the first date understood in the strongest rank that states one; a weaker one may mean another day.
+
+    "" says that none of the dates stated is understood, None that there is none.
+    """
     for rank in ranks:
         if stated := [date for date in rank if date is not None]:
-            return next(filter(None, stated), None)
+            return next(filter(None, stated), "")
     return None
 
 
@@ -140,7 +258,7 @@ def _date(value: object, offset: object = "") -> str | None:
 
     UTC (of videos, mostly) becomes the time of this machine's zone.
     """
-    text = _text(value)
+    text = plain_text(value)
     match = _DATE.fullmatch(text)
     known = [*takewhile(lambda part: part not in (None, "00"), match.groups()[:3])] if match else []
     written = "-".join(known)
@@ -156,33 +274,54 @@ def _date(value: object, offset: object = "") -> str | None:
         return time.isoformat()[: len(written)]
     if match[7] == "Z":
         return time.replace(tzinfo=UTC).astimezone().isoformat()
-    zone = match[7] or _text(offset)
+    zone = match[7] or plain_text(offset)
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
     return time.isoformat() + (zone if _OFFSET.fullmatch(zone) else "")
 
 
 def _camera(maker: object, model: object) -> str:
     """Return maker and model as one would say them: "NIKON D850", not "NIKON CORPORATION NIKON D850"."""
-    made, named = _COMPANY.sub("", _text(maker)), _text(model)
+    made, named = _COMPANY.sub("", plain_text(maker)), plain_text(model)
     says_maker = named.casefold().partition(" ")[0] in made.casefold().split()
     return named if says_maker else f"{made} {named}".strip()
 
 
 def _place(gps: Mapping[int, Any]) -> Header:
-    """Return latitude and longitude of EXIF's degrees, minutes and seconds."""
+    """Return latitude and longitude of EXIF's degrees, minutes and seconds; the last of these may be missing."""
+    written = []
+    for tag in (ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLongitude):
+        held = gps.get(tag)
+        parts = held if isinstance(held, Sequence) else () if held is None else (held,)
+        written.append((parts, plain_text(gps.get(tag - 1)).upper()[:1]))
+    return _of_sixtieths(*written)
+
+
+def _place_of(latitude: str, longitude: str) -> Header:
+    """Return the place of XMP's texts, such as ``52,31.25N`` or ``52,31,15N``; some programs write plain degrees."""
+    matches = [_DEGREES.fullmatch(each) for each in (latitude, longitude)]
+    if all(matches):
+        return _of_sixtieths(
+            *(([*filter(None, each.groups()[:3])], each[4].upper()) for each in matches if each)
+        )
+    with suppress(ValueError):
+        return coordinates_of(float(latitude), float(longitude))
+    return {}
+
+
+def _of_sixtieths(*written: tuple[Sequence[Any], str]) -> Header:
+    """Return the coordinates of a latitude and a longitude: degrees, minutes and seconds, and the side of each."""
     coordinates = []
-    for tag, most, signs in ((ExifTags.GPS.GPSLatitude, 90, "NS"), (ExifTags.GPS.GPSLongitude, 180, "EW")):
-        parts, side = gps.get(tag), _text(gps.get(tag - 1)).upper()[:1]
-        if not isinstance(parts, Sequence) or len(parts) != 3 or side not in tuple(signs):
+    for (parts, side), most, signs in zip(written, (90, 180), ("NS", "EW"), strict=True):
+        if not 1 <= len(parts) <= 3 or side not in tuple(signs):
             return {}
         degrees = sum(float(part) / 60**place for place, part in enumerate(parts))
         if not 0 <= degrees <= most:
             return {}
         coordinates.append(degrees if side == signs[0] else -degrees)
-    return _coordinates(*coordinates)
+    return coordinates_of(*coordinates)
 
 
-def _coordinates(latitude: float, longitude: float) -> Header:
+def coordinates_of(latitude: float, longitude: float) -> Header:
     """Return coordinates to a tenth of a metre; none where a receiver without reception has noted zeros."""
     known = math.isfinite(latitude) and math.isfinite(longitude) and (latitude, longitude) != (0, 0)
     if not known or abs(latitude) > 90 or abs(longitude) > 180:
@@ -195,7 +334,7 @@ def _stored(value: object) -> object:
     return value.encode("latin-1", "ignore") if isinstance(value, str) else value
 
 
-def _text(value: object) -> str:
+def plain_text(value: object) -> str:
     """Return a text in one line, without what files leave behind its end; "" for what is none.
 
     Bytes are UTF-8 (which EXIF 3.0 names), or else Windows-1252, of which the letters of Latin-1 are a part. A
@@ -203,12 +342,12 @@ def _text(value: object) -> str:
     """
     if isinstance(value, bytes):
         if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return _text(value.decode("utf-16", "replace"))
+            return plain_text(value.decode("utf-16", "replace"))
         stored = value.removeprefix(codecs.BOM_UTF8).partition(b"\0")[0]
         try:
-            return _text(stored.decode("utf-8"))
+            return plain_text(stored.decode("utf-8"))
         except UnicodeDecodeError:
-            return _text(stored.decode("cp1252", "replace"))
+            return plain_text(stored.decode("cp1252", "replace"))
     if not isinstance(value, str):
         return ""
     text = value.partition("\0")[0].encode("utf-8", "replace").decode()
@@ -216,25 +355,29 @@ def _text(value: object) -> str:
     return " ".join(plain.split())[:_LONGEST]
 
 
-def _xmp(packet: bytes | str) -> Callable[[str], list[str]]:
-    """Return what gives the values of a property of XMP, by its name with its namespace."""
-    text = packet.decode("utf-8", "replace") if isinstance(packet, bytes) else packet
-    elements: list[ElementTree.Element] = []
-    if "<!DOCTYPE" not in text and "<!ENTITY" not in text:
-        with suppress(ElementTree.ParseError):
-            elements = [*ElementTree.fromstring(text.strip("\ufeff\0 \n\r\t")).iter()]
+def _elements(packet: bytes | str) -> list[ElementTree.Element]:
+    """Return the elements of a packet of XMP; none of an empty one. Raise DataError for what is none or might harm."""
+    text = packet
+    if isinstance(packet, bytes):
+        is_wide = packet.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = packet.decode("utf-16" if is_wide else "utf-8", "replace")
+    assert isinstance(text, str)
+    if not (text := text.strip("\ufeff\0 \n\r\t")):
+        return []
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise DataError("it declares entities of XML, and is not read: write it as plain XMP")
+    if len(text) > _MOST_XMP or text.count("<") > _MOST_TAGS:
+        raise DataError(
+            f"it has more than {_MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read"
+        )
+    try:
+        return [*ElementTree.fromstring(text).iter()]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"it is no XML ({error}): write it again, or remove it") from error
 
-    def values(name: str) -> list[str]:
-        texts = [element.get(name) for element in elements]
-        named = [element for element in elements if element.tag == name]
-        texts += [each.text for element in named for each in (element, *element.iter(f"{_RDF}li"))]
-        return list(filter(None, map(_text, texts)))
 
-    return values
-
-
-def _iptc(image: Image.Image | None) -> Callable[[int], list[str]]:
-    """Return what gives the texts of a data set of IPTC's second record, by its number."""
+def _of_iptc(image: Image.Image | None) -> tuple[_Said, bool]:
+    """Return what IPTC's second record says, and whether it was written after XMP, as its digest no longer fits."""
     held: Mapping[tuple[int, int], bytes | list[bytes]] = {}
     if isinstance(image, JpegImageFile | TiffImageFile):
         with suppress(Exception):  # what is wrong with one block says nothing of the others
@@ -251,6 +394,24 @@ def _iptc(image: Image.Image | None) -> Callable[[int], list[str]]:
         values = held.get((2, number), [])
         stored = values if isinstance(values, list) else [values]
         decoded = [each.decode(f"iso8859-{part}", "replace") for each in stored] if part else stored
-        return list(filter(None, map(_text, decoded)))
+        return list(filter(None, map(plain_text, decoded)))
 
-    return texts
+    facts = {
+        "title": next(iter(texts(5)), ""),
+        "description": next(iter(texts(120)), ""),
+        "keywords": list(dict.fromkeys(texts(25)))[:_MOST],
+    }
+    shot, scanned = (
+        [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)]
+        for date, clock in ((55, 60), (62, 63))
+    )
+    return _Said(_stated(facts), shot, scanned), bool(held) and _is_newer(image)
+
+
+def _is_newer(image: Image.Image | None) -> bool:
+    """Return whether IPTC has changed since a program noted its digest, when it wrote the same into XMP."""
+    blocks = image.info.get("photoshop") if image is not None else None
+    if not isinstance(blocks, dict) or not isinstance(digest := blocks.get(_IPTC_DIGEST), bytes):
+        return False
+    block = blocks.get(_IPTC_BLOCK)
+    return isinstance(block, bytes) and hashlib.md5(block, usedforsecurity=False).digest() != digest

@@ -8,7 +8,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,9 @@ LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
 LINK = "linked folder"
 SYSTEM = "system folder"
+SIDECARS = ("xmp", "json")
+"""The suffixes of the files in which other programs say something of an image."""
+
 AGAIN = "listed under another name"
 UNNAMED = "without the suffix of an image or video"
 SPECIAL = "no ordinary file"
@@ -76,12 +79,13 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Listing:
-    """The names of the images and clips below a folder, in the order of their parts, and what is not among them."""
+    """The names of the images and clips below a folder in the order of their parts, what is left out, and sidecars."""
 
     root: Path
     names: list[str]
     left_out: LeftOut
     unreadable: list[Path]
+    sidecars: list[str] = field(default_factory=list)
 
     @cached_property
     def paths(self) -> list[Path]:
@@ -94,7 +98,7 @@ class Listing:
         left = [self.root / name for name in self.names if above + name in again]
         files = {**self.left_out.files, AGAIN: [*self.left_out.files.get(AGAIN, []), *left]}
         names = [name for name in self.names if above + name not in again]
-        return Listing(self.root, names, LeftOut(files if left else self.left_out.files), self.unreadable)
+        return replace(self, names=names, left_out=LeftOut(files if left else self.left_out.files))
 
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
         """Return a line for what is left out, and one for each folder that cannot be listed."""
@@ -129,7 +133,10 @@ def list_folders(
             walk.left_out[LINK].append(walk.root / start)
     for walk in walks if follow_links else ():
         walk.names.sort(key=lambda name: name.split("/"))
-    return [Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable) for walk in walks]
+    return [
+        Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable, walk.sidecars)
+        for walk in walks
+    ]
 
 
 def each_once(listings: Sequence[Listing]) -> list[Listing]:
@@ -176,6 +183,7 @@ class _Walk:
     left_out: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
     unreadable: list[Path] = field(default_factory=list)
     special: set[str] = field(default_factory=set)
+    sidecars: list[str] = field(default_factory=list)
 
     def list_below(self, start: str) -> None:
         """Add the files below a folder, or a file, by its name below the root."""
@@ -198,6 +206,8 @@ class _Walk:
                 self.names.append(name)
             elif kind:
                 self.left_out[kind].append(self.root / name)
+            elif suffix.lower() in SIDECARS:
+                self.sidecars.append(name)
 
     def names_below(self, start: str) -> Iterator[str]:
         """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""

@@ -271,7 +271,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
         "segments of clips": report.segments,
         "kept by the stopped run": report.resumed,
         "from stored features": report.stored,
-        "moved or copied": report.recognised,
+        "recognised by their content": report.recognised,
         "removed": report.removed,
     }
     parts = [f"{report.reused} unchanged", *(f"{count} {what}" for what, count in more.items() if count)]
