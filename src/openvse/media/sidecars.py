@@ -7,6 +7,7 @@ file ``a.jpg.json`` or ``a.jpg.supplemental-metadata.json``, of which it keeps 4
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -18,8 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from openvse.errors import DataError, OpenVSEError, decoded_text
-from openvse.files import parse_json
+from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
 from openvse.media.headers import Header, coordinates_of, date_in_name, plain_text, read_header, read_xmp
 from openvse.media.names import escaped, is_video_name
 
@@ -142,7 +142,10 @@ def _read(sidecar: Path, path: Path) -> Header:
     content = _content(sidecar)
     if sidecar.suffix.lower() == ".xmp":
         return read_xmp(content)
-    return _of_takeout(parse_json(decoded_text(content, sidecar), finite=True), path.name)
+    try:
+        return _of_takeout(json.loads(decoded_text(content, sidecar)), path.name)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"it is no JSON ({message_of(error, 80)}): write it again, or remove it") from error
 
 
 def _content(path: Path) -> bytes:
