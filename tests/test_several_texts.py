@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import fields
 from io import BytesIO
@@ -19,6 +20,7 @@ from openvse.features import FeatureStore
 from openvse.files import given_path, several
 from openvse.media.images import one_or_many, read_image
 from openvse.registry import load_plugin
+from openvse.retrieval import HitReranker
 from openvse.search import Index, Page, Query, build_index
 
 
@@ -71,9 +73,11 @@ def test_numbers_of_a_search_are_numbers(number: object) -> None:
     for name in ("top_k", "skip"):
         with pytest.raises(DataError, match=name):
             made(Page, **{name: number})
+    with pytest.raises(DataError, match="top"):  # __wrapped__ has no types to refuse before
+        inspect.unwrap(HitReranker.__init__)(SimpleNamespace(), None, top=number)
     if number in (2.5, None):
         return
-    for name in ("min_score", "min_precision"):
+    for name in ("min_score", "min_precision", "expected"):
         with pytest.raises(DataError, match=name):
             made(Page, **{name: number})
     for name in ("image_weight", "avoid_weight"):

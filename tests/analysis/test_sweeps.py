@@ -93,6 +93,28 @@ def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_sweep_goes_on_where_its_data_and_its_folder_are_now(tmp_path: Path) -> None:
+    album = write_album(tmp_path / "album")
+    recipe = write_recipe(tmp_path / "tiny.yaml", album)
+    shared, axes = parse_axes(["training.phases=[{epochs: 1}]", "embed_dim=8,16"], ())
+    sweep = Sweep(str(recipe), shared, axes, (0,), tmp_path / "runs")
+    found = run_sweep(sweep)
+    stored = [path.name for path in (sweep.folder / "stores").iterdir()]
+    sweep.folder.rename(tmp_path / "elsewhere")
+    album.rename(tmp_path / "moved")
+    again = replace(
+        sweep, overrides=(*shared, f"data.source={tmp_path / 'moved'}"), folder=tmp_path / "elsewhere"
+    )
+    watcher = Recorder()
+    assert run_sweep(again, watcher) == found and not watcher.epochs
+    assert [path.name for path in (again.folder / "stores").iterdir()] == stored
+    lines = (tmp_path / "moved" / "metadata.jsonl").read_text()
+    (tmp_path / "moved" / "metadata.jsonl").write_text(lines.replace("sky", "heaven", 1))
+    with pytest.raises(OpenVSEError, match="--out"):
+        run_sweep(again)
+
+
+@pytest.mark.slow
 def test_other_encoders_read_other_features(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", write_album(tmp_path / "album"))
     shared, axes = parse_axes(["training.phases=[{epochs: 1}]", "image.encoder.image_size=32,64"], ())

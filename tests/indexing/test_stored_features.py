@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openvse.aggregators import GPO
-from openvse.backbones import ResNet
+from openvse.backbones import Precomputed, ResNet
 from openvse.encoders import BiGRU, ImageEncoder
 from openvse.errors import StoreError
 from openvse.features import FeatureStore, StoredFeatures, extract_features, find_stored_features
@@ -82,6 +82,28 @@ def test_images_and_store_may_move_together(
     stored = find_stored_features(model, tmp_path / "elsewhere" / "run" / "best")
     report = build_index(model, tmp_path / "elsewhere" / "photos", tmp_path / "index", stored=stored)
     assert report.stored == 4
+
+
+@pytest.mark.medium
+def test_a_model_that_reads_no_images_knows_those_that_were_moved(
+    model: TwoTower, photos: Path, store: Path, tmp_path: Path
+) -> None:
+    read = Precomputed(feature_dim=model.image.encoder.backbone.feature_dim)
+    image = ImageEncoder(backbone=read, embed_dim=8)
+    blind = TwoTower(Tower(image, GPO(input_dim=8, embed_dim=8)), model.text, SetMax()).eval()
+    (photos / "photo_4.jpg").unlink()  # which the store lacks
+    stored = StoredFeatures(blind, FeatureStore(store))
+    build_index(blind, photos, tmp_path / "before", stored=stored)
+    moved = photos.rename(tmp_path / "moved")
+    assert build_index(blind, moved, tmp_path / "index", stored=stored).stored == 4
+    one, other = Index.open(tmp_path / "before"), Index.open(tmp_path / "index")
+    assert one.table.ids == other.table.ids
+    np.testing.assert_array_equal(one.vectors, other.vectors)
+    status = (moved / "photo_0.jpg").stat()
+    path, now = moved / "photo_0.jpg", (status.st_mtime_ns, status.st_size)
+    assert stored.find(path, *now) is not None
+    assert stored.find(path, now[0], now[1] + 1) is None is stored.find(moved / "photo_9.jpg", *now)
+    assert StoredFeatures(model, stored.store).find(path, *now) is None  # it reads the image
 
 
 @pytest.mark.medium

@@ -142,6 +142,23 @@ def test_a_search_takes_hubs_out_by_the_bank_of_the_model(folder: Path) -> None:
     assert len(some.hits) == 20
 
 
+@pytest.mark.medium
+def test_pages_above_a_score_are_parts_of_the_whole_order(folder: Path) -> None:
+    update_bank(folder, HashModel(query_bank=kept_bank()))
+    with SearchEngine(HashModel(), Index.open(folder)) as engine:
+        for sentence in ASKED[:8]:
+            whole = engine.answer(sentence, Page(top_k=60))[0].hits
+            scores = sorted((hit.score for hit in whole), reverse=True)
+            assert [hit.score for hit in whole] != scores  # hubs stand further behind than their scores say
+            for many in (6, 15, 40):
+                least = scores[many - 1]
+                good = [hit.id for hit in whole if hit.score >= least]
+                for skip in range(0, many + 5, 5):
+                    answer = engine.answer(sentence, Page(top_k=5, skip=skip, min_score=least))[0]
+                    assert [hit.id for hit in answer.hits] == good[skip : skip + 5]
+                    assert answer.more is (len(good) > skip + 5)
+
+
 def test_none_is_remembered_and_named_sentences_are_kept(folder: Path) -> None:
     plain, model = found(folder), HashModel(query_bank=kept_bank())
     update_bank(folder, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,9 +88,13 @@ def test_an_impossible_precision_is_refused(engine: SearchEngine, wanted: float)
         find(engine, "red", min_precision=wanted)
 
 
-def test_an_impossible_expectation_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="expected"):
-        find(engine, "red", expected=0.0)
+@pytest.mark.parametrize("expected", [0.0, -1.0, math.nan, math.inf])
+def test_an_impossible_expectation_is_refused(engine: SearchEngine, expected: float) -> None:
+    for has_curve in (True, False):
+        if not has_curve:
+            engine.calibration = None
+        with pytest.raises(DataError, match="expected"):
+            find(engine, "red", expected=expected)
 
 
 def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: SearchEngine) -> None:

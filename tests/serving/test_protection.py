@@ -360,6 +360,19 @@ def test_a_client_that_has_the_file_gets_304(client: TestClient) -> None:
         assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
 
 
+def test_a_client_that_knows_the_time_of_a_file_gets_304(client: TestClient) -> None:
+    for path in ("/", "/page/app.js", "/api/items/1/file"):
+        told = client.get(path).headers
+        again = client.get(path, headers={"if-modified-since": told["last-modified"]})
+        assert again.status_code == 304 and again.content == b"", path
+        assert client.get(path, headers={"if-none-match": told["etag"]}).status_code == 304
+        earlier = {"if-modified-since": "Sat, 01 Jan 2000 00:00:00 GMT"}
+        assert client.get(path, headers=earlier).status_code == 200
+        other = {"if-none-match": '"other"', "if-modified-since": told["last-modified"]}
+        assert client.get(path, headers=other).status_code == 200  # the tag decides
+    assert client.put("/health").headers["allow"] == "GET, HEAD"
+
+
 def test_following_survives_any_error_and_says_so(
     place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -35,7 +35,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import changed_keys, train, without_places
 from openvse.training.inputs import RunInputs, open_features, open_text_features
 from openvse.training.records import Silent, Watcher
 from openvse.types import FeatureSource, OnProgress
@@ -285,7 +285,7 @@ class _Runs:
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
         """Return what a run reached; it is trained, or continued, if that is not known yet."""
         sweep = self._sweep
-        corpus, stores, digests = self._data(plain)
+        corpus, stores, digests = self._data(setting, plain)
         folder = sweep.folder / f"{setting.name}_s{seed}"
         named = zip(("features", "text_features"), stores, strict=True)
         more = [
@@ -309,18 +309,28 @@ class _Runs:
         write_whole(folder / RESULT, json.dumps(asked | {"metrics": metrics}, indent=2) + "\n")
         return metrics
 
-    def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, _Stores, dict[str, str]]:
-        """Return the data of a recipe, with stored features and a hash of the pairs of each split that is read."""
+    def _data(self, setting: Setting, recipe: RetrievalRecipe) -> tuple[Corpus, _Stores, dict[str, str]]:
+        """Return the data of a recipe, with stored features, and hashes of the pairs of its splits and of its encoders.
+
+        What is stored below the sweep is named by its content, and by a place only where the sweep varies that.
+        """
         tree = recipe.to_dict()
         seed = tree["data"]["limit"] and tree["seed"]  # which draws the training images
-        read = [tree["data"], seed, *(tree[side]["encoder"] for side in ("image", "text"))]
-        key = hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:12]
-        if key not in self._shared:
-            corpus, folder = open_data(recipe), self._sweep.folder / "stores" / key
-            read_splits = sorted({"train", "validation", self._sweep.split})
+        encoders = [tree[side]["encoder"] for side in ("image", "text")]
+        if (key := _digest(tree["data"], seed, encoders)) not in self._shared:
+            corpus, read_splits = open_data(recipe), sorted({"train", "validation", self._sweep.split})
             digests = {split: digest_of_pairs(corpus.split(split)) for split in read_splits}
-            self._shared[key] = corpus, _share_stores(recipe, corpus, folder, self._progress), digests
+            varied = [each for each in setting.overrides if each.startswith("data.source=")]
+            name = _digest(without_places(tree["data"]), seed, encoders, digests, varied)
+            stores = _share_stores(recipe, corpus, self._sweep.folder / "stores" / name, self._progress)
+            made = zip(("features", "text features"), stores, strict=True)
+            digests |= {what: store.fingerprint for what, store in made if isinstance(store, FeatureStore)}
+            self._shared[key] = corpus, stores, digests
         return self._shared[key]
+
+
+def _digest(*read: object) -> str:
+    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
@@ -330,15 +340,12 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
     except (OSError, ValueError):
         return None
     wanted = json.loads(json.dumps(asked))
-    if record.get("recipe") != wanted["recipe"]:
-        before = record.get("recipe") or {}
-        keys = {*before, *wanted["recipe"]}
-        changed = sorted(key for key in keys if before.get(key) != wanted["recipe"].get(key))
+    if changed := changed_keys(record.get("recipe") or {}, wanted["recipe"]):
         raise OpenVSEError(
             f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
         )
     if changed := [
-        split for split, digest in wanted["data"].items() if record.get("data", {}).get(split) != digest
+        what for what, digest in wanted["data"].items() if record.get("data", {}).get(what) != digest
     ]:
         raise OpenVSEError(
             f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot "

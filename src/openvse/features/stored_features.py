@@ -31,10 +31,19 @@ class StoredFeatures:
 
     def __init__(self, model: TwoTower, store: FeatureStore) -> None:
         self._model, self.store, self._sources = model, store, read_sources(store.path)
+        self._reads_images = model.image.encoder.backbone.reads_images
+        self._moved: dict[tuple[str, int, int], SourceFile | None] = {}
+        for path, source in ({} if self._reads_images else self._sources).items():
+            key = path.name, source.modified_ns, source.size
+            self._moved[key] = None if key in self._moved else source
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
-        """Return the position of an image in the store; None if it is missing there, or has changed since."""
-        source = self._sources.get(Path(os.path.realpath(path)))
+        """Return the position of an image in the store; None if it is missing there, or has changed since.
+
+        A model that cannot read images knows an image that was moved by its name, time and size.
+        """
+        moved = self._moved.get((path.name, modified_ns, size))
+        source = self._sources.get(Path(os.path.realpath(path)), moved)
         if source is None or (source.modified_ns, source.size) != (modified_ns, size):
             return None
         return int(self.store.positions([source.id])[0]) if source.id in self.store else None
@@ -44,7 +53,7 @@ class StoredFeatures:
 
         A model that cannot read images has nothing else to read, so that files do not matter.
         """
-        if not self._model.image.encoder.backbone.reads_images:
+        if not self._reads_images:
             return all(item in self.store for item in ids)
         return all(
             isinstance(file, Path) and self._has(item, file) for item, file in zip(ids, files, strict=True)

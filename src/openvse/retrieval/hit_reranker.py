@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -53,9 +54,10 @@ class HitReranker:
         features: FeatureSource | None = None,
         keep_bytes: int = 0,
     ) -> None:
-        if top < 1 or not 0 <= weight <= 1:
+        is_known = isinstance(top, Integral) and isinstance(weight, Real)
+        if not is_known or top < 1 or not 0 <= weight <= 1:
             raise DataError(
-                f"top is {top} and weight is {weight}: give a top of 1 or more, and a weight from 0 to 1"
+                f"top is {top!r} and weight is {weight!r}: give a whole top of 1 or more, and a weight from 0 to 1"
             )
         self.top = top
         self._model, self._weight, self._features = model, weight, features

@@ -75,6 +75,8 @@ class Catalogue(ABC):
     note: Note
     place: str = ""
     is_complete: bool = True
+    hub_range: float = 0.0
+    """How far apart the amounts are by which a query bank lowers the scores of items."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -156,6 +158,7 @@ class IndexCatalogue(Catalogue):
         exact = ExactSearch(index.vector_files, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
         self._penalties = read_penalties(index, compare)
+        self.hub_range = 0.0 if self._penalties is None or not len(index) else float(np.ptp(self._penalties))
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:

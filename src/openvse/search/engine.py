@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import several
@@ -235,13 +235,24 @@ class SearchEngine:
             wanted = max(wanted, DEPTH)
         count = wanted
         while True:
-            rankings = self._first(searches, queries, count)
-            if not first.page.one_per_file:
-                return rankings
-            rankings = [self._best_of_files(each) for each in rankings]
-            if count >= len(self.catalogue) or all(len(each) >= wanted for each in rankings):
+            rankings = found = self._first(searches, queries, count)
+            if first.page.one_per_file:
+                rankings = [self._best_of_files(each) for each in found]
+            open_ends = [
+                len(each) >= count and self._may_go_on(search, ranking, wanted)
+                for search, each, ranking in zip(searches, found, rankings, strict=True)
+            ]
+            if count >= len(self.catalogue) or not any(open_ends):
                 return rankings
             count *= 4
+
+    def _may_go_on(self, search: _Search, ranking: Ranking, wanted: int) -> bool:
+        """Return whether fewer items than wanted are good enough, and later ones, such as hubs, may be."""
+        _, good = self._good(search, ranking.scores)
+        if good.sum() >= wanted or not len(ranking):
+            return False
+        last = ranking.scores[[ranking.places.argmax()]] + np.float32(self.catalogue.hub_range + 1e-6)
+        return bool(self._good(search, last)[1].all())
 
     def _first(self, searches: Sequence[_Search], queries: EmbeddedQueries, count: int) -> list[Ranking]:
         """Rank at least the first ``count`` items by visual similarity, by words, or by both."""
@@ -277,16 +288,24 @@ class SearchEngine:
         is_empty = not len(ranking)
         if search.query.like is not None:
             ranking = ranking.some(ranking.positions != self.catalogue.position(search.query.like))
-        page, scores = search.page, ranking.scores.astype(np.float64)
-        likely: list[tuple[float | None, str]] = [(None, "")] * len(scores)
-        if search.query.is_sentence:
-            likely = search.probabilities.of(scores)
-        good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
-        rows = np.flatnonzero(good & (scores >= (-np.inf if page.min_score is None else page.min_score)))
+        likely, good = self._good(search, ranking.scores)
+        page, rows = search.page, np.flatnonzero(good)
         last = page.skip + page.top_k
         chosen = rows[page.skip : last]
         likely = [likely[row] for row in chosen.tolist()]
         return _Shown(ranking.some(chosen), (chosen + 1).tolist(), likely, is_empty, len(rows) > last)
+
+    @staticmethod
+    def _good(
+        search: _Search, scores: Float[np.ndarray, "n"]
+    ) -> tuple[list[tuple[float | None, str]], Bool[np.ndarray, "n"]]:
+        """Return the probabilities of scores, each with its word, and which scores reach the thresholds of the page."""
+        scores, least = scores.astype(np.float64), search.page.min_score
+        likely: list[tuple[float | None, str]] = [(None, "")] * len(scores)
+        if search.query.is_sentence:
+            likely = search.probabilities.of(scores)
+        good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
+        return likely, good if least is None else good & (scores >= least)
 
     def _about(self, positions: Sequence[int]) -> dict[int, tuple[str, float | None]]:
         """Return titles (none if the index was replaced meanwhile) and uncertainties of items, by their positions."""

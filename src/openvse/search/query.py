@@ -109,9 +109,12 @@ class Page:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", tuple(several(self.where, "where", (str, Condition))))
-        for name, bound in (("min_score", self.min_score), ("min_precision", self.min_precision)):
+        for name in ("min_score", "min_precision", "expected"):
+            bound = getattr(self, name)
             if bound is not None and not (_are(Real, bound) and math.isfinite(bound)):
                 raise DataError(f"{name} is {bound!r}: give a number, or leave it out")
+        if self.expected is not None and self.expected <= 0:
+            raise DataError(f"expected is {self.expected!r}: give a number above 0, or leave it out")
         if not _are(Integral, self.top_k, self.skip) or self.top_k < 1 or self.skip < 0:
             raise DataError(
                 f"top_k is {self.top_k!r} and skip {self.skip!r}: give a top_k of 1 or more, and a skip of 0 or more"

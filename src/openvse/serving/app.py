@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -68,11 +68,14 @@ def create_app(service: Service) -> ASGIApp:
     app.state.service, app.state.sessions = service, Sessions(service.limits.session_s)
     app.include_router(api)
     app.include_router(plain)
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    page = StaticFiles(directory=PAGE)
+    app.mount("/page", page, name="page")
 
     @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+    async def first(request: Request) -> Response:
+        reply = await page.get_response("index.html", request.scope)
+        reply.headers["cache-control"] = "no-cache"
+        return reply
 
     app.add_exception_handler(OpenVSEError, _reply_error)
     app.add_exception_handler(RequestValidationError, _reply_invalid)
@@ -162,7 +165,10 @@ async def _reply_status(request: Request, error: Exception) -> JSONResponse:
             detail = f"{request.url.path} takes no {request.method}: /openapi.json says what it takes"
         case _:
             detail = error.detail
-    return JSONResponse({"error": _one_line(detail)}, error.status_code, error.headers)
+    headers = {
+        name: f"{said}, HEAD" if said == "GET" else said for name, said in (error.headers or {}).items()
+    }
+    return JSONResponse({"error": _one_line(detail)}, error.status_code, headers)
 
 
 async def _reply_timeout(_: Request, error: Exception) -> JSONResponse:

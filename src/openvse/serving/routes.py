@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from email.utils import formatdate
 from mimetypes import guess_type
 from typing import IO, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.responses import FileResponse, JSONResponse
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from openvse.errors import DataError, nearest
@@ -104,10 +107,11 @@ class OpenedFile(FileResponse):
             await super().__call__({**scope, "method": method}, receive, send)
 
 
-def _is_held(request: Request, tag: str) -> bool:
-    """Return whether a client has this state of a file already."""
-    known = request.headers.get("if-none-match", "")
-    return tag in known or known.strip() == "*"
+def _held(request: Request, headers: Mapping[str, str]) -> Response | None:
+    """Return the reply 304 if a client has this state of a file already, as its tag or else its time says."""
+    now = Headers(headers)
+    held = StaticFiles(check_dir=False).is_not_modified(now, request.headers)
+    return NotModifiedResponse(now) if held else None
 
 
 def _service(request: Request) -> Service:
@@ -225,8 +229,8 @@ async def thumbnail(
     version = await run_in_threadpool(service.served.version, key)
     caching = "private, max-age=31536000, immutable" if v else "private, no-cache"
     headers = {"etag": f'"{key}-{version}-{int(large)}"', "cache-control": caching}
-    if _is_held(request, headers["etag"]):
-        return Response(status_code=304, headers=headers)
+    if (held := _held(request, headers)) is not None:
+        return held
     content = await service.thumbnail(key, large=large)
     return Response(content, media_type="image/webp", headers=headers)
 
@@ -256,9 +260,10 @@ def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=
     file = open_file(path)
     stats = os.fstat(file.fileno())
     headers["etag"] = f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'
-    if _is_held(request, headers["etag"]):
+    headers["last-modified"] = formatdate(stats.st_mtime, usegmt=True)
+    if (held := _held(request, headers)) is not None:
         file.close()
-        return Response(status_code=304, headers=headers)
+        return held
     return OpenedFile(file, headers, kind if kind in _SHOWN else "application/octet-stream")
 
 

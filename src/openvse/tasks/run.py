@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,8 +36,6 @@ from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
 
 RECIPE = "recipe.yaml"
-
-_PLACES = ("source", "features", "text_features")
 
 
 @dataclass(frozen=True)
@@ -222,14 +220,23 @@ def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
     before, tree = _started_with(folder).to_dict(), recipe.to_dict()
     # The trainer knows how far phases may differ, and compares the pairs of the data.
     before["training"]["phases"] = tree["training"]["phases"]
-    before["data"] |= {key: tree["data"][key] for key in _PLACES if key in tree["data"]}
-    changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
-    if changed:
+    if changed := changed_keys(before, tree):
         raise TrainingError(
             f"run {folder} was started with another {', '.join(changed)}: resume with its own {folder / RECIPE} (only "
             f"training.phases may differ, in epochs to come, and where the same data are), or start a new run in "
             f"another folder"
         )
+
+
+def changed_keys(before: Mapping[str, Any], tree: Mapping[str, Any]) -> list[str]:
+    """Return the sections in which two recipes differ, but for the places of their data."""
+    one, other = ({**each, "data": without_places(each.get("data", {}))} for each in (before, tree))
+    return sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+
+
+def without_places(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a recipe says of its data, but for where they are."""
+    return {key: value for key, value in data.items() if key not in ("source", "features", "text_features")}
 
 
 def _check_empty(folder: Path, recipe: RunRecipe) -> None:
