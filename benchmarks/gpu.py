@@ -47,7 +47,7 @@ from openvse.retrieval.training import open_retrieval
 from openvse.similarities import SetMax
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, StepReport
 from openvse.types import Batch, EmbeddingSet, Features, Inputs, Relevance, ScoredBatch
@@ -383,7 +383,7 @@ def time_training(model: Model, precision: str, names: dict[str, str], place: Pl
         torch.cuda.reset_peak_memory_stats()
     clock = Clock(place)
     with suppress(Enough):
-        train(recipe, run, overwrite=True, watcher=clock)
+        run_recipe(recipe, run, overwrite=True, watcher=clock)
     ours = float(np.median(clock.speeds[1:]))
     to.add(f"{what}: training, pairs a second", f"{ours:,.0f}")
     to.add(f"{what}: plain loop, pairs a second", f"{plain:,.0f}")

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import openvse
-from openvse.indexing import Index
-from openvse.search import Query, contact_sheet
+from openvse.search import contact_sheet
 from shapes import draw
 
 paths, _ = draw(Path("shapes"))
 changes = [
-    "data.source=shapes",
     "embed_dim=64",
     "image.encoder.image_size=96",
     "text.encoder.min_count=1",
@@ -17,20 +15,20 @@ changes = [
     "training.threads=1",
     "training.phases=[{epochs: 1, objective: {ranking.miner: all}}, {epochs: 12, learning_rate: 2.0e-3}]",
 ]
-run = openvse.train(openvse.load_recipe("vse_infinity/folder_cpu", changes), Path("runs/shapes"))
+run = openvse.train("vse_infinity/folder_cpu", data="shapes", out="runs/shapes", overrides=changes)
 print(f"best epoch on validation: {run.progress.best_epoch}")
 
 model = openvse.load(run.best)  # a folder, or a name on the Hugging Face hub
 items = openvse.index(model, "shapes", "shapes_index").items
 print(f"{items.count} images indexed, {len(items.failed)} that cannot be read")
 
-engine = openvse.SearchEngine(model, Index.open("shapes_index"))
+engine = openvse.open("shapes_index")
 queries = ["a small blue square", "a large orange triangle"]
 results = engine.search(queries, top_k=4)
 for query, hits in zip(queries, results, strict=True):
     print(f"{query}: " + ", ".join(f"{hit.id} {hit.score:.2f}" for hit in hits))
 
-similar = engine.search(Query(image=paths[0]), top_k=3)[0]
+similar = engine.search(paths[0], top_k=3)
 print(f"like {paths[0].name}: " + ", ".join(hit.id for hit in similar[1:]))
 
 Path("hits.html").write_text(contact_sheet(dict(zip(queries, results, strict=True))), encoding="utf-8")

@@ -1,6 +1,13 @@
 """openvse: visual-semantic embedding. Train, evaluate, explain and serve models in which images and sentences meet.
 
-``openvse.load(folder_or_hub_id)`` returns a model; nothing heavy is imported before. One part in your own model::
+Nothing heavy is imported before it is used::
+
+    openvse.train("folder", data="photos", out="runs/mine")
+    print(openvse.evaluate("runs/mine", "photos"))
+    openvse.index("runs/mine", "photos", out="runs/mine/index")
+    openvse.open("runs/mine").search("a dog on a beach", top_k=5)
+
+One part in your own model::
 
     pool = openvse.pooling("gpo", dim=512)             # pooled = pool(local, mask)
     loss = openvse.losses.adopt(temperature=0.1)       # loss(images, texts).backward()
@@ -26,8 +33,12 @@ __all__ = [
     "evaluate",
     "export",
     "index",
+    "list_models",
+    "list_parts",
+    "list_recipes",
     "load",
     "load_recipe",
+    "open",
     "pooling",
     "train",
 ]
@@ -61,14 +72,15 @@ if TYPE_CHECKING:
         vqa,
     )
     from openvse.assembly.pooling import Pool, pooling
-    from openvse.evaluation.arrays import evaluate
     from openvse.exporting import export
     from openvse.model import Tower, TwoTower
     from openvse.search import SearchEngine
+    from openvse.search.opening import open
     from openvse.search.updating import IndexSettings, index
+    from openvse.specs import list_recipes
+    from openvse.tasks.front import evaluate, list_models, list_parts, train
     from openvse.tasks.load import load
     from openvse.tasks.recipes import load_recipe
-    from openvse.tasks.run import train
     from openvse.vqa.answerer import Answerer
 
 guard()

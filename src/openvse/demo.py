@@ -21,7 +21,7 @@ from openvse.search import Hit, Page, SearchEngine, contact_sheet
 from openvse.search.updating import index
 from openvse.specs import read_recipe, validated
 from openvse.tasks.load import load_as
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.records import Watcher
 
 RECIPE = "k_max_pool/openmoji_cpu"
@@ -85,7 +85,7 @@ def run_demo(
         RetrievalRecipe, read_recipe(RECIPE, [f"data.source={source}", f"seed={seed}", *overrides])
     )
     run = out / f"run-s{seed}"
-    result = train(
+    result = run_recipe(
         recipe,
         run,
         resume=True,

@@ -144,7 +144,7 @@ class Features:
     graph: Graph | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EmbeddingSet:
     """K embeddings per item in the joint space; K = 1 is the usual case, and K = N keeps all tokens.
 
@@ -165,6 +165,19 @@ class EmbeddingSet:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of ``numpy()``."""
+        items, several, width = self.vectors.shape
+        return (items, width) if several == 1 else (items, several, width)
+
+    def numpy(self) -> Shaped[np.ndarray, "B *K D"]:
+        """Return what ``numpy.asarray`` makes of it."""
+        return np.asarray(self)
+
+    def __repr__(self) -> str:
+        return f"EmbeddingSet(shape={self.shape}, {str(self.vectors.dtype).removeprefix('torch.')})"
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None

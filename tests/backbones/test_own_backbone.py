@@ -18,7 +18,7 @@ from openvse.registry import load_plugin
 from openvse.specs import Part
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "backbones.md"
 
@@ -71,7 +71,7 @@ def test_it_trains_frozen_from_its_store_and_is_loaded_again(
     shown: str, recipe: dict[str, Any], tmp_path: Path, make_photos
 ) -> None:
     recipe["data"]["features"] = "auto"
-    train(parse_recipe(recipe), tmp_path / "run")
+    run_recipe(parse_recipe(recipe), tmp_path / "run")
     model = load_as(TwoTower, tmp_path / "run" / "best")
     again = load_as(TwoTower, model.save(tmp_path / "model"))
     assert again.fingerprint == model.fingerprint
@@ -86,7 +86,7 @@ def test_it_trains_with_the_model(shown: str, recipe: dict[str, Any], tmp_path: 
     weights = {}
     for name, phase in (("tuned", {}), ("frozen", {"frozen": ["image.encoder.backbone"]})):
         recipe["training"]["phases"] = [{"epochs": 1, **phase}]
-        train(parse_recipe(recipe), tmp_path / name)
+        run_recipe(parse_recipe(recipe), tmp_path / name)
         weights[name] = load_as(TwoTower, tmp_path / name / "best").state_dict()[
             "image.encoder.backbone.weight"
         ]

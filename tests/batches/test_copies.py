@@ -11,7 +11,7 @@ import torch
 from batches.test_pairs import dataset_of
 from openvse.batches.pairs import BatchKey
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.distributed import gather_batch
 from openvse.types import EmbeddingSet
 from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
@@ -56,5 +56,5 @@ def test_a_run_embeds_every_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tree["data"]["copies"] = 2
     tree["objective"]["ranking"]["positives"] = "hardest"
     tree["image"]["encoder"]["augmentation"] = {"name": "region", "rate": 0.5}
-    train(parse_recipe(tree), tmp_path / "run", watcher=Recorder())
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=Recorder())
     assert seen and all(texts == 16 and images <= 16 for images, texts in seen)

@@ -16,7 +16,7 @@ import pytest
 
 from openvse.cli.stopping import Stopped, describe_stop, going_on, stop_behind, stoppable
 from openvse.tasks.recipes import load_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.records import EpochReport, Silent
 
 # A test run in the background, or under nohup, hands ignored signals down.
@@ -105,7 +105,7 @@ def test_a_run_goes_on_under_nohup_and_after_a_signal(recipe: Path, tmp_path: Pa
     epochs = validations(run / "metrics.jsonl")
     assert epochs >= 3
     with pytest.raises(KeyboardInterrupt):
-        train(load_recipe(run / "recipe.yaml"), run, resume=True, watcher=OneEpoch())
+        run_recipe(load_recipe(run / "recipe.yaml"), run, resume=True, watcher=OneEpoch())
     assert validations(run / "metrics.jsonl") >= epochs
 
 

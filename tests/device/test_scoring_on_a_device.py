@@ -15,7 +15,7 @@ from openvse.evaluation.rerank import Reranker
 from openvse.fusion import ScoreAttentionFusion
 from openvse.similarities import SIMILARITIES, SetMax, Similarity
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.types import EmbeddingSet, Relevance
 from tests.device.emulated_device import Waits
 from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
@@ -102,6 +102,6 @@ def test_a_model_that_scores_pairs_trains_and_validates_as_on_a_cpu(waits: Waits
     for device in ("cpu", "cuda"):
         watcher = Recorder()
         tree["training"] = {**tree["training"], "device": device}
-        train(parse_recipe(tree), tmp_path / device, watcher=watcher)
+        run_recipe(parse_recipe(tree), tmp_path / device, watcher=watcher)
         scored.append([epoch.metrics for epoch in watcher.epochs])
     assert scored[0] == scored[1]

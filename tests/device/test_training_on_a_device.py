@@ -12,7 +12,7 @@ from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.errors import TrainingError
 from openvse.specs import RunRecipe
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.trainer import Trainer
 from tests.device.emulated_device import Waits
 from tests.device.small_recipes import OF_METHODS, small
@@ -48,7 +48,7 @@ def counted(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> Waits:
 def losses_of(recipe: RunRecipe, folder: Path, **how: Any) -> list[float]:
     """Train, and return the mean loss of each epoch."""
     watcher = Recorder()
-    train(recipe, folder, watcher=watcher, **how)
+    run_recipe(recipe, folder, watcher=watcher, **how)
     return [report.loss for report in watcher.epochs]
 
 
@@ -98,7 +98,7 @@ def test_clipping_the_mean_of_weights_and_a_scaler_wait_for_nothing(
     more = {"clip_norm": 1.0, "average": {"decay": 0.9}, "precision": "fp16", "log_every": 2}
     recipe = tiny_recipe(corpus, device="cuda", batch_size=4, phases=[{"epochs": 1}], **more)
     watcher = Recorder()
-    train(recipe, tmp_path / "run", watcher=watcher)
+    run_recipe(recipe, tmp_path / "run", watcher=watcher)
     assert len(watcher.steps) == 2  # four steps, every other with a line
     assert counted.counts.total() == 2, counted.counts
     copies = [key for key in counted.copies if key.startswith("copy_ at training/trainer")]
@@ -108,10 +108,10 @@ def test_clipping_the_mean_of_weights_and_a_scaler_wait_for_nothing(
 @pytest.mark.medium
 def test_a_run_on_a_device_resumes_to_the_same_numbers(corpus: Path, tmp_path: Path, waits: Waits) -> None:
     recipe = tiny_recipe(corpus, device="cuda", batch_size=4, phases=[{"epochs": 2}], checkpoint_every_s=1e-6)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "cut", watcher=Recorder(stop=6))
-    train(recipe, tmp_path / "cut", resume=True)
+        run_recipe(recipe, tmp_path / "cut", watcher=Recorder(stop=6))
+    run_recipe(recipe, tmp_path / "cut", resume=True)
     whole, cut = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "cut")
     assert whole == cut
     assert len([record for record in cut if record["kind"] == "train"]) == 8
@@ -133,7 +133,7 @@ def test_a_loss_that_is_not_finite_names_its_step_and_leaves_the_checkpoint(
 
     monkeypatch.setattr(Trainer, "_step", step)
     with pytest.raises(TrainingError, match=r"step 3 "):
-        train(recipe, tmp_path / "run")
+        run_recipe(recipe, tmp_path / "run")
     assert len(steps) == 4
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=False)
     assert all(weight.isfinite().all() for weight in state["model"].values())
@@ -148,6 +148,6 @@ def test_a_closed_form_is_solved_on_a_device(corpus: Path, tmp_path: Path, waits
         tree["image"]["encoder"]["projection"] = "none"
         for side in ("image", "text"):
             tree[side]["aggregator"] = "pooled_linear"
-        result = train(parse_recipe(tree), tmp_path / device)
+        result = run_recipe(parse_recipe(tree), tmp_path / device)
         begun[device] = result.progress.best_score
     assert begun["cuda"] == begun["cpu"]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import build_optimizer
 
 WORDS = ("dog", "cat", "runs", "sits", "red", "mat", "two", "the")
@@ -51,7 +51,7 @@ def network(model: dict[str, torch.Tensor], side: str) -> dict[str, torch.Tensor
 
 
 def run(recipe: dict[str, Any], out: Path) -> dict[str, torch.Tensor]:
-    train(parse_recipe(recipe), out)
+    run_recipe(parse_recipe(recipe), out)
     state: dict[str, torch.Tensor] = torch.load(out / "last.pt", weights_only=True)["model"]
     return state
 

@@ -9,7 +9,7 @@ import torch
 import openvse
 from openvse.errors import DataError
 from openvse.evaluation import evaluate_sets
-from openvse.evaluation.arrays import evaluate
+from openvse.evaluation.arrays import evaluate_arrays
 from openvse.functional import normalize
 from openvse.similarities import CSD, Fused, Order, SetMax
 from openvse.types import EmbeddingSet, Relevance
@@ -142,50 +142,52 @@ def test_images_that_are_repeated_for_each_caption_count_once(dtype, copies):
     texts = noisy(images, copies).astype(dtype)
     repeated = np.repeat(images, copies, axis=0)
     repeated *= 1 + 1e-7 * np.random.default_rng(2).normal(size=repeated.shape)
-    once = evaluate(images.astype(dtype), texts, resamples=0)
+    once = evaluate_arrays(images.astype(dtype), texts, resamples=0)
     owners = np.arange(len(repeated))
     for relevance in (None, owners, np.stack([owners, owners], axis=1), np.eye(len(owners), dtype=bool)):
-        report = evaluate(repeated.astype(dtype), texts, relevance, resamples=0)
+        report = evaluate_arrays(repeated.astype(dtype), texts, relevance, resamples=0)
         assert report.metrics == once.metrics and report.protocol.num_images == 30
         assert report.problems[0].startswith(f"each image is in {copies} rows") and once.problems == ()
 
 
 def test_sets_of_embeddings_may_be_repeated_too():
     images = np.random.default_rng(0).normal(size=(12, 3, 8))
-    report = evaluate(np.repeat(images, 4, axis=0), noisy(images, 4), resamples=0)
+    report = evaluate_arrays(np.repeat(images, 4, axis=0), noisy(images, 4), resamples=0)
     assert report.protocol.num_images == 12
 
 
 def test_images_that_are_equal_in_no_order_are_told():
     images = np.random.default_rng(0).normal(size=(20, 8))
     counts = np.arange(20) % 3 + 1
-    report = evaluate(np.repeat(images, counts, axis=0), np.repeat(images, counts, axis=0), resamples=0)
+    report = evaluate_arrays(
+        np.repeat(images, counts, axis=0), np.repeat(images, counts, axis=0), resamples=0
+    )
     assert report.protocol.num_images == counts.sum() == 39
     assert report.problems[0].startswith("19 of 39 images have the embedding of an earlier one")
-    collapsed = evaluate(np.ones((20, 8)), images, resamples=0)
+    collapsed = evaluate_arrays(np.ones((20, 8)), images, resamples=0)
     assert collapsed.metrics["t2i_r1"] == 0 and collapsed.problems[0].startswith("19 of 20 images")
 
 
 @pytest.mark.parametrize("size", [1e30, 1e-30])
 def test_the_length_of_vectors_has_no_effect(size: float) -> None:
     images, texts = vectors(40, 0), vectors(40, 1)
-    assert evaluate(images * np.float32(size), texts).metrics == evaluate(images, texts).metrics
-    assert evaluate(np.eye(40, dtype=np.float32) * size, np.eye(40)).metrics["rsum"] == 600
+    assert evaluate_arrays(images * np.float32(size), texts).metrics == evaluate_arrays(images, texts).metrics
+    assert evaluate_arrays(np.eye(40, dtype=np.float32) * size, np.eye(40)).metrics["rsum"] == 600
 
 
 def test_arrays_of_another_byte_order_are_read() -> None:
     images, texts = vectors(40, 0), vectors(40, 1)
     owners = np.arange(40)[::-1].astype(">i8")
-    expected = evaluate(images, texts, owners.astype(np.int64))
-    assert evaluate(images.astype(">f4"), texts.astype(">f8"), owners).metrics == expected.metrics
+    expected = evaluate_arrays(images, texts, owners.astype(np.int64))
+    assert evaluate_arrays(images.astype(">f4"), texts.astype(">f8"), owners).metrics == expected.metrics
     for odd in (images.astype(object), images.astype("U8"), images.astype(complex)):
         with pytest.raises(DataError):
-            evaluate(odd, texts)
+            evaluate_arrays(odd, texts)
 
 
 def test_two_columns_of_0_and_1_are_no_clear_relevance() -> None:
     images = np.eye(2)
     with pytest.raises(DataError):
-        evaluate(images, images, np.eye(2, dtype=int))
-    assert evaluate(images, images, np.eye(2, dtype=bool)).metrics["i2t_r1"] == 100
-    assert evaluate(images, images, np.array([[0, 0], [1, 1], [0, 0]])).metrics["i2t_r1"] == 100
+        evaluate_arrays(images, images, np.eye(2, dtype=int))
+    assert evaluate_arrays(images, images, np.eye(2, dtype=bool)).metrics["i2t_r1"] == 100
+    assert evaluate_arrays(images, images, np.array([[0, 0], [1, 1], [0, 0]])).metrics["i2t_r1"] == 100

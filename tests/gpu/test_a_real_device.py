@@ -11,7 +11,7 @@ import torch
 
 from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.trainer import Trainer
 from tests.cli.album import write_album, write_recipe
 from tests.device.small_recipes import OF_METHODS, small
@@ -65,7 +65,7 @@ def test_a_run_learns_as_on_a_cpu_and_no_step_waits(tmp_path: Path, refused: Non
     for device in ("cpu", "cuda"):
         watcher = Recorder()
         tree["training"] |= {"device": device}
-        train(parse_recipe(tree), tmp_path / device, watcher=watcher)
+        run_recipe(parse_recipe(tree), tmp_path / device, watcher=watcher)
         losses[device] = [report.loss for report in watcher.epochs]
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)  # cuDNN rounds the products of a GRU
 
@@ -81,7 +81,7 @@ def test_no_step_of_a_method_waits(
     if not name.startswith("score_attention"):  # it must know which pairs have a gradient
         request.getfixturevalue("refused")
     watcher = Recorder()
-    train(small(name, corpus, bert_checkpoint, "cuda"), tmp_path / "run", watcher=watcher)
+    run_recipe(small(name, corpus, bert_checkpoint, "cuda"), tmp_path / "run", watcher=watcher)
     assert watcher.epochs
     assert all(0 <= report.loss < float("inf") for report in watcher.epochs)
 
@@ -89,7 +89,7 @@ def test_no_step_of_a_method_waits(
 def test_answering_waits_for_nothing(tmp_path: Path, refused: None) -> None:
     tree = answering_tree(write_tiny_questions(tmp_path / "questions"), device="cuda", log_every=100)
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert len(watcher.epochs) == 3
 
 
@@ -99,15 +99,15 @@ def test_half_precision_with_clipping_and_the_mean_of_weights(
 ) -> None:
     more = {"clip_norm": 1.0, "average": {"decay": 0.9}, "precision": precision}
     watcher = Recorder()
-    train(tiny_recipe(corpus, device="cuda", batch_size=4, **more), tmp_path / "run", watcher=watcher)
+    run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, **more), tmp_path / "run", watcher=watcher)
     assert all(0 <= report.loss < float("inf") for report in watcher.epochs)
 
 
 def test_a_run_resumes_to_the_same_numbers(corpus: Path, tmp_path: Path) -> None:
     first, both = [{"epochs": 1}], [{"epochs": 2}]
-    train(tiny_recipe(corpus, device="cuda", batch_size=4, phases=both), tmp_path / "whole")
-    train(tiny_recipe(corpus, device="cuda", batch_size=4, phases=first), tmp_path / "cut")
-    train(tiny_recipe(corpus, device="cuda", batch_size=4, phases=both), tmp_path / "cut", resume=True)
+    run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, phases=both), tmp_path / "whole")
+    run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, phases=first), tmp_path / "cut")
+    run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, phases=both), tmp_path / "cut", resume=True)
     whole, cut = (
         [r for r in read_metrics(tmp_path / run) if r["kind"] == "train"] for run in ("whole", "cut")
     )

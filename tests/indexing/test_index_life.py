@@ -67,7 +67,7 @@ def test_several_folders_and_what_they_are_called(
     index = Index.open(out)
     assert [item.id for item in index.items][-2:] == ["usb:u_red.png", "usb:u_white.png"]
     assert index.image_path(5) == usb / "u_white.png"
-    (hit,) = SearchEngine(model, index).search("white", top_k=1)[0]
+    (hit,) = SearchEngine(model, index).search("white", top_k=1)
     assert hit.path in (usb / "u_white.png", photos / "deeper" / "white.png")
     paint(usb / "u_new.png", "blue")
     report = build_index(model, usb, out)  # one of them by itself
@@ -290,7 +290,7 @@ def test_an_index_that_may_not_be_written_is_searched(model: ColourModel, out: P
     for path in [*out.iterdir(), out]:
         path.chmod(path.stat().st_mode & ~0o222)
     try:
-        assert SearchEngine(model, Index.open(out)).search("red", 1)[0][0].id == "red.png"
+        assert SearchEngine(model, Index.open(out)).search("red", 1)[0].id == "red.png"
     finally:
         out.chmod(0o755)
 
@@ -325,7 +325,7 @@ def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_pat
     assert build_index(model, text, out).count == 3
     index = Index.open(out)
     assert index.items == (Item("blue", 0, 4), Item("green", 0, 5), Item("red", 0, 3))
-    (hits,) = SearchEngine(model, index).search(Query(image=photos / "red.png"), top_k=1)
+    hits = SearchEngine(model, index).search(Query(image=photos / "red.png"), top_k=1)
     assert (hits[0].id, hits[0].path) == ("red", text)
     text.write_text("white\nred\n")
     report = build_index(model, text, out)

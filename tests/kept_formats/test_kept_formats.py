@@ -96,7 +96,7 @@ def test_an_index() -> None:
     model, expected = openvse.load(KEPT / "resnet"), EXPECTED["index"]
     with SearchEngine(model, Index.open(KEPT / "index")) as engine:
         assert_hits(engine.search(["a red dog"], top_k=4)[0], expected["hits"])
-        assert_hits(engine.search(Query(image=image(2)), top_k=2)[0], expected["similar"])
+        assert_hits(engine.search(Query(image=image(2)), top_k=2), expected["similar"])
 
 
 def assert_hits(found: list[Hit], expected: list[tuple[str, float]]) -> None:

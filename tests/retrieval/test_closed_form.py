@@ -28,7 +28,7 @@ from openvse.retrieval.closed_form import (
 )
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.tasks.runs import find_run
 from openvse.types import Features
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
@@ -149,14 +149,14 @@ def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(
 ) -> None:
     watcher = Recorder()
     recipe = parse_recipe(tree_of(corpus, around))
-    result = train(recipe, tmp_path / "run", watcher=watcher)
+    result = run_recipe(recipe, tmp_path / "run", watcher=watcher)
     records = read_metrics(tmp_path / "run")
     before = next(record for record in records if record["kind"] == "before")
     if around == "beside":
         vectors = load_as(TwoTower, tmp_path / "run" / "start").encode_text(["red dog"]).vectors
         assert vectors[..., :10].any() and not vectors[..., 10:].any(), "step 0 is the closed form alone"
     elif around == "gated":
-        train(parse_recipe(tree_of(corpus)), tmp_path / "alone")
+        run_recipe(parse_recipe(tree_of(corpus)), tmp_path / "alone")
         assert before == next(each for each in read_metrics(tmp_path / "alone") if each["kind"] == "before")
     validations = [record for record in records if record["kind"] == "validation"]
     assert [record["epoch"] for record in validations] == [1], "the phase for many images is left out"
@@ -164,7 +164,7 @@ def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(
     assert result.progress.best_score == max(before["rsum"], validations[0]["rsum"])
     assert any("closed_form" in note for note in watcher.notes)
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    again = train(recipe, tmp_path / "run", resume=True)
+    again = run_recipe(recipe, tmp_path / "run", resume=True)
     assert again.progress == result.progress
 
 
@@ -172,7 +172,7 @@ def test_a_run_begins_at_the_closed_form_and_goes_on_from_its_own_copy(
 def test_too_few_images_for_any_phase_keep_the_closed_form(corpus: Path, tmp_path: Path) -> None:
     tree = tree_of(corpus)
     tree["training"]["phases"] = PHASES[1:]
-    result = train(parse_recipe(tree), tmp_path / "run")
+    result = run_recipe(parse_recipe(tree), tmp_path / "run")
     assert result.progress.best_epoch == 0
     assert load_as(TwoTower, result.best).provenance["start"]["name"] == "closed_form"
 
@@ -182,7 +182,7 @@ def test_an_aggregator_without_a_linear_map_is_refused(corpus: Path, tmp_path: P
     tree = tree_of(corpus)
     tree[side] = tiny_tree(corpus)[side]
     with pytest.raises(RecipeError, match=f"{side}.aggregator"):
-        train(parse_recipe(tree), tmp_path / "run")
+        run_recipe(parse_recipe(tree), tmp_path / "run")
 
 
 @pytest.mark.parametrize("phases", [[], PHASES[1:]])
@@ -190,13 +190,15 @@ def test_phases_that_do_nothing_are_refused_without_a_start(
     corpus: Path, tmp_path: Path, phases: Any
 ) -> None:
     with pytest.raises(RecipeError, match="least_images"):
-        train(parse_recipe(tiny_tree(corpus, phases=phases)), tmp_path / "run")
+        run_recipe(parse_recipe(tiny_tree(corpus, phases=phases)), tmp_path / "run")
 
 
 def test_questions_have_no_closed_form(tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "questions")
     with pytest.raises(RecipeError, match="closed_form"):
-        train(parse_recipe(answering_tree(folder) | {"start": {"name": "closed_form"}}), tmp_path / "run")
+        run_recipe(
+            parse_recipe(answering_tree(folder) | {"start": {"name": "closed_form"}}), tmp_path / "run"
+        )
 
 
 @pytest.mark.parametrize("related", [True, False])

@@ -16,7 +16,7 @@ from openvse.features import FeatureStore, extract_features
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import read_metrics
 
 OPTIONS = ["backbone.image_size=64", "backbone.pretrained=false"]
@@ -57,7 +57,7 @@ def test_the_shell_extracts_windows_with_their_boxes(folder: Path, tmp_path: Pat
 
 @pytest.mark.medium
 def test_images_and_their_store_train_to_the_same_numbers(folder: Path, tmp_path: Path) -> None:
-    train(parse_recipe(tree(folder, None)), tmp_path / "images")
+    run_recipe(parse_recipe(tree(folder, None)), tmp_path / "images")
     model = load_as(TwoTower, tmp_path / "images" / "best").eval()
     encoder, photos = model.image.encoder, sorted(folder.glob("*.jpg"))
     named = [(photo.name, photo) for photo in photos]
@@ -66,7 +66,7 @@ def test_images_and_their_store_train_to_the_same_numbers(folder: Path, tmp_path
     with torch.inference_mode():
         from_store = model.image(store.gather(store.positions([name for name, _ in named]))).vectors
     torch.testing.assert_close(from_store, model.encode_image(photos).vectors, rtol=0, atol=1e-5)
-    train(parse_recipe(tree(folder, str(tmp_path / "store"))), tmp_path / "stored")
+    run_recipe(parse_recipe(tree(folder, str(tmp_path / "store"))), tmp_path / "stored")
     images, stored = (losses(tmp_path / run) for run in ("images", "stored"))
     assert len(images) >= 1 and stored == pytest.approx(images, rel=1e-5)
 
@@ -77,7 +77,7 @@ def losses(run: Path) -> list[float]:
 
 @pytest.mark.medium
 def test_a_model_of_windows_is_saved_whole(folder: Path, tmp_path: Path) -> None:
-    train(parse_recipe(tree(folder, None)), tmp_path / "run")
+    run_recipe(parse_recipe(tree(folder, None)), tmp_path / "run")
     model = load_as(TwoTower, tmp_path / "run" / "best")
     again = load_as(TwoTower, model.save(tmp_path / "model"))
     photos = sorted(folder.glob("*.jpg"))

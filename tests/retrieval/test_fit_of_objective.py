@@ -13,7 +13,7 @@ from openvse.objectives import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.specs import PhaseSpec
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.types import EmbeddingSet, Features
 from tests.tiny import tiny_tree, write_tiny_corpus
 
@@ -148,12 +148,12 @@ def test_training_refuses_before_it_reads_any_features(tmp_path: Path) -> None:
     tree["objective"]["extra"] = {"name": "diversity"}
     tree["data"]["features"] = str(tmp_path / "none")
     with pytest.raises(RecipeError, match=r"objective\.extra"):
-        train(parse_recipe(tree), tmp_path / "run")
+        run_recipe(parse_recipe(tree), tmp_path / "run")
 
 
 @pytest.mark.medium
 def test_order_embeddings_train(tmp_path: Path) -> None:
     tree = tiny_tree(write_tiny_corpus(tmp_path / "data"), phases=[{"epochs": 20}])
     tree["similarity"] = "order"
-    result = train(parse_recipe(tree), tmp_path / "run")
+    result = run_recipe(parse_recipe(tree), tmp_path / "run")
     assert result.progress.best_score > 400  # chance is about 290 among 8 images

@@ -13,6 +13,7 @@ from colour_model import COLOURS, ColourModel
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.indexing import Index, build_index
 from openvse.search import Answer, Hit, Page, Query, SearchEngine
+from openvse.search.hits import Hits
 from openvse.tokenization import UnknownWord
 from openvse.types import EmbeddingSet
 from resealing import reseal
@@ -113,16 +114,16 @@ def test_an_answer_says_which_words_of_its_query_are_unknown(index: Index) -> No
 
 
 def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
-    assert engine.search("red", top_k=2) == engine.search(["red"], top_k=2)
+    assert [engine.search("red", top_k=2)] == engine.search(["red"], top_k=2)
     for image in (photos / "green.png", str(photos / "green.png"), Image.open(photos / "green.png")):
-        ((hit,),) = engine.search(Query(image=image), top_k=1)
+        (hit,) = engine.search(image, top_k=1)
         assert hit.id == "green.png"
 
 
 def test_an_empty_query_does_not_cancel_the_others(
     engine: SearchEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert engine.answer(["red", ""])[1] == Answer([])
+    assert engine.answer(["red", ""])[1] == Answer(Hits())
     caplog.clear()
     first, second, third = engine.search(["red", " ", "blue"], top_k=1)
     assert [hit.id for hit in (*first, *third)] == ["red.png", "blue.png"]

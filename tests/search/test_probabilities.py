@@ -42,7 +42,7 @@ def find(engine: SearchEngine, queries: object, **page: object) -> list[list[Hit
 
 
 def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engine: SearchEngine) -> None:
-    (hits,) = engine.search("red")
+    hits = engine.search("red")
     scores = np.array([hit.score for hit in hits])
     assert len(hits) == engine.answer("red")[0].searched == 4
     assert [hit.probability for hit in hits] == pytest.approx(CURVE.probabilities(scores, 4))
@@ -50,7 +50,7 @@ def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engin
 
 
 def test_a_precision_leaves_out_what_scores_too_low(engine: SearchEngine) -> None:
-    (all_hits,) = engine.search("red")
+    all_hits = engine.search("red")
     wanted = 0.9
     (hits,) = find(engine, "red", min_precision=wanted)
     threshold = CURVE.threshold(wanted, gallery=4)
@@ -69,7 +69,7 @@ def test_more_expected_images_make_every_image_more_probable(engine: SearchEngin
 
 
 def test_images_that_are_asked_with_have_no_probability(engine: SearchEngine, photos: Path) -> None:
-    assert {hit.probability for hit in engine.search(Query(image=photos / "red.png"))[0]} == {None}
+    assert {hit.probability for hit in engine.search(Query(image=photos / "red.png"))} == {None}
 
 
 @pytest.mark.parametrize("model", [ColourModel(), CalibratedModel()], ids=["knows of none", "has none"])
@@ -77,7 +77,7 @@ def test_without_a_curve_there_is_no_probability(model: ColourModel, photos: Pat
     build_index(model, photos, tmp_path / "index")
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
     assert engine.calibration is None
-    assert {hit.probability for hit in engine.search("red")[0]} == {None}
+    assert {hit.probability for hit in engine.search("red")} == {None}
     with pytest.raises(ModelError, match="MODEL.*--on.*DATA"):
         find(engine, "red", min_precision=0.8)
 

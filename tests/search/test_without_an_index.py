@@ -167,11 +167,11 @@ def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureReques
 def test_an_engine_alone_has_no_words(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "index"
     engine = SearchEngine(Words(), filled(folder, "qdrant", request))
-    assert len(engine.search("a dog", 3)[0]) == 3
-    assert engine.search("00005", 3) == [engine.answer("00005", Page(3, only="looks"))[0].hits]
+    assert len(engine.search("a dog", 3)) == 3
+    assert engine.search("00005", 3) == engine.answer("00005", Page(3, only="looks"))[0].hits
     with pytest.raises(DataError, match="only=words"):  # as a store keeps none
         engine.answer("00005", Page(only="words"))
-    assert SearchEngine(Words(), Index.open(folder)).search("00005", 1)[0][0].by != "looks"
+    assert SearchEngine(Words(), Index.open(folder)).search("00005", 1)[0].by != "looks"
     engine.close()
 
 

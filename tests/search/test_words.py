@@ -172,7 +172,7 @@ def test_without_words_the_order_is_that_of_looks(out: Path) -> None:
 
 def test_pages_conditions_and_thresholds_hold_for_both(out: Path) -> None:
     engine = SearchEngine(Painter(), Index.open(out))
-    whole = engine.search("blue grandma boat", top_k=33)[0]
+    whole = engine.search("blue grandma boat", top_k=33)
     pages = [engine.answer("blue grandma boat", Page(4, skip))[0].hits for skip in range(0, 33, 4)]
     assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
     assert [hit.rank for page in pages for hit in page] == [*range(1, 34)]

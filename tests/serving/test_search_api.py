@@ -31,7 +31,7 @@ def ids(reply: dict[str, Any]) -> list[str]:
 @pytest.mark.medium
 def test_a_sentence_finds_what_the_engine_finds(client: TestClient, engine: SearchEngine) -> None:
     reply = client.get("/api/search", params={"q": DOG, "top_k": 7}).json()
-    expected = engine.search(DOG, top_k=7)[0]
+    expected = engine.search(DOG, top_k=7)
     assert ids(reply) == [hit.id for hit in expected]
     assert [hit["score"] for hit in reply["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
     assert [hit["rank"] for hit in reply["hits"]] == list(range(1, 8))
@@ -39,7 +39,7 @@ def test_a_sentence_finds_what_the_engine_finds(client: TestClient, engine: Sear
 
 
 def test_pages_follow_each_other_and_end(client: TestClient, engine: SearchEngine) -> None:
-    expected = [hit.id for hit in engine.search(DOG, top_k=60)[0]]
+    expected = [hit.id for hit in engine.search(DOG, top_k=60)]
     first = client.get("/api/search", params={"q": DOG, "top_k": 40}).json()
     last = client.get("/api/search", params={"q": DOG, "top_k": 40, "skip": 40}).json()
     assert ids(first) + ids(last) == expected
@@ -75,10 +75,10 @@ def test_an_uploaded_image_alone_and_with_words(client: TestClient, engine: Sear
     content = png()
     sent = {"image": ("any name.png", content, "image/png")}
     alone = client.post("/api/search/image", params={"top_k": 5}, files=sent).json()
-    assert ids(alone) == [hit.id for hit in engine.search(Query(image=content), top_k=5)[0]]
+    assert ids(alone) == [hit.id for hit in engine.search(Query(image=content), top_k=5)]
     mixed = {"top_k": 5, "q": DOG, "image_weight": 0.2}
     both = client.post("/api/search/image", params=mixed, files=sent).json()
-    expected = engine.search(Query(DOG, image=content, image_weight=0.2), 5)[0]
+    expected = engine.search(Query(DOG, image=content, image_weight=0.2), 5)
     assert ids(both) == [hit.id for hit in expected]
 
 
@@ -87,11 +87,11 @@ def test_an_image_is_sent_once_and_named_afterwards(client: TestClient, engine: 
     content = png()
     name = client.post("/api/images", files={"image": ("x", content, "")}).json()["image"]
     found = client.get("/api/search", params={"image": name, "top_k": 5}).json()
-    assert ids(found) == [hit.id for hit in engine.search(Query(image=content), top_k=5)[0]]
+    assert ids(found) == [hit.id for hit in engine.search(Query(image=content), top_k=5)]
     asked = {"queries": [{"image": name}, {"q": DOG, "image": name}], "top_k": 5}
     alone, both = client.post("/api/search", json=asked).json()["results"]
     assert ids(alone) == ids(found)
-    assert ids(both) == [hit.id for hit in engine.search(Query(DOG, image=content), 5)[0]]
+    assert ids(both) == [hit.id for hit in engine.search(Query(DOG, image=content), 5)]
     shown = client.get(f"/api/images/{name}")
     assert shown.headers["content-type"] == "image/png" and shown.content.startswith(b"\x89PNG")
     large = draw_photo(3, (3000, 2000))
@@ -125,7 +125,7 @@ def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngin
 def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -> None:
     key = client.get("/api/items", params={"id": "002.jpg"}).json()["key"]
     reply = client.get(f"/api/items/{key}/similar", params={"top_k": 5}).json()
-    assert ids(reply) == [hit.id for hit in engine.search(Query(like="002.jpg"), 5)[0]]
+    assert ids(reply) == [hit.id for hit in engine.search(Query(like="002.jpg"), 5)]
     assert "002.jpg" not in ids(reply)
 
 
@@ -134,13 +134,13 @@ def test_the_second_model_moves_the_first_hits(
     client: TestClient, engine: SearchEngine, second: TwoTower
 ) -> None:
     reply = client.get("/api/search", params={"q": DOG, "top_k": 8, "rerank": True}).json()
-    first = engine.search(DOG, top_k=8)[0]
+    first = engine.search(DOG, top_k=8)
     again = engine.answer(DOG, Page(top_k=8), HitReranker(second, top=5))[0].hits
     assert ids(reply) == [hit.id for hit in again]
     before = {hit.id: hit.rank for hit in first[:5]}
     assert [hit["was"] for hit in reply["hits"]] == [before.get(hit.id) for hit in again]
     later = client.get("/api/search", params={"q": DOG, "top_k": 8, "skip": 8, "rerank": True}).json()
-    assert ids(later) == [hit.id for hit in engine.search(DOG, top_k=16)[0][8:]]
+    assert ids(later) == [hit.id for hit in engine.search(DOG, top_k=16)[8:]]
 
 
 @pytest.mark.parametrize(

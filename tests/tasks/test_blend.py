@@ -15,7 +15,7 @@ from openvse.retrieval.build import build_model
 from openvse.tasks.blend import blend
 from openvse.tasks.load import load, load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.kind import Request
 from tests.tiny import tiny_recipe, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_recipe, write_tiny_questions
@@ -27,11 +27,11 @@ ONE = [{"epochs": 1}]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a tiny data set, a run on it, and a run from there on captions with another word."""
     folder = write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
-    train(tiny_recipe(folder, phases=[{"epochs": 2}]), folder / "first")
+    run_recipe(tiny_recipe(folder, phases=[{"epochs": 2}]), folder / "first")
     (folder / "other.csv").write_text((folder / "tiny.csv").read_text().replace("water", "zebra"))
     tree = tiny_tree(folder, phases=[{"epochs": 3}]) | {"start": str(folder / "first")}
     tree["data"] = {**tree["data"], "source": str(folder / "other.csv")}
-    train(parse_recipe(tree), folder / "second")
+    run_recipe(parse_recipe(tree), folder / "second")
     return folder
 
 
@@ -101,18 +101,18 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
     first, _ = models(corpus)
     tree = tiny_tree(corpus, phases=ONE)
     tree["text"]["aggregator"] = "mean"
-    train(parse_recipe(tree), tmp_path / "mean")
+    run_recipe(parse_recipe(tree), tmp_path / "mean")
     with pytest.raises(ModelError, match=r"text\.aggregator"):
         blend(first, load_as(TwoTower, tmp_path / "mean" / "best"), request(corpus))
     tree = tiny_tree(corpus, phases=ONE)
     tree["data"]["source"] = str(corpus / "other.csv")
-    train(parse_recipe(tree), tmp_path / "alone")
+    run_recipe(parse_recipe(tree), tmp_path / "alone")
     with pytest.raises(
         ModelError, match="each of the models has words .*'water'|each of the models has words .*'zebra'"
     ):
         blend(first, load_as(TwoTower, tmp_path / "alone" / "best"), request(corpus))
     questions = write_tiny_questions(tmp_path / "questions")
-    train(answering_recipe(questions, phases=ONE), tmp_path / "answers")
+    run_recipe(answering_recipe(questions, phases=ONE), tmp_path / "answers")
     answerer = load(tmp_path / "answers" / "best")
     with pytest.raises(ModelError, match="questions"):
         blend(first, answerer, request(corpus))

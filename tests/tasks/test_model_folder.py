@@ -15,7 +15,7 @@ from openvse.model.folder import model_card
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
@@ -26,7 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     tree = tiny_tree(write_tiny_corpus(folder / "data"))
     published = [{"source": "a paper", "num_images": 8, "metrics": {"rsum": 400.0}}]
-    return train(parse_recipe({**tree, "published": published, "seed": 3}), folder / "run").best
+    return run_recipe(parse_recipe({**tree, "published": published, "seed": 3}), folder / "run").best
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_nothing_of_the_machine_is_published_and_the_run_keeps_it(trained: Path)
 @pytest.mark.medium
 def test_answers_have_intervals_too(tmp_path: Path) -> None:
     tree = answering_tree(write_tiny_questions(tmp_path / "data"))
-    config = config_of(train(parse_recipe(tree), tmp_path / "run").best)
+    config = config_of(run_recipe(parse_recipe(tree), tmp_path / "run").best)
     assert config["model"].keys() == {"embed_dim", "image", "text", "fusion", "head", "answers"}
     low, high = config["provenance"]["validation"]["intervals"]["accuracy"]
     assert 0 <= low <= config["provenance"]["validation"]["metrics"]["accuracy"] <= high <= 100

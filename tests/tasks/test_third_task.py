@@ -26,7 +26,7 @@ from openvse.specs import ModelSpec, RunRecipe
 from openvse.tasks import TASKS, task_kind
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs, data_of, source_of
 from openvse.training.kind import Request, TaskKind
 from openvse.training.task import Step, Task
@@ -182,9 +182,9 @@ def recipe_of(folder: Path) -> dict[str, Any]:
 def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
     recipe = parse_recipe(recipe_of(corpus))
-    best = train(recipe, tmp_path / "run").best
+    best = run_recipe(recipe, tmp_path / "run").best
     assert [r["kind"] for r in read_metrics(tmp_path / "run")].count("validation") == 2
-    assert train(recipe, tmp_path / "run", resume=True).progress.epoch == 2
+    assert run_recipe(recipe, tmp_path / "run", resume=True).progress.epoch == 2
     model = openvse.load(best)
     assert isinstance(model, Counter)
     assert model.provenance["data"]["splits"] == {"train": 32, "validation": 8}
@@ -201,7 +201,7 @@ def test_without_its_plugin_the_task_is_named(
     counting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
-    best = train(parse_recipe(recipe_of(corpus)), tmp_path / "run").best
+    best = run_recipe(parse_recipe(recipe_of(corpus)), tmp_path / "run").best
     monkeypatch.setattr(TASKS, "_parts", {name: TASKS.get(name) for name in ("retrieval", "vqa")})
     with pytest.raises(ModelError, match="'counting'.*--plugin"):
         openvse.load(best)

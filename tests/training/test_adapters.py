@@ -18,7 +18,7 @@ from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.types import Inputs
 from tests.tiny import Recorder, Stop
 from training.test_text_features import bert, recipe_of, tiny  # noqa: F401 - fixtures
@@ -34,7 +34,7 @@ def test_without_peft_the_command_that_installs_it_is_named(
 ) -> None:
     monkeypatch.setattr(fine_tuning, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"pip install"):
-        train(recipe_of(tiny, bert, None, **LORA), tmp_path / "run")
+        run_recipe(recipe_of(tiny, bert, None, **LORA), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_a_run_with_adapters_saves_a_plain_model_and_resumes(tiny: Path, bert: s
     tree = recipe_of(tiny, bert, None, **LORA).to_dict()
     tree["training"] |= {"phases": [{"epochs": 2}], "checkpoint_every_s": 1e-6}
     recipe = parse_recipe(tree)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=Recorder(5))
-    train(recipe, tmp_path / "parts", resume=True)
+        run_recipe(recipe, tmp_path / "parts", watcher=Recorder(5))
+    run_recipe(recipe, tmp_path / "parts", resume=True)
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys() and not any("lora" in name for name in whole)
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())

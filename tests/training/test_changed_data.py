@@ -14,7 +14,7 @@ from openvse.corpus.corpus import Record, build_corpus
 from openvse.errors import TrainingError
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import Recorder, Stop, tiny_recipe, tiny_tree, write_tiny_corpus
 
 EPOCHS = [{"epochs": 4}]
@@ -49,7 +49,7 @@ def two_moved(lines: list[str]) -> list[str]:
 
 def stopped(recipe: RetrievalRecipe, folder: Path, step: int) -> None:
     with pytest.raises(Stop):
-        train(recipe, folder, watcher=Recorder(step))
+        run_recipe(recipe, folder, watcher=Recorder(step))
 
 
 @pytest.mark.medium
@@ -66,12 +66,12 @@ def test_a_run_goes_on_with_its_own_pairs_alone(
     table = (corpus / "tiny.csv").read_text()
     change_lines(corpus, change)
     with pytest.raises(TrainingError, match="--start") as refused:
-        train(recipe, run, resume=True)
+        run_recipe(recipe, run, resume=True)
     assert [name for name in ("train", "validation") if f"{name}: " in str(refused.value)] == splits
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == kept
     (corpus / "tiny.csv").write_text(table)
     watcher = Recorder()
-    train(recipe, run, resume=True, watcher=watcher)
+    run_recipe(recipe, run, resume=True, watcher=watcher)
     assert [report.epoch for report in watcher.epochs] == [3, 4]
 
 
@@ -90,14 +90,14 @@ def test_data_at_another_place_are_the_same_if_their_pairs_are(corpus: Path, tmp
     stopped(tiny_recipe(corpus, phases=EPOCHS), run, 5)
     corpus.rename(other)
     watcher = Recorder()
-    train(tiny_recipe(other, phases=EPOCHS), run, resume=True, watcher=watcher)
+    run_recipe(tiny_recipe(other, phases=EPOCHS), run, resume=True, watcher=watcher)
     assert len(watcher.epochs) == 3
     written = yaml.safe_load((run / "recipe.yaml").read_text())["data"]
     assert str(other) in written["source"] and str(corpus) not in str(written)
     again = write_tiny_corpus(tmp_path / "again")
     change_lines(again, turned)  # other pairs at another place
     with pytest.raises(TrainingError, match="--out"):
-        train(tiny_recipe(again, phases=EPOCHS), run, resume=True)
+        run_recipe(tiny_recipe(again, phases=EPOCHS), run, resume=True)
 
 
 @pytest.mark.medium
@@ -109,7 +109,7 @@ def test_images_that_move_from_training_to_validation_are_told_as_leakage(
     change_lines(corpus, two_moved)
     again = Recorder()
     tree = tiny_tree(corpus, phases=[{"epochs": 1}]) | {"start": str(run)}
-    train(parse_recipe(tree), tmp_path / "again", watcher=again)
+    run_recipe(parse_recipe(tree), tmp_path / "again", watcher=again)
     assert f"leakage: {run} was trained on 2 of the 10 images" in "\n".join(again.warnings)
 
 

@@ -14,7 +14,7 @@ from openvse.errors import RecipeError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model, build_objective
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.types import Inputs, ScoredBatch
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
 
@@ -92,9 +92,9 @@ def test_a_run_in_chunks_and_its_refusals(tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 2}])
     tree["image"]["encoder"] |= {"augmentation": "none"}
     tree["text"]["encoder"] |= {"size_augmentation": "none"}
-    train(parse_recipe(tree), tmp_path / "whole")
+    run_recipe(parse_recipe(tree), tmp_path / "whole")
     tree["training"]["chunk_size"] = 3
-    train(parse_recipe(tree), tmp_path / "chunks")
+    run_recipe(parse_recipe(tree), tmp_path / "chunks")
     losses = [
         [record["loss"] for record in read_metrics(tmp_path / name) if record["kind"] == "train"]
         for name in ("whole", "chunks")
@@ -102,4 +102,4 @@ def test_a_run_in_chunks_and_its_refusals(tmp_path: Path) -> None:
     assert losses[0] and losses[1] == pytest.approx(losses[0], rel=1e-4)
     tree["image"]["encoder"] |= {"projection": "residual_mlp"}
     with pytest.raises(RecipeError, match=r"image\.encoder\.projection\.\S+ normalises over the batch"):
-        train(parse_recipe(tree), tmp_path / "refused")
+        run_recipe(parse_recipe(tree), tmp_path / "refused")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.environment import peak_memory
 from openvse.training.records import METRICS, read_records
 from tests.tiny import Recorder, tiny_recipe, write_tiny_corpus
@@ -29,7 +29,7 @@ def test_the_peak_stays_after_the_memory_is_free() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not say")
 def test_a_run_records_the_memory_of_each_epoch(tmp_path: Path) -> None:
-    train(tiny_recipe(write_tiny_corpus(tmp_path), phases=[{"epochs": 2}]), tmp_path / "run")
+    run_recipe(tiny_recipe(write_tiny_corpus(tmp_path), phases=[{"epochs": 2}]), tmp_path / "run")
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     assert len(records.of("time")) == 2
     assert records.memory() == records.of("time")[-1]["memory_bytes"] >= 10**7
@@ -44,7 +44,7 @@ def test_auto_is_what_the_processor_computes(
 ) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": has_bf16})
     watcher, corpus = Recorder(), write_tiny_corpus(tmp_path / "corpus")
-    train(tiny_recipe(corpus, precision="auto", device="cpu"), tmp_path / "run", watcher=watcher)
+    run_recipe(tiny_recipe(corpus, precision="auto", device="cpu"), tmp_path / "run", watcher=watcher)
     precision = "bf16" if has_bf16 else "fp32"
     assert f"precision: {precision}" in watcher.notes
     assert read_records(tmp_path / "run" / METRICS).of("environment")[0]["precision"] == precision
@@ -53,5 +53,5 @@ def test_auto_is_what_the_processor_computes(
 def test_bf16_on_a_processor_without_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True})
     watcher, corpus = Recorder(), write_tiny_corpus(tmp_path / "corpus")
-    train(tiny_recipe(corpus, precision="bf16", device="cpu"), tmp_path / "run", watcher=watcher)
+    run_recipe(tiny_recipe(corpus, precision="bf16", device="cpu"), tmp_path / "run", watcher=watcher)
     assert any("set training.precision=auto or fp32" in warning for warning in watcher.warnings)

@@ -18,7 +18,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import inherited
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.conftest import draw_photo
 from tests.dual_checkpoints import WORDS, save_dual
 from tests.tiny import Recorder, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
@@ -96,7 +96,7 @@ def test_a_run_on_stored_tokens_of_both_sides(
     recipe = heads(start_of(family), album, phases=[{"epochs": 2, "frozen": ["image.encoder"]}])
     frozen = recipe.training.phases[0].model_copy(update={"learning_rate": 1e-12})
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"phases": (frozen,)})})
-    train(recipe, tmp_path / "run", watcher=watcher)
+    run_recipe(recipe, tmp_path / "run", watcher=watcher)
     records = read_metrics(tmp_path / "run")
     (before,) = (record for record in records if record["kind"] == "before")
     for record in (record for record in records if record["kind"] == "validation"):
@@ -114,7 +114,7 @@ def test_a_run_on_stored_tokens_of_both_sides(
 def test_what_the_run_has_learned_is_behind_the_gate(start_of: Any, album: Path, tmp_path: Path) -> None:
     encoders = ["image.encoder", "text.encoder"]
     recipe = heads(start_of("clip"), album, phases=[{"epochs": 2, "frozen": encoders, "learning_rate": 0.01}])
-    train(recipe, tmp_path / "run")
+    run_recipe(recipe, tmp_path / "run")
     learned = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
     start = load_as(TwoTower, start_of("clip")).state_dict()
     assert all(torch.equal(learned[name], weight) for name, weight in start.items())
@@ -125,7 +125,7 @@ def test_what_the_run_has_learned_is_behind_the_gate(start_of: Any, album: Path,
 
 def test_a_model_of_openvse_is_a_base_like_any(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "tiny")
-    train(tiny_recipe(corpus, phases=[{"epochs": 2}]), corpus / "base")
+    run_recipe(tiny_recipe(corpus, phases=[{"epochs": 2}]), corpus / "base")
     start = load_as(TwoTower, corpus / "base" / "best")
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
     gated = {"aggregator": {"name": "gated", "pool": {"name": "multi_view", "num_views": 2}}}
@@ -181,7 +181,7 @@ def test_a_model_of_two_sides_is_adapted_in_closed_form(
 ) -> None:
     watcher = Recorder()
     recipe = load_recipe("clip/adapted", [f"start={start_of(family)}", f"data.source={album}"])
-    result = train(recipe, tmp_path / "run", watcher=watcher)
+    result = run_recipe(recipe, tmp_path / "run", watcher=watcher)
     model, start = load_as(TwoTower, result.best), load_as(TwoTower, start_of(family))
     images, texts = [draw_photo(number) for number in range(4)], WORDS[1:5]
     both = [each.score(each.encode_image(images), each.encode_text(texts)) for each in (model, start)]

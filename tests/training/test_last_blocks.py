@@ -10,7 +10,7 @@ import torch
 from openvse.features import FeatureStore
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import read_metrics
 from training.test_text_features import bert, recipe_of, tiny  # noqa: F401 - fixtures
 
@@ -20,7 +20,7 @@ def test_stored_and_live_runs_end_at_the_same_weights(tiny: Path, bert: str, tmp
     options = {"fine_tune": True, "train_blocks": 1, "size_augmentation": "none"}
     ends = {}
     for name, text_features in (("live", None), ("stored", "auto")):
-        train(recipe_of(tiny, bert, text_features, **options), tmp_path / name)
+        run_recipe(recipe_of(tiny, bert, text_features, **options), tmp_path / name)
         ends[name] = torch.load(tmp_path / name / "last.pt", weights_only=True)["model"]
     store = FeatureStore(tmp_path / "stored" / "text_features")
     assert ":layer 1:" in store.fingerprint

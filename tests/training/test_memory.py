@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 
 folder, allowed = Path(sys.argv[1]), int(sys.argv[2]) << 20
 torch.set_num_threads(1)
@@ -38,7 +38,7 @@ try:
     np.load(folder / "features" / "features.npy")
 except MemoryError:
     print("too large")
-print(train(recipe, folder / "run").progress.global_step)
+print(run_recipe(recipe, folder / "run").progress.global_step)
 """
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from openvse.errors import RecipeError
 from openvse.specs import AverageSpec, OptimizerSpec, PhaseSpec
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import (
     Schedule,
     WeightAverage,
@@ -110,9 +110,9 @@ def test_best_holds_the_mean_and_the_checkpoint_both(
 
     monkeypatch.setattr(Trainer, "_step", remember)
     one = {"phases": [{"epochs": 1}]}
-    train(tiny_recipe(corpus, **AVERAGE, **one), tmp_path / "mean")
+    run_recipe(tiny_recipe(corpus, **AVERAGE, **one), tmp_path / "mean")
     weights, seen = seen, []
-    train(tiny_recipe(corpus, **one), tmp_path / "plain")
+    run_recipe(tiny_recipe(corpus, **one), tmp_path / "plain")
     assert all(torch.equal(weight, weights[-1][name]) for name, weight in seen[-1].items())
     saved = load_file(tmp_path / "mean" / "best" / "model.safetensors")
     state = torch.load(tmp_path / "mean" / "last.pt", weights_only=True)
@@ -142,11 +142,11 @@ def start_of(corpus: Path, name: str) -> torch.Tensor:
 @pytest.mark.medium
 def test_a_run_with_a_mean_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, **AVERAGE)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     for stop in (3, 9):
         with pytest.raises(Stop):
-            train(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
-    train(recipe, tmp_path / "parts", resume=True)
+            run_recipe(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
+    run_recipe(recipe, tmp_path / "parts", resume=True)
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
     assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")

@@ -17,7 +17,7 @@ from openvse.features import FeatureStore
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
@@ -51,7 +51,7 @@ def tree_on(arrays: Path, **data: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def run_with_store(places: tuple[Path, Path]) -> Path:
     run = places[0].parent / "run"
-    train(tiny_recipe(places[0], phases=ONE_EPOCH), run)
+    run_recipe(tiny_recipe(places[0], phases=ONE_EPOCH), run)
     return run
 
 
@@ -59,7 +59,7 @@ def run_with_store(places: tuple[Path, Path]) -> Path:
 @pytest.mark.parametrize("features", [None, "auto"])
 def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_store, tmp_path) -> None:
     arrays = places[1]
-    own = train(parse_recipe(tree_on(arrays, features=features)), tmp_path / "own")
+    own = run_recipe(parse_recipe(tree_on(arrays, features=features)), tmp_path / "own")
     assert read_metrics(tmp_path / "own") == read_metrics(run_with_store)
     assert not (tmp_path / "own" / "features").exists()
     model = load_as(TwoTower, own.best)
@@ -76,10 +76,10 @@ def test_another_width_and_a_backbone_are_refused_before_training(places, tmp_pa
     tree = tree_on(arrays)
     tree["image"]["encoder"]["feature_dim"] = 7
     with pytest.raises(ModelError, match=r"12 wide.*7.*image\.encoder\.feature_dim.*12"):
-        train(parse_recipe(tree), tmp_path / "width")
+        run_recipe(parse_recipe(tree), tmp_path / "width")
     tree["image"]["encoder"] = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64}
     with pytest.raises(DataError, match="12 wide"):
-        train(parse_recipe(tree), tmp_path / "backbone")
+        run_recipe(parse_recipe(tree), tmp_path / "backbone")
 
 
 @pytest.mark.medium
@@ -88,7 +88,7 @@ def test_features_that_are_not_finite_are_skipped(places, tmp_path, caplog) -> N
     train_ims = np.load(arrays / "train_ims.npy")
     train_ims[4:6, 0, 0] = np.nan
     np.save(arrays / "train_ims.npy", train_ims)
-    result = train(parse_recipe(tree_on(arrays)), tmp_path / "run")
+    result = run_recipe(parse_recipe(tree_on(arrays)), tmp_path / "run")
     assert result.progress.best_score > 0
     assert {record.getMessage() for record in caplog.records if "finite" in record.getMessage()} == {
         "skipped 002.jpg: its features hold numbers that are not finite"
@@ -107,6 +107,6 @@ def test_the_vocabulary_is_of_training_captions_alone(places, tmp_path) -> None:
     table.write_text("\n".join([lines[0], *(line.removesuffix(",") for line in spoken[1:])]) + "\n")
     corpus = open_corpus(table, require_images=False)
     assert any("outside" in caption for caption in corpus.captions)
-    train(tiny_recipe(tiny, phases=ONE_EPOCH), tmp_path / "run")
+    run_recipe(tiny_recipe(tiny, phases=ONE_EPOCH), tmp_path / "run")
     words = json.loads((tmp_path / "run" / "best" / "text" / "vocabulary.json").read_text())
     assert "inside" in json.dumps(words) and "outside" not in json.dumps(words)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,7 +49,7 @@ def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) ->
     phases = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 3}]
     tree = tiny_tree(corpus, phases=phases, plateau={"patience": 6, "metric": "t2i_r10"})
     tree["image"]["encoder"]["augmentation"] = tree["text"]["encoder"]["size_augmentation"] = "none"
-    train(parse_recipe(tree), tmp_path / "one")
+    run_recipe(parse_recipe(tree), tmp_path / "one")
     recipe = tmp_path / "one" / "recipe.yaml"
     printed = run(2, recipe, "training.phases.1.epochs=2", "--out", tmp_path / "two")
     assert printed == [f"{tmp_path / 'two' / 'best'}\n", ""]  # not one line a process
@@ -57,7 +57,7 @@ def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) ->
     assert (len(one), len(two)) == (32, 24) and two == pytest.approx(one[:24], rel=1e-5)
     (tmp_path / "two" / "recipe.yaml").write_text(recipe.read_text())
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "two", resume=True, watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "two", resume=True, watcher=watcher)
     assert any(
         "the run had 2 process(es) and goes on with 1" in told for told in watcher.warnings + watcher.notes
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from openvse.batches import PixelImages, RandomView
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent
 from openvse.vqa.batches import question_batches
@@ -93,5 +93,5 @@ def test_stored_features_have_no_views(name: str, tmp_path: Path) -> None:
     tree = TASKS[name][0](folder)
     for wanted in (True, False):
         tree["data"]["random_views"] = wanted
-        train(parse_recipe(tree), tmp_path / str(wanted))
+        run_recipe(parse_recipe(tree), tmp_path / str(wanted))
     assert read_metrics(tmp_path / "True") == read_metrics(tmp_path / "False")

@@ -16,7 +16,7 @@ from openvse.errors import RecipeError
 from openvse.evaluation import chance_metrics
 from openvse.specs import OptimizerSpec, PhaseSpec, PlateauSpec
 from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.inputs import small_split_warning
 from openvse.training.optimizer import Plateau, Schedule, announcement, phase_changes
 from openvse.types import Relevance
@@ -175,9 +175,9 @@ def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path)
     recipe = parse_recipe(tree)
     watcher = Recorder(stop=6)  # of four steps an epoch
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "run", watcher=watcher)
+        run_recipe(recipe, tmp_path / "run", watcher=watcher)
     watcher.stop = None
-    train(recipe, tmp_path / "run", watcher=watcher, resume=True)
+    run_recipe(recipe, tmp_path / "run", watcher=watcher, resume=True)
     assert {note for note in watcher.notes if not note.startswith("vocabulary")} == {announcement(recipe, 1)}
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "phase"]
     (record,) = records
@@ -189,7 +189,7 @@ def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path)
 def test_a_small_split_says_how_wide_its_intervals_are(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
     watcher = Recorder()
-    train(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
+    run_recipe(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
     (warning,) = [each for each in watcher.warnings if each.startswith("validation")]
     assert re.search("8.*95.*35", warning)
 

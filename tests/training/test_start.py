@@ -21,7 +21,7 @@ from openvse.model import TwoTower, take_weights
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 ONE = [{"epochs": 1}]
@@ -34,7 +34,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(corpus: Path) -> Path:
-    train(tiny_recipe(corpus, phases=[{"epochs": 4}]), corpus / "base")
+    run_recipe(tiny_recipe(corpus, phases=[{"epochs": 4}]), corpus / "base")
     return corpus / "base"
 
 
@@ -52,7 +52,7 @@ def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, t
     still = recipe.model_copy(
         update={"optimizer": recipe.optimizer.model_copy(update={"learning_rate": 1e-12})}
     )
-    train(still, tmp_path / "run", watcher=watcher)
+    run_recipe(still, tmp_path / "run", watcher=watcher)
     before = load_file(base / "best" / "model.safetensors")
     after = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
     for name, weight in before.items():
@@ -69,7 +69,7 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     corpus: Path, base: Path, tmp_path: Path
 ) -> None:
     watcher = Recorder()
-    result = train(parse_recipe(short(corpus, base)), tmp_path / "run", watcher=watcher)
+    result = run_recipe(parse_recipe(short(corpus, base)), tmp_path / "run", watcher=watcher)
     records = {record["kind"]: record for record in read_metrics(tmp_path / "run")}
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     reports = {}
@@ -99,7 +99,7 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
 def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     tree = short(corpus, base) | {"optimizer": {"learning_rate": 10.0}}
-    result = train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    result = run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert result.progress.best_epoch == 0
     assert load_as(TwoTower, result.best).fingerprint == load_as(TwoTower, base / "best").fingerprint
     assert any("best/ keeps the start" in warning for warning in watcher.warnings)
@@ -110,11 +110,11 @@ def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_
 
 @pytest.mark.medium
 def test_a_better_run_replaces_its_start_and_says_where_it_is_from(corpus: Path, tmp_path: Path) -> None:
-    train(tiny_recipe(corpus, phases=ONE), tmp_path / "weak")
+    run_recipe(tiny_recipe(corpus, phases=ONE), tmp_path / "weak")
     longer = short(corpus, tmp_path / "weak") | {
         "training": {**tiny_tree(corpus)["training"], "phases": [{"epochs": 8}]}
     }
-    result = train(parse_recipe(longer), tmp_path / "run")
+    result = run_recipe(parse_recipe(longer), tmp_path / "run")
     assert result.progress.best_epoch > 0
     start = load_as(TwoTower, result.best).provenance["start"]
     assert start["fingerprint"] == load_as(TwoTower, tmp_path / "weak" / "best").fingerprint
@@ -126,14 +126,14 @@ def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: 
     watcher = Recorder()
     tree = short(corpus, base, text={"aggregator": "mean"}, image={"aggregator": {"size": 4}})
     with pytest.raises(RecipeError, match=r"image\.aggregator\.size"):
-        train(parse_recipe(tree), tmp_path / "bad")
+        run_recipe(parse_recipe(tree), tmp_path / "bad")
     tree = short(corpus, base, text={"aggregator": "mean"})
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert "  text.aggregator: new (mean in place of gpo)" in watcher.notes
     assert "  text.encoder: taken" in watcher.notes
     tree = short(corpus, base, text={"encoder": {"name": "bigru", "word_dim": 6, "min_count": 1}})
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "narrow", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "narrow", watcher=watcher)
     assert "  text.encoder: new (word_dim 6 in place of 8)" in watcher.notes
 
 
@@ -145,7 +145,7 @@ def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
         parse_recipe(short(corpus, base, embed_dim=24))
     named = {key: tiny_tree(corpus)[key] for key in ("image", "text")}
     watcher = Recorder()
-    train(parse_recipe(short(corpus, base, embed_dim=24, **named)), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(short(corpus, base, embed_dim=24, **named)), tmp_path / "run", watcher=watcher)
     assert "  text.encoder.words: taken" in watcher.notes
     assert any(
         note.startswith("  text.encoder.gru: new (") and "72" in note and "48" in note
@@ -165,7 +165,7 @@ def test_nothing_that_agrees_is_refused(corpus: Path, base: Path, tmp_path: Path
         "text": {"encoder": {"name": "bigru", "word_dim": 6, "min_count": 1}, "aggregator": "max"},
     }
     with pytest.raises(RecipeError, match="agrees"):
-        train(parse_recipe(short(corpus, base, **sides)), tmp_path / "run")
+        run_recipe(parse_recipe(short(corpus, base, **sides)), tmp_path / "run")
 
 
 @pytest.mark.medium
@@ -177,7 +177,7 @@ def test_a_vocabulary_grows_and_old_words_keep_their_vectors(
     tree = short(corpus, base) | {"optimizer": {"learning_rate": 1e-12}}
     tree["data"] = {**tree["data"], "source": str(corpus / "other.csv")}
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert "  text.encoder: taken (1 words added to 12)" in watcher.notes
     old = load_as(TwoTower, base / "best").text.encoder
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
@@ -208,13 +208,13 @@ def test_a_run_resumes_without_its_start(corpus: Path, base: Path, tmp_path: Pat
     tree["training"] = {**tree["training"], "phases": [{"epochs": 2}], "checkpoint_every_s": 1e-6}
     shutil.copytree(base / "best", tmp_path / "copy")
     recipe = parse_recipe(tree)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=Recorder(stop))
+        run_recipe(recipe, tmp_path / "parts", watcher=Recorder(stop))
     shutil.rmtree(tmp_path / "copy")
     again = parse_recipe(tree, copy=tmp_path / "parts" / "start")
     assert again == recipe
-    train(again, tmp_path / "parts", resume=True)
+    run_recipe(again, tmp_path / "parts", resume=True)
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
     assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")

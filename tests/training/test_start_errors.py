@@ -17,7 +17,7 @@ from openvse.conversion import convert
 from openvse.errors import CheckpointError, ModelError, TrainingError
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.conftest import draw_photo
 from tests.dual_checkpoints import save_dual
 from tests.tiny import tiny_recipe, tiny_tree, write_tiny_corpus
@@ -39,7 +39,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
-    train(tiny_recipe(folder, phases=[{"epochs": 1}]), folder / "base")
+    run_recipe(tiny_recipe(folder, phases=[{"epochs": 1}]), folder / "base")
     return folder
 
 
@@ -106,11 +106,11 @@ def test_weights_that_exceed_the_memory(
     recipe = parse_recipe(from_base(corpus))
     monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 3 * weights)
     with pytest.raises(TrainingError):
-        train(recipe, tmp_path / "run")
+        run_recipe(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: weights - 1)
     with pytest.raises(ModelError, match="weights"):
-        train(recipe, tmp_path / "run")
+        run_recipe(recipe, tmp_path / "run")
 
 
 def test_a_run_killed_while_it_copied_its_start_begins_again(corpus: Path, tmp_path: Path) -> None:
@@ -118,5 +118,5 @@ def test_a_run_killed_while_it_copied_its_start_begins_again(corpus: Path, tmp_p
     shutil.copytree(corpus / "base" / "best", start)
     (start / "model.safetensors").unlink()  # the file that is written last
     recipe = parse_recipe(from_base(corpus), copy=start)
-    train(recipe, tmp_path / "run", resume=True)
+    run_recipe(recipe, tmp_path / "run", resume=True)
     assert load(start).fingerprint == load(corpus / "base" / "best").fingerprint

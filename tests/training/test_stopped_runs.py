@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from openvse.errors import DataError, OpenVSEError, TrainingError
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.records import Silent, StepReport
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
@@ -21,7 +21,7 @@ KILLED_AFTER_VALIDATION = """
 import os, signal, sys, yaml
 from pathlib import Path
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.records import Silent
 
 class KillAfterValidation(Silent):
@@ -30,7 +30,7 @@ class KillAfterValidation(Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 recipe = parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text()))
-train(recipe, Path(sys.argv[2]), watcher=KillAfterValidation())
+run_recipe(recipe, Path(sys.argv[2]), watcher=KillAfterValidation())
 """
 
 
@@ -43,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of one epoch; copy it."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    train(tiny_recipe(corpus, phases=ONE_EPOCH), folder)
+    run_recipe(tiny_recipe(corpus, phases=ONE_EPOCH), folder)
     return folder
 
 
@@ -66,10 +66,10 @@ def test_a_kill_after_validation_repeats_no_line(corpus: Path, tmp_path: Path) -
     code = [sys.executable, "-c", KILLED_AFTER_VALIDATION, str(tmp_path / "recipe.yaml"), str(killed)]
     assert subprocess.run(code, check=False).returncode == -9
     assert read_metrics(killed)[-1]["kind"] == "curves"
-    train(recipe, killed, resume=True)
+    run_recipe(recipe, killed, resume=True)
     lines = Counter((record["kind"], record["global_step"]) for record in read_metrics(killed))
     assert set(lines.values()) == {1}
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     assert read_metrics(killed) == read_metrics(tmp_path / "whole")
 
 
@@ -89,14 +89,14 @@ class StopsAt(Silent):
 def test_what_is_recorded_once_a_run_or_phase_is_not_repeated(corpus: Path, tmp_path: Path) -> None:
     phases = [{"epochs": 1}, {"epochs": 1, "frozen": ["text.encoder.words"]}]
     recipe = tiny_recipe(corpus, phases=phases, log_every=1, threads=1)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     whole = read_metrics(tmp_path / "whole")
     (begin,) = [record["global_step"] for record in whole if record["kind"] == "phase"]
     assert [record["kind"] for record in whole].count("vocabulary") == 1
     for step in (1, begin, begin + 1):
         with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "stopped", watcher=StopsAt(step), resume=True)
-    train(recipe, tmp_path / "stopped", resume=True)
+            run_recipe(recipe, tmp_path / "stopped", watcher=StopsAt(step), resume=True)
+    run_recipe(recipe, tmp_path / "stopped", resume=True)
     assert read_metrics(tmp_path / "stopped") == whole
 
 
@@ -108,7 +108,7 @@ def test_a_best_model_without_checkpoint_is_not_replaced(corpus: Path, run: Path
     recipe = tiny_recipe(corpus, phases=ONE_EPOCH)
     for resume in (False, True):
         with pytest.raises(TrainingError, match="last.pt.*--overwrite"):
-            train(recipe, folder, resume=resume)
+            run_recipe(recipe, folder, resume=resume)
     assert contents(folder) == before
 
 
@@ -120,12 +120,12 @@ def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(
     before = contents(folder)
     (folder / "best" / "stale.txt").write_text("of the old run")
     recipe = tiny_recipe(corpus, phases=[{"epochs": 1}], log_every=2)
-    assert train(recipe, folder, overwrite=True).progress.epoch == 1
+    assert run_recipe(recipe, folder, overwrite=True).progress.epoch == 1
     assert contents(folder)["best/model.safetensors"] == before["best/model.safetensors"]
     assert not (folder / "best" / "stale.txt").exists()
     assert len(list((folder / "tensorboard").iterdir())) == 1
     with pytest.raises(TrainingError):
-        train(recipe, folder, overwrite=True, resume=True)
+        run_recipe(recipe, folder, overwrite=True, resume=True)
 
 
 @pytest.mark.medium
@@ -135,7 +135,7 @@ def test_what_cannot_begin_replaces_nothing(corpus: Path, run: Path, tmp_path: P
     tree = tiny_tree(corpus, phases=ONE_EPOCH)
     tree["data"]["source"] = str(tmp_path / "gone.csv")
     with pytest.raises(DataError, match="gone"):
-        train(type(tiny_recipe(corpus)).model_validate(tree), folder, overwrite=True)
+        run_recipe(type(tiny_recipe(corpus)).model_validate(tree), folder, overwrite=True)
     assert contents(folder) == before
 
 
@@ -145,7 +145,7 @@ def test_resume_begins_where_there_is_no_run(corpus: Path, run: Path, tmp_path: 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "recipe.yaml").write_text("name: left by one that could not begin\n")
     for folder in (tmp_path / "new", tmp_path / "other"):
-        train(recipe, folder, resume=True)
+        run_recipe(recipe, folder, resume=True)
         assert contents(folder)["best/model.safetensors"] == contents(run)["best/model.safetensors"]
         assert contents(folder)["recipe.yaml"] == contents(run)["recipe.yaml"]
 
@@ -155,7 +155,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(corpus: Path, tmp_path: Path) 
         tree = tiny_tree(corpus)
         tree[section] |= change
         with pytest.raises(OpenVSEError):
-            train(type(tiny_recipe(corpus)).model_validate(tree), tmp_path / "runs" / "mine")
+            run_recipe(type(tiny_recipe(corpus)).model_validate(tree), tmp_path / "runs" / "mine")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -166,5 +166,5 @@ def test_the_first_checkpoint_comes_before_anything_else(corpus: Path, tmp_path:
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["clip_norm"] = None
     with pytest.raises(TrainingError):
-        train(type(tiny_recipe(corpus)).model_validate(tree), tmp_path / "run")
+        run_recipe(type(tiny_recipe(corpus)).model_validate(tree), tmp_path / "run")
     assert (tmp_path / "run" / "last.pt").exists()

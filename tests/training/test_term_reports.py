@@ -10,7 +10,7 @@ import torch
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tiny import read_metrics, tiny_tree, write_tiny_corpus
 
 
@@ -27,7 +27,7 @@ def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path:
         "miner": "adaptive_top_k",
         "criterion": {"name": "info_nce", "temperature": 0.05, "margin": 0.2},
     }
-    train(parse_recipe(tree), tmp_path / "run")
+    run_recipe(parse_recipe(tree), tmp_path / "run")
     records = read_metrics(tmp_path / "run")
     steps = {
         kind: [record["global_step"] for record in records if record["kind"] == kind]
@@ -42,7 +42,7 @@ def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path:
 
 @pytest.mark.medium
 def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) -> None:
-    train(parse_recipe(tiny_tree(corpus, phases=[{"epochs": 1}])), tmp_path / "run")
+    run_recipe(parse_recipe(tiny_tree(corpus, phases=[{"epochs": 1}])), tmp_path / "run")
     kinds = {record["kind"] for record in read_metrics(tmp_path / "run")}
     assert kinds == {"data", "vocabulary", "train", "validation", "curves"}  # the curves are the aggregators'
 
@@ -51,7 +51,7 @@ def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) ->
 def test_coefficients_of_gpo_are_logged_after_each_epoch(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 2}])
     tree["image"]["aggregator"] = {"name": "multi_view", "aggregator": "gpo", "num_views": 2}
-    train(parse_recipe(tree), tmp_path / "run")
+    run_recipe(parse_recipe(tree), tmp_path / "run")
     curves = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "curves"]
     assert [record["epoch"] for record in curves] == [1, 2]
     model = load_as(TwoTower, tmp_path / "run" / "best")
@@ -77,7 +77,7 @@ def _best_epoch(run: Path) -> int:
 def test_aggregators_without_curves_write_none(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
     tree["image"]["aggregator"] = tree["text"]["aggregator"] = "mean"
-    train(parse_recipe(tree), tmp_path / "run")
+    run_recipe(parse_recipe(tree), tmp_path / "run")
     assert {record["kind"] for record in read_metrics(tmp_path / "run")} == {
         "data",
         "vocabulary",

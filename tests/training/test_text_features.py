@@ -23,7 +23,7 @@ from openvse.retrieval.evaluate import evaluate_towers
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.kind import LoadedRun, Request
 from openvse.training.records import Silent
 from openvse.vqa.answerer import Answerer
@@ -71,7 +71,7 @@ def losses(run: Path) -> list[float]:
 @pytest.fixture(scope="module")
 def live_run(tiny: Path, bert: str) -> Path:
     run = tiny / "live"
-    train(recipe_of(tiny, bert, None), run)
+    run_recipe(recipe_of(tiny, bert, None), run)
     assert not (run / "text_features").exists()
     return run
 
@@ -81,7 +81,7 @@ def test_a_run_from_stored_states_is_the_run_that_computes_them(
     tiny: Path, bert: str, live_run: Path, tmp_path: Path
 ) -> None:
     shown: list[WorkProgress] = []
-    result = train(recipe_of(tiny, bert), tmp_path / "run", on_extraction=shown.append)
+    result = run_recipe(recipe_of(tiny, bert), tmp_path / "run", on_extraction=shown.append)
     corpus = open_corpus(tiny / "tiny.csv", require_images=False)
     assert [(state.done, state.total, state.unit) for state in shown][-1] == (80, 80, "texts")
     store = FeatureStore(tmp_path / "run" / "text_features")
@@ -163,23 +163,23 @@ def test_a_store_made_before_serves_and_other_ones_are_refused(
     extract_text_features(encoder, captions, tmp_path / "texts")
     recipe = recipe_of(tiny, bert, str(tmp_path / "texts"))
     workers = recipe.model_copy(update={"data": recipe.data.model_copy(update={"num_workers": 1})})
-    train(workers, tmp_path / "run")
+    run_recipe(workers, tmp_path / "run")
     assert losses(tmp_path / "run") == pytest.approx(losses(live_run), rel=2e-3)
     assert not (tmp_path / "run" / "text_features").exists()
     with pytest.raises(StoreError, match="encoder"):
-        train(recipe_of(tiny, bert, str(tmp_path / "texts"), max_length=9), tmp_path / "length")
+        run_recipe(recipe_of(tiny, bert, str(tmp_path / "texts"), max_length=9), tmp_path / "length")
     extract_text_features(encoder, captions[:3], tmp_path / "few")
     with pytest.raises(StoreError, match=r"lacks \d+ of 64 texts"):
-        train(recipe_of(tiny, bert, str(tmp_path / "few")), tmp_path / "lacking")
+        run_recipe(recipe_of(tiny, bert, str(tmp_path / "few")), tmp_path / "lacking")
 
 
 @pytest.mark.medium
 def test_auto_runs_the_text_model_where_states_cannot_stand_in(tiny: Path, bert: str, tmp_path: Path) -> None:
     for number, options in enumerate(({"fine_tune": True}, {"size_augmentation": "bert_style"})):
-        train(recipe_of(tiny, bert, **options), tmp_path / str(number))
+        run_recipe(recipe_of(tiny, bert, **options), tmp_path / str(number))
         assert not (tmp_path / str(number) / "text_features").exists()
         with pytest.raises(RecipeError, match=r"data\.text_features"):
-            train(recipe_of(tiny, bert, "texts", **options), tmp_path / "named")
+            run_recipe(recipe_of(tiny, bert, "texts", **options), tmp_path / "named")
 
 
 def test_an_encoder_without_a_text_model_has_nothing_to_store(tiny: Path, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_encoder_without_a_text_model_has_nothing_to_store(tiny: Path, tmp_pa
         RecipeError,
         match=r"text\.encoder",
     ):
-        train(parse_recipe(tree), tmp_path / "run")
+        run_recipe(parse_recipe(tree), tmp_path / "run")
 
 
 @pytest.mark.medium
@@ -197,7 +197,7 @@ def test_a_run_that_drops_states_resumes_to_the_same_numbers(tiny: Path, bert: s
     two = {"phases": [{"epochs": 2}]}
     tree = recipe_of(tiny, bert, size_augmentation="drop").to_dict()
     recipe = parse_recipe({**tree, "training": {**tree["training"], **two}})
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
 
     class Killed(Exception):
         pass
@@ -208,8 +208,8 @@ def test_a_run_that_drops_states_resumes_to_the_same_numbers(tiny: Path, bert: s
                 raise Killed
 
     with pytest.raises(Killed):
-        train(recipe, tmp_path / "cut", watcher=Killer())
-    train(recipe, tmp_path / "cut", resume=True)
+        run_recipe(recipe, tmp_path / "cut", watcher=Killer())
+    run_recipe(recipe, tmp_path / "cut", resume=True)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
 
 
@@ -222,7 +222,7 @@ def test_questions_are_stored_too(bert: str, tmp_path: Path) -> None:
         options = {"fine_tune": False, "size_augmentation": "none"}
         tree["text"]["encoder"] = {"name": "transformers_text", "model": bert, **options}
         tree["data"]["text_features"] = where
-        train(parse_recipe(tree), tmp_path / name)
+        run_recipe(parse_recipe(tree), tmp_path / name)
         runs[name] = losses(tmp_path / name)
     assert runs["stored"] == pytest.approx(runs["live"], rel=2e-3)
     kept = FeatureStore(tmp_path / "stored" / "text_features")
@@ -252,11 +252,11 @@ def test_a_run_from_stored_features_is_told_what_a_linear_map_reaches(
     tiny: Path, bert: str, tmp_path: Path
 ) -> None:
     watcher = Recorder()
-    train(recipe_of(tiny, bert), tmp_path / "run", watcher=watcher)
+    run_recipe(recipe_of(tiny, bert), tmp_path / "run", watcher=watcher)
     (baseline,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "baseline"]
     assert 0 <= baseline["rsum"] <= 600
     assert [note for note in watcher.notes if f"{baseline['rsum']:.1f}" in note and "chance" in note]
     again = Recorder()
-    train(recipe_of(tiny, bert), tmp_path / "run", resume=True, watcher=again)
+    run_recipe(recipe_of(tiny, bert), tmp_path / "run", resume=True, watcher=again)
     assert not [note for note in again.notes if "linear map" in note], "it is known"
     assert [record for record in read_metrics(tmp_path / "run") if record["kind"] == "baseline"] == [baseline]

@@ -29,7 +29,7 @@ from openvse.model import TwoTower
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import Plateau
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
@@ -42,7 +42,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.medium
 def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     watcher = Recorder()
-    result = train(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
+    result = run_recipe(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
     run = tmp_path / "run"
     assert result.best == run / "best" and result.progress.epoch == 3
     assert {path.name for path in run.iterdir()} >= {
@@ -71,7 +71,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_learns_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
     watcher = Recorder()
-    train(tiny_recipe(corpus, phases=[{"epochs": 30}]), tmp_path / "run", watcher=watcher)
+    run_recipe(tiny_recipe(corpus, phases=[{"epochs": 30}]), tmp_path / "run", watcher=watcher)
     assert watcher.epochs[-1].loss < 0.75 * watcher.epochs[0].loss
     assert (
         max(report.metrics["rsum"] for report in watcher.epochs) > 450
@@ -84,7 +84,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.medium
 def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
-    train(tiny_recipe(corpus, validation_images=3), tmp_path / "run")
+    run_recipe(tiny_recipe(corpus, validation_images=3), tmp_path / "run")
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "validation"]
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     some = validation.select(np.array([0, 2, 5]))  # of eight
@@ -132,17 +132,17 @@ def test_a_run_with_a_limit_resumes_and_says_how_many(corpus: Path, tmp_path: Pa
     tree = tiny_tree(corpus)
     tree["data"]["limit"] = 9
     recipe = parse_recipe(tree)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=Recorder(2), resume=True)
-    train(recipe, tmp_path / "parts", resume=True)
+        run_recipe(recipe, tmp_path / "parts", watcher=Recorder(2), resume=True)
+    run_recipe(recipe, tmp_path / "parts", resume=True)
     whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     provenance = json.loads((tmp_path / "parts" / "best" / "config.json").read_text())["provenance"]
     assert provenance["data"]["splits"]["train"] == 9
     tree["data"]["limit"] = 8
     with pytest.raises(TrainingError, match="another data"):
-        train(parse_recipe(tree), tmp_path / "parts", resume=True)
+        run_recipe(parse_recipe(tree), tmp_path / "parts", resume=True)
 
 
 SHORT = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 1, "warmup_epochs": 2}]
@@ -164,11 +164,11 @@ def test_a_finished_run_with_more_epochs_equals_one_that_had_them(
     corpus: Path, tmp_path: Path, phases: list[dict[str, Any]], beside: dict[str, Any]
 ) -> None:
     longer = tiny_recipe(corpus, phases=phases, **beside)
-    train(longer, tmp_path / "whole")
-    train(tiny_recipe(corpus, phases=SHORT, **beside), tmp_path / "parts")
+    run_recipe(longer, tmp_path / "whole")
+    run_recipe(tiny_recipe(corpus, phases=SHORT, **beside), tmp_path / "parts")
     with pytest.raises(Stop):
-        train(longer, tmp_path / "parts", resume=True, watcher=Recorder(10))
-    train(longer, tmp_path / "parts", resume=True)
+        run_recipe(longer, tmp_path / "parts", resume=True, watcher=Recorder(10))
+    run_recipe(longer, tmp_path / "parts", resume=True)
     for name in ("best/model.safetensors", "recipe.yaml"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
@@ -179,14 +179,14 @@ def test_a_finished_run_with_more_epochs_equals_one_that_had_them(
 @pytest.mark.medium
 def test_epochs_that_are_done_keep_their_phases(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(tiny_recipe(corpus, phases=SHORT), run)
+    run_recipe(tiny_recipe(corpus, phases=SHORT), run)
     before = (run / "last.pt").read_bytes(), (run / "recipe.yaml").read_bytes()
     for phases in (SHORT[:1], [{"epochs": 4}], [SHORT[0], {"epochs": 3}], [SHORT[0], *SHORT]):
         with pytest.raises(TrainingError, match=r"epoch 2.*training\.phases.*--start"):
-            train(tiny_recipe(corpus, phases=phases), run, resume=True)
+            run_recipe(tiny_recipe(corpus, phases=phases), run, resume=True)
     assert ((run / "last.pt").read_bytes(), (run / "recipe.yaml").read_bytes()) == before
     watcher = Recorder()
-    train(tiny_recipe(corpus, phases=LONGER), run, resume=True, watcher=watcher)
+    run_recipe(tiny_recipe(corpus, phases=LONGER), run, resume=True, watcher=watcher)
     assert "epoch 4 (before: 2): epoch 3 is in phase 2 of 2, at the learning rate 0.003125" in " ".join(
         watcher.notes
     )
@@ -196,21 +196,21 @@ def test_epochs_that_are_done_keep_their_phases(corpus: Path, tmp_path: Path) ->
 def test_a_loss_that_learns_goes_on_in_its_last_phase(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
     tree["objective"]["ranking"]["criterion"] = {"name": "info_nce", "learned": True}
-    train(parse_recipe(tree), tmp_path)
+    run_recipe(parse_recipe(tree), tmp_path)
     tree["training"]["phases"] = [{"epochs": 1}, {"epochs": 1}]
     with pytest.raises(TrainingError, match=r"learns.*training\.phases"):
-        train(parse_recipe(tree), tmp_path, resume=True)
+        run_recipe(parse_recipe(tree), tmp_path, resume=True)
     tree["training"]["phases"] = [{"epochs": 2}]
-    assert train(parse_recipe(tree), tmp_path, resume=True).progress.epoch == 2
+    assert run_recipe(parse_recipe(tree), tmp_path, resume=True).progress.epoch == 2
 
 
 @pytest.mark.medium
 def test_a_run_without_its_state_names_the_command_that_goes_on(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "a run"
-    train(tiny_recipe(corpus, phases=SHORT), run)
+    run_recipe(tiny_recipe(corpus, phases=SHORT), run)
     (run / "last.pt").unlink()
     with pytest.raises(TrainingError, match="--start") as caught:
-        train(tiny_recipe(corpus, phases=LONGER), run, resume=True)
+        run_recipe(tiny_recipe(corpus, phases=LONGER), run, resume=True)
     command = shlex.split(str(caught.value).partition("from that model: ")[2])
     assert command[:2] == ["openvse", "train"] and command[-4:] == [
         "--start",
@@ -220,19 +220,19 @@ def test_a_run_without_its_state_names_the_command_that_goes_on(corpus: Path, tm
     ]
     recipe = load_recipe(command[2], [command[3], f"start={run}"])
     assert [phase.epochs for phase in recipe.training.phases] == [1, 3]
-    assert train(recipe, Path(command[-1])).progress.epoch == 4
+    assert run_recipe(recipe, Path(command[-1])).progress.epoch == 4
 
 
 @pytest.mark.medium
 def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     for stop in (2, 4, 7, 11):  # within an epoch, at its last step, in a later phase
         with pytest.raises(Stop):
-            train(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
+            run_recipe(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
         if not (tmp_path / "parts" / "last.pt").exists():
             pytest.fail("no checkpoint was written before the stop")
-    train(recipe, tmp_path / "parts", resume=True)
+    run_recipe(recipe, tmp_path / "parts", resume=True)
     assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
     whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
     assert whole.keys() == parts.keys()
@@ -244,11 +244,11 @@ def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path) -> No
     # Among 8 images every text finds its own within 10: from the second epoch on this metric stagnates.
     plateau = {"patience": 1, "metric": "t2i_r10"}
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, plateau=plateau, phases=[{"epochs": 4}])
-    whole = train(recipe, tmp_path / "whole")
+    whole = run_recipe(recipe, tmp_path / "whole")
     for stop in (4, 9, 12):  # before the first halving, within a halved epoch, at its last step
         with pytest.raises(Stop):
-            train(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
-    resumed = train(recipe, tmp_path / "parts", resume=True)
+            run_recipe(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
+    resumed = run_recipe(recipe, tmp_path / "parts", resume=True)
     records = read_metrics(tmp_path / "parts")
     assert records == read_metrics(tmp_path / "whole")
     rates = [record["learning_rate"] for record in records if record["kind"] == "train"]
@@ -263,13 +263,13 @@ import sys, time, yaml
 from pathlib import Path
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.records import Silent
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 
 class Slow(Silent):
     def step(self, report):
         time.sleep(0.02)
 
-train(parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text())), Path(sys.argv[2]), watcher=Slow())
+run_recipe(parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text())), Path(sys.argv[2]), watcher=Slow())
 """
 
 
@@ -285,8 +285,8 @@ def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path)
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    train(recipe, killed, resume=True)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, killed, resume=True)
+    run_recipe(recipe, tmp_path / "whole")
     assert read_metrics(killed) == read_metrics(tmp_path / "whole")
     assert all(
         torch.equal(a, b)
@@ -296,9 +296,9 @@ def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path)
 
 @pytest.mark.medium
 def test_a_finished_run_resumes_to_nothing_more(corpus: Path, tmp_path: Path) -> None:
-    first = train(tiny_recipe(corpus), tmp_path / "run")
+    first = run_recipe(tiny_recipe(corpus), tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert train(tiny_recipe(corpus), tmp_path / "run", resume=True).progress == first.progress
+    assert run_recipe(tiny_recipe(corpus), tmp_path / "run", resume=True).progress == first.progress
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
@@ -306,7 +306,7 @@ def test_a_finished_run_resumes_to_nothing_more(corpus: Path, tmp_path: Path) ->
 def test_the_seed_decides_the_run(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus)
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(parse_recipe({**tree, "seed": seed}), tmp_path / name)
+        run_recipe(parse_recipe({**tree, "seed": seed}), tmp_path / name)
     assert read_metrics(tmp_path / "a") == read_metrics(tmp_path / "b")
     assert read_metrics(tmp_path / "a") != read_metrics(tmp_path / "c")
 
@@ -316,7 +316,7 @@ def test_bf16_and_worker_processes_train(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, precision="bf16")
     tree["data"]["num_workers"] = 1
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert watcher.epochs[-1].loss < watcher.epochs[0].loss
     assert all(weight.dtype == torch.float32 for weight in weights_of(tmp_path / "run").values())
 
@@ -324,9 +324,9 @@ def test_bf16_and_worker_processes_train(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1, "frozen": ["text.encoder.words"]}])
-    train(parse_recipe(tree), tmp_path / "frozen")
+    run_recipe(parse_recipe(tree), tmp_path / "frozen")
     tree["training"]["phases"][0]["frozen"] = ["text.encoder"]
-    train(parse_recipe(tree), tmp_path / "more")
+    run_recipe(parse_recipe(tree), tmp_path / "more")
     free, frozen = weights_of(tmp_path / "frozen"), weights_of(tmp_path / "more")
     assert torch.equal(free["text.encoder.words.weight"], frozen["text.encoder.words.weight"])
     assert not torch.equal(free["text.encoder.gru.weight_hh_l0"], frozen["text.encoder.gru.weight_hh_l0"])
@@ -336,7 +336,7 @@ def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
 def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path: Path) -> None:
     """By its width; or by its maker, where another has the same width."""
     phases = [{"epochs": 1}]
-    train(tiny_recipe(corpus, phases=phases), tmp_path / "one")
+    run_recipe(tiny_recipe(corpus, phases=phases), tmp_path / "one")
     stores = tmp_path / "stores"
     shutil.copytree(corpus / "features", stores / "tiny")
     with FeatureStoreWriter(stores / "other", fingerprint="butd", dim=12):
@@ -344,9 +344,9 @@ def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path:
     tree = tiny_tree(corpus, phases=phases)
     tree["data"]["features"] = str(stores)
     with pytest.raises(StoreError, match="image.encoder.made_by"):
-        train(parse_recipe(tree), tmp_path / "doubt")
+        run_recipe(parse_recipe(tree), tmp_path / "doubt")
     tree["image"]["encoder"]["made_by"] = "tiny"
-    train(parse_recipe(tree), tmp_path / "chosen")
+    run_recipe(parse_recipe(tree), tmp_path / "chosen")
     one, chosen = weights_of(tmp_path / "one"), weights_of(tmp_path / "chosen")
     assert all(torch.equal(one[name], chosen[name]) for name in one)
 
@@ -358,7 +358,7 @@ def test_an_image_without_features_is_skipped_with_a_warning(corpus: Path, tmp_p
     with (folder / "tiny.csv").open("a") as file:
         file.write("unreadable.jpg,red dog,train\n")
     watcher = Recorder()
-    train(tiny_recipe(folder), tmp_path / "run", watcher=watcher)
+    run_recipe(tiny_recipe(folder), tmp_path / "run", watcher=watcher)
     assert any("unreadable.jpg" in warning for warning in watcher.warnings)
 
 
@@ -368,7 +368,7 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["clip_norm"] = None
     with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+ on \d+ pairs: pair \d+"):
-        train(parse_recipe(tree), tmp_path / "run")
+        run_recipe(parse_recipe(tree), tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -382,28 +382,28 @@ def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest
         "margin": 50.0,
     }  # scores do not matter beside it
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert any("hard-negative collapse" in warning and "1600" in warning for warning in watcher.warnings)
 
 
 class TestRefusals:
     def test_a_precision_that_the_device_lacks(self, corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match="GPU"):
-            train(tiny_recipe(corpus, precision="fp16"), tmp_path)
+            run_recipe(tiny_recipe(corpus, precision="fp16"), tmp_path)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
     def test_a_device_that_is_not_there(self, corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match="training.device"):
-            train(tiny_recipe(corpus, device="cuda"), tmp_path)
+            run_recipe(tiny_recipe(corpus, device="cuda"), tmp_path)
 
     def test_another_run_in_the_folder(self, corpus: Path, tmp_path: Path) -> None:
         recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
-        train(recipe, tmp_path)
+        run_recipe(recipe, tmp_path)
         before = (tmp_path / "last.pt").read_bytes()
         with pytest.raises(TrainingError):
-            train(recipe, tmp_path)
+            run_recipe(recipe, tmp_path)
         with pytest.raises(TrainingError, match="another training"):
-            train(tiny_recipe(corpus, phases=[{"epochs": 1}], clip_norm=1.0), tmp_path, resume=True)
+            run_recipe(tiny_recipe(corpus, phases=[{"epochs": 1}], clip_norm=1.0), tmp_path, resume=True)
         assert (tmp_path / "last.pt").read_bytes() == before
 
     def test_a_run_that_another_process_writes(self, corpus: Path, tmp_path: Path) -> None:
@@ -412,18 +412,18 @@ class TestRefusals:
             locked(tmp_path, "run", TrainingError),
             pytest.raises(TrainingError, match=f"{os.getpid()}"),
         ):
-            train(recipe, tmp_path)
+            run_recipe(recipe, tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
-        train(recipe, tmp_path)
+        run_recipe(recipe, tmp_path)
 
     def test_a_half_written_checkpoint(self, corpus: Path, tmp_path: Path) -> None:
         recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
-        train(recipe, tmp_path)
+        run_recipe(recipe, tmp_path)
         best = (tmp_path / "best" / "model.safetensors").read_bytes()
         whole = (tmp_path / "last.pt").read_bytes()
         (tmp_path / "last.pt").write_bytes(whole[: len(whole) // 2])
         with pytest.raises(TrainingError, match="last.pt.*--overwrite"):
-            train(recipe, tmp_path, resume=True)
+            run_recipe(recipe, tmp_path, resume=True)
         assert (tmp_path / "best" / "model.safetensors").read_bytes() == best
 
     @pytest.mark.parametrize(
@@ -446,5 +446,5 @@ class TestRefusals:
             }
 
         with pytest.raises(error, match=message) as caught:
-            train(parse_recipe(merge(tiny_tree(corpus), change)), tmp_path / "run")
+            run_recipe(parse_recipe(merge(tiny_tree(corpus), change)), tmp_path / "run")
         assert "\n" not in str(caught.value)

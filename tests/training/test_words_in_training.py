@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
 
 
@@ -24,12 +24,12 @@ def test_the_words_that_the_vocabulary_leaves_out_are_counted_once(tmp_path: Pat
     tree = tiny_tree(corpus)
     tree["text"]["encoder"]["min_count"] = 2
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     said = "vocabulary: 12 of 16 words kept (min_count 2); 1.6 % of the caption tokens are unknown words"
     assert vocabulary_notes(watcher) == [said]
     (record,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "vocabulary"]
     names = ("num_words", "num_known", "num_tokens", "num_unknown")
     assert [record[name] for name in names] == [16, 12, 256, 4]
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher, resume=True)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher, resume=True)
     assert vocabulary_notes(watcher) == [said, said]
     assert [record["kind"] for record in read_metrics(tmp_path / "run")].count("vocabulary") == 1

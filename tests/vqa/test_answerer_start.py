@@ -11,7 +11,7 @@ from openvse.datasets import open_questions
 from openvse.errors import RecipeError
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
 from tests.tiny import Recorder, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
@@ -21,7 +21,7 @@ from tests.tiny_questions import answering_recipe, answering_tree, write_tiny_qu
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_tiny_questions(tmp_path_factory.mktemp("questions"))
-    train(answering_recipe(folder), folder / "base")
+    run_recipe(answering_recipe(folder), folder / "base")
     return folder
 
 
@@ -33,7 +33,7 @@ def test_it_goes_on_with_an_answerer(questions: Path, tmp_path: Path) -> None:
         "start": str(questions / "base")
     }
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     records = {record["kind"]: record for record in read_metrics(tmp_path / "run")}
     own = [r for r in read_metrics(questions / "base") if r["kind"] == "validation"]
     assert records["before"]["accuracy"] == pytest.approx(max(record["accuracy"] for record in own))
@@ -54,7 +54,7 @@ def test_answers_keep_their_rows_in_another_order(questions: Path, tmp_path: Pat
     tree |= {"start": str(questions / "base"), "optimizer": {"learning_rate": 1e-12}}
     tree["data"]["features"] = str(questions / "features")
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert "  classifier: taken (1 answers added to 4)" in watcher.notes
     old = load_as(Answerer, questions / "base" / "best")
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
@@ -73,7 +73,7 @@ def test_answers_keep_their_rows_in_another_order(questions: Path, tmp_path: Pat
 @pytest.mark.medium
 def test_its_towers_come_from_a_model_of_retrieval(questions: Path, tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "pairs")
-    train(tiny_recipe(corpus, phases=[{"epochs": 1}]), corpus / "run")
+    run_recipe(tiny_recipe(corpus, phases=[{"epochs": 1}]), corpus / "run")
     tree = answering_tree(questions, phases=[{"epochs": 1}])
     del tree["embed_dim"]
     tree |= {
@@ -82,7 +82,7 @@ def test_its_towers_come_from_a_model_of_retrieval(questions: Path, tmp_path: Pa
         "start": str(corpus / "run"),
     }
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert {"  image.encoder: taken", "  fusion: new (the start has none)"} <= set(watcher.notes)
     assert any(note.startswith("  text.encoder: taken (") and "words added" in note for note in watcher.notes)
     assert any(
@@ -96,7 +96,7 @@ def test_a_side_that_the_start_lacks_is_refused(questions: Path, tmp_path: Path)
     tree = answering_tree(questions, phases=[{"epochs": 1}])
     own = {"image": None, "fusion": None, "start": str(questions / "base")}
     blind = {**tree, **own, "text": {"aggregator": {"name": "score_attention", "num_heads": 2}}}
-    train(parse_recipe(blind), tmp_path / "blind")
+    run_recipe(parse_recipe(blind), tmp_path / "blind")
     with pytest.raises(RecipeError, match="image"):
         parse_recipe(
             {key: value for key, value in tree.items() if key != "image"} | {"start": str(tmp_path / "blind")}

@@ -18,7 +18,7 @@ from openvse.errors import DataError, RecipeError, TrainingError
 from openvse.features import FeatureStore
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import train
+from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -45,7 +45,7 @@ def share_right(run: Path, questions: Path, split: str) -> float:
 @pytest.mark.medium
 def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None:
     watcher = Recorder()
-    result = train(answering_recipe(questions), tmp_path, watcher=watcher)
+    result = run_recipe(answering_recipe(questions), tmp_path, watcher=watcher)
     assert {path.name for path in tmp_path.iterdir()} >= {"recipe.yaml", "last.pt", "metrics.jsonl", "best"}
     (words,) = [record for record in read_metrics(tmp_path) if record["kind"] == "vocabulary"]
     assert words["num_words"] == words["num_known"] == 8 and words["num_tokens"] == 32 * 5
@@ -62,7 +62,7 @@ def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None
 @pytest.mark.medium
 def test_it_learns(questions: Path, tmp_path: Path) -> None:
     watcher = Recorder()
-    train(answering_recipe(questions, phases=[{"epochs": 8}]), tmp_path, watcher=watcher)
+    run_recipe(answering_recipe(questions, phases=[{"epochs": 8}]), tmp_path, watcher=watcher)
     assert watcher.epochs[-1].loss < 0.8 * watcher.epochs[0].loss
     assert share_right(tmp_path, questions, "train") > 0.5  # one in five by chance
 
@@ -71,7 +71,7 @@ def test_it_learns(questions: Path, tmp_path: Path) -> None:
 def test_questions_alone_cannot_tell_images_apart(questions: Path, tmp_path: Path) -> None:
     tree = question_only(answering_tree(questions, phases=[{"epochs": 6}]))
     del tree["data"]["features"]  # no image is there either
-    train(parse_recipe(tree), tmp_path)
+    run_recipe(parse_recipe(tree), tmp_path)
     model = load_as(Answerer, tmp_path / "best")
     assert model.ask(None, ["what colour is the dog"]) == model.ask("nowhere.jpg", ["what colour is the dog"])
     assert share_right(tmp_path, questions, "train") < 0.75
@@ -82,11 +82,11 @@ def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(
     questions: Path, tmp_path: Path
 ) -> None:
     recipe = answering_recipe(questions, checkpoint_every_s=1e-6)
-    train(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "whole")
     for stop in (2, 4, 7):  # within an epoch, at its last step, in a later phase
         with pytest.raises(Stop):
-            train(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
-    train(recipe, tmp_path / "parts", resume=True)
+            run_recipe(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
+    run_recipe(recipe, tmp_path / "parts", resume=True)
     assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -97,13 +97,13 @@ def test_other_answers_of_the_same_questions_are_other_data(tmp_path: Path) -> N
     folder = write_tiny_questions(tmp_path / "tiny")
     recipe, run = answering_recipe(folder), tmp_path / "run"
     with pytest.raises(Stop):
-        train(recipe, run, watcher=Recorder(6))
+        run_recipe(recipe, run, watcher=Recorder(6))
     lines = (folder / "metadata.jsonl").read_text().splitlines()
     last = max(number for number, line in enumerate(lines) if '"validation"' in line)
     lines[last] = json.dumps(json.loads(lines[last]) | {"answer": "no colour"})
     (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(TrainingError, match="validation: 6 images and 12 questions"):
-        train(recipe, run, resume=True)
+        run_recipe(recipe, run, resume=True)
 
 
 def test_the_loss_is_summed_over_answers_and_averaged_over_questions() -> None:
@@ -127,7 +127,7 @@ def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError, match=r"the loss is (nan|inf) at step \d+ on 8 questions: \d+.jpg#\d to"
     ):
-        train(parse_recipe(tree), tmp_path)
+        run_recipe(parse_recipe(tree), tmp_path)
 
 
 def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_images_that_the_store_lacks_are_reported(questions: Path, tmp_path: Pat
     with (folder / "metadata.jsonl").open("a") as file:
         file.write('{"file_name": "gone.jpg", "question": "what is it", "answer": "red", "split": "train"}\n')
     watcher = Recorder()
-    train(answering_recipe(folder, phases=[{"epochs": 1}]), tmp_path / "run", watcher=watcher)
+    run_recipe(answering_recipe(folder, phases=[{"epochs": 1}]), tmp_path / "run", watcher=watcher)
     assert any("gone.jpg" in warning for warning in watcher.warnings)
 
 
@@ -173,7 +173,7 @@ def test_refusals(questions: Path, tmp_path: Path) -> None:
     ]
     for change, error, message in cases:
         with pytest.raises(error, match=message) as caught:
-            train(parse_recipe({**tree, **change}), tmp_path / "run")
+            run_recipe(parse_recipe({**tree, **change}), tmp_path / "run")
         assert "\n" not in str(caught.value)
 
 

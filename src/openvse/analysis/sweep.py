@@ -35,7 +35,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
-from openvse.tasks.run import changed_keys, train, without_places
+from openvse.tasks.run import changed_keys, run_recipe, without_places
 from openvse.training.inputs import RunInputs, open_features, open_text_features
 from openvse.training.records import Silent, Watcher
 from openvse.types import FeatureSource, OnProgress
@@ -296,7 +296,7 @@ class _Runs:
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
         self._watcher.note(place)
-        run = train(recipe, folder, resume=True, watcher=self._watcher)
+        run = run_recipe(recipe, folder, resume=True, watcher=self._watcher)
         model = load_as(TwoTower, run.best)
         cached = embed_corpus(model, corpus.split(sweep.split), stores[0], text_features=stores[1])
         report = evaluate_sets(

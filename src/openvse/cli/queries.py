@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openvse.errors import OpenVSEError
 from openvse.files import whole_characters
-from openvse.media.names import SHOTS, is_image, is_video_name, suffix_kind
+from openvse.media.names import names_image
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,6 @@ class Asked:
     def title(self) -> str:
         """The query, for people."""
         return self.text if self.kind == "text" else f"images like {self.text}"
-
-
-def names_image(word: str) -> bool:
-    """Return whether an argument is the path of an image or a clip: by its ending, whether or not it exists."""
-    name = word.strip().replace("\n", " ").rpartition("/")[2]
-    return is_image(name) or is_video_name(name) or suffix_kind(name) in SHOTS
 
 
 def asked_image(path: str | Path) -> Asked:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from openvse.errors import DataError
 from openvse.evaluation.evaluator import evaluate_sets
@@ -23,7 +24,7 @@ GivenPairs: TypeAlias = Relevance | Array | Sequence[Any]
 """Which texts belong to which image, in one of the forms that ``evaluate`` accepts."""
 
 
-def evaluate(
+def evaluate_arrays(
     images: Array | EmbeddingSet,
     texts: Array | EmbeddingSet,
     relevance: GivenPairs | None = None,
@@ -35,37 +36,10 @@ def evaluate(
     seed: int = 0,
     every: bool = False,
 ) -> Report:
-    """Evaluate retrieval in both directions from embeddings of any source.
-
-    The embeddings are scaled to unit length, and the score of two items is their cosine. With several embeddings per
-    item, the best pair counts. Images that are repeated in sequence, as often for each (VSE++ and SCAN hold a row for
-    each caption), count once; of other images that are equal, a line of the report warns.
-
-    Args:
-        images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings per image.
-        texts: float ``[T, D]``, or ``[T, K, D]``.
-        relevance: which texts belong to which image. By default T is a multiple of I and the texts are in the order of
-            their images: with five texts per image, the first five texts belong to the first image. Otherwise one of:
-            int ``[T]``, the image of each text; int ``[P, 2]``, pairs (image, text); bool ``[I, T]``; a ``Relevance``.
-        similarity: a similarity to use instead of the cosine, such as ``openvse.similarities.Order()``.
-        name: the name of the data in the report.
-        folds: the number of runs of consecutive images, each with its texts, to evaluate separately and average
-            (COCO: 5).
-        resamples: the number of bootstrap resamples for the intervals; 0 leaves the intervals out.
-        every: whether to rank all relevant candidates and not only the best one, for mAP@R, R-Precision, nDCG@10 and
-            MRR.
-
-    Returns:
-        A report of recalls, RSUM and ranks with their intervals, and chance level: ``report.metrics["rsum"]``,
-        ``print(report.to_markdown())``.
+    """Evaluate retrieval in both directions from embeddings of any source; see ``openvse.evaluate``.
 
     Raises:
         DataError: embeddings or relevance have a shape or a number that does not fit, or are not finite.
-
-    Examples:
-        >>> report = evaluate(np.eye(3), np.repeat(np.eye(3), 2, axis=0))
-        >>> report.metrics["i2t_r1"], report.protocol.num_texts
-        (100.0, 6)
     """
     score = SetMax() if similarity is None else similarity
     if not (score.reads_unit_vectors or score.reads_gaussians):
@@ -73,6 +47,11 @@ def evaluate(
             f"{type(score).__name__} does not score embeddings of unit length, so arrays cannot be evaluated with it: "
             f"evaluate its model with openvse evaluate"
         )
+    for given, side in ((images, "images"), (texts, "texts")):
+        if isinstance(given, str | Path | nn.Module):
+            raise DataError(
+                f"{side} is of the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
+            )
     sides = _read(images, "images", score), _read(texts, "texts", score)
     one, other = _of_one_precision(*sides)
     require_one_space(one, other)

@@ -16,7 +16,7 @@ from openvse.corpus import Corpus
 from openvse.encoders import TextEncoder
 from openvse.encoders.base import Encoder
 from openvse.errors import DataError, ModelError
-from openvse.evaluation.arrays import evaluate
+from openvse.evaluation.arrays import evaluate_arrays
 from openvse.exporting.reading import PROBES, SHAPES
 from openvse.functional import position_mask
 from openvse.media.images import probe_image
@@ -222,7 +222,7 @@ def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Cor
     measured = []
     for pair in ((images, texts), after):
         similarity = {"order": Order(), "csd": CSD()}.get(rounded.description.score)
-        report = evaluate(
+        report = evaluate_arrays(
             pair[0].vectors, pair[1].vectors, corpus.relevance, similarity=similarity, resamples=0
         )
         measured.append({name: float(report.metrics[name]) for name in _METRICS})

@@ -16,7 +16,14 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import IndexFormatError
 from openvse.files import given_path
 from openvse.indexing.database import Database, ItemTable, Root, VectorFile, encode_id
-from openvse.indexing.manifest import IndexManifest, Item, check_model, damaged, read_manifest
+from openvse.indexing.manifest import (
+    IndexManifest,
+    Item,
+    check_model,
+    damaged,
+    index_folder,
+    read_manifest,
+)
 from openvse.indexing.vector_files import MappedVectors, finite_rows, map_vectors, row_checksum
 from openvse.media.segments import file_of, span_of
 
@@ -72,6 +79,7 @@ class Index:
         """Open an index for reading, also while another process writes to it.
 
         Args:
+            path: its folder, or that of a run that has one.
             model_fingerprint: the model that must have made it; None takes any.
             check: call ``check``, whatever the size; small ones are always compared with their checksums.
 
@@ -79,6 +87,7 @@ class Index:
             IndexFormatError: it is missing, damaged, of another format version, or made by another model.
         """
         folder = given_path(path, "the index")
+        folder = index_folder(folder) or folder
         for attempt in range(1, _ATTEMPTS + 1):
             manifest = read_manifest(folder)
             check_model(folder, manifest, model_fingerprint)

@@ -151,6 +151,16 @@ def place_of(model: str | Path, index: Path) -> Place:
         return {"absolute": str(absolute)}
 
 
+def index_folder(place: str | Path) -> Path | None:
+    """Return the folder of an index, or the index of a run's folder; None if there is neither."""
+    try:
+        return next(
+            (each for each in (Path(place), Path(place, "index")) if (each / MANIFEST).is_file()), None
+        )
+    except (OSError, ValueError):  # a sentence may be longer than any name
+        return None
+
+
 def find_model(index: Path, manifest: IndexManifest | None = None) -> tuple[str, str]:
     """Return the place of the model of an index, a folder or hub id, and a warning for the user or "".
 

@@ -30,6 +30,7 @@ from openvse.media.names import (
     RAW_NEEDED,
     escaped,
     foreign_kind,
+    names_image,
     reads,
     remedy,
     suffix_kind,
@@ -40,6 +41,9 @@ from openvse.media.segments import ClipSegment
 _logger = logging.getLogger(__name__)
 
 ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarray
+ONE_IMAGE = (Path, bytes, bytearray, memoryview, PackedFile, Image.Image, np.ndarray, ClipSegment)
+"""The types of one image or clip that are no text."""
+
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
 
 Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
@@ -81,6 +85,12 @@ _MAGIC = {
     "EPS": re.compile(rb"\A(%!PS|\xc5\xd0\xd3\xc6)"),
     "PSD": re.compile(rb"\A8BPS"),
 }
+
+
+def are_images(given: Any) -> bool:
+    """Return whether what is to be embedded are images, and no sentences: text that ends like an image is its path."""
+    first = given if isinstance(given, (str, *ONE_IMAGE)) else next(iter(given), "")
+    return names_image(first) if isinstance(first, str) else True
 
 
 def one_or_many(

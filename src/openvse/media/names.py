@@ -113,3 +113,9 @@ def escaped(text: object) -> str:
         letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _ODD else letter
         for letter in plain
     )
+
+
+def names_image(word: str) -> bool:
+    """Return whether a text is the path of an image or a clip: by its ending, whether or not it exists."""
+    name = word.strip().replace("\n", " ").rpartition("/")[2]
+    return is_image(name) or is_video_name(name) or suffix_kind(name) in SHOTS

@@ -97,6 +97,17 @@ class Document(ABC):
         sections = [*self.sections(), *(["## Problems", listed] if listed else [])]
         return "\n\n".join(section for section in sections if section) + "\n"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole report as nested mappings."""
+        read: dict[str, Any] = json.loads(self.to_json())
+        return read
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
         return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from textwrap import wrap
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from openvse.errors import OpenVSEError, message_of
 
 Cell: TypeAlias = str | int | float | bool
 Rows: TypeAlias = Iterable[Sequence[Cell]]
@@ -114,6 +116,15 @@ class Table:
 
     def _shown(self, digits: int = 3) -> list[list[str]]:
         return [[shown(cell, digits) for cell in row] for row in self.rows]
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a ``pandas.DataFrame`` of rows by their columns; raise OpenVSEError where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise OpenVSEError(f"a data frame needs pandas ({message_of(error)}): pip install pandas") from error
+    return pandas.DataFrame(list(rows))
 
 
 def shown(cell: Cell, digits: int = 3) -> str:

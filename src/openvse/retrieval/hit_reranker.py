@@ -13,7 +13,7 @@ import torch
 from openvse.errors import BadImageError, DataError, MissingItemError, ModelError
 from openvse.model import TwoTower
 from openvse.search.cache import ByteCache
-from openvse.search.hits import Answer, Hit, Probabilities
+from openvse.search.hits import Answer, Hit, Hits, Probabilities
 from openvse.search.query import Page, Query
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
@@ -129,7 +129,7 @@ class HitReranker:
     def _page(self, answer: Answer, anew: Mapping[str, float], page: Page) -> Answer:
         """Sort the hits with a new score by it, append the others, number all, and return some of them."""
         if page.skip >= self.top:
-            return replace(answer, hits=[], more=False) if page.is_limited else answer
+            return replace(answer, hits=Hits(), more=False) if page.is_limited else answer
         hits = sorted((hit for hit in answer.hits if hit.id in anew), key=lambda hit: -anew[hit.id])
         hits = [replace(hit, score=anew[hit.id], probability=None, fit="") for hit in hits]
         probabilities = None if hits else answer.probabilities
@@ -150,7 +150,7 @@ class HitReranker:
         ranked = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
         return replace(
             answer,
-            hits=ranked[page.skip : last],
+            hits=Hits(ranked[page.skip : last]),
             more=len(ranked) > last or (answer.more and not page.is_limited),
             probabilities=probabilities,
             before={hit.id: hit.rank for hit in answer.hits[: self.top]},

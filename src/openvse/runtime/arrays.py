@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["inner", "order", "csd"]
 _DIFFERENCES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ArraySet:
     """K embeddings for each item, as an ``EmbeddingSet`` without PyTorch.
 
@@ -34,6 +34,19 @@ class ArraySet:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of ``numpy()``."""
+        items, several, width = self.vectors.shape
+        return (items, width) if several == 1 else (items, several, width)
+
+    def numpy(self) -> Shaped[np.ndarray, "B *K D"]:
+        """Return what ``numpy.asarray`` makes of it."""
+        return np.asarray(self)
+
+    def __repr__(self) -> str:
+        return f"ArraySet(shape={self.shape}, {self.vectors.dtype})"
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import DataError, IndexFormatError
-from openvse.files import several
 from openvse.indexing.conditions import Condition, parse_conditions
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
@@ -25,8 +24,17 @@ from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertain
 from openvse.scoring.calibration import Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ExactSearch, comparison_of
-from openvse.search.hits import Answer, Hit, Probabilities, title_of
-from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
+from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
+from openvse.search.query import (
+    EmbeddedQueries,
+    OneQuery,
+    Page,
+    Query,
+    as_arrays,
+    each_query,
+    embed_queries,
+    is_one_query,
+)
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.stores import EngineAddress, Note
 from openvse.tokenization.vocabulary import UnknownWord
@@ -67,7 +75,8 @@ class SearchEngine:
 
     Args:
         model: the model that made the embeddings: one of PyTorch, or an exported one.
-        source: what to search: an index, or the address of a store that an index has filled (``read_address``).
+        source: what to search: an index or its folder, or the address of a store that an index has filled
+            (``read_address``).
         engine: ``exact``, for an exact search whatever the index has; or the engine of the index, by its name or by the
             URL of its server, with the secrets that the index does not know. None takes that of the index, and its URL
             from the index and the environment.
@@ -82,20 +91,21 @@ class SearchEngine:
         EngineError: the engine cannot be reached, or cannot serve the model.
 
     Examples:
-        >>> engine = SearchEngine(model, Index.open("index"))  # doctest: +SKIP
-        >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
+        >>> engine = openvse.open("runs/mine/index")  # doctest: +SKIP
+        >>> engine.search("a dog on a beach", top_k=3)[0].path  # doctest: +SKIP
     """
 
     def __init__(
         self,
         model: Any,
-        source: Index | EngineAddress,
+        source: Index | EngineAddress | str | Path,
         *,
         engine: str | None = None,
         images: Path | None = None,
     ) -> None:
         self._model = model
         self.catalogue: Catalogue
+        source = Index.open(source) if isinstance(source, str | Path) else source
         if isinstance(source, Index):
             check_model(source.path, source.manifest, model.fingerprint)
             compare = comparison_of(model, source.manifest.holds)
@@ -129,24 +139,59 @@ class SearchEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def search(self, queries: str | Query | Iterable[str | Query], top_k: int = 10) -> list[list[Hit]]:
-        """Return the best items of every query, best first; ``answer`` does more.
+    @overload
+    def search(  # type: ignore[overload-overlap]  # a sentence is no sequence of its letters
+        self,
+        queries: OneQuery,
+        top_k: int = ...,
+        *,
+        where: Sequence[Condition | str] = ...,
+        skip: int = ...,
+        min_score: float | None = ...,
+        min_precision: float | None = ...,
+    ) -> Hits: ...
+    @overload
+    def search(
+        self,
+        queries: Iterable[OneQuery],
+        top_k: int = ...,
+        *,
+        where: Sequence[Condition | str] = ...,
+        skip: int = ...,
+        min_score: float | None = ...,
+        min_precision: float | None = ...,
+    ) -> list[Hits]: ...
+    def search(
+        self,
+        queries: OneQuery | Iterable[OneQuery],
+        top_k: int = 10,
+        *,
+        where: Sequence[Condition | str] = (),
+        skip: int = 0,
+        min_score: float | None = None,
+        min_precision: float | None = None,
+    ) -> Hits | list[Hits]:
+        """Return the best items, best first; of several queries, those of each. ``answer`` does more.
 
         An empty sentence is logged, and has no hits.
 
         Args:
-            queries: any number of sentences or queries; one that is given by itself is a sequence of one.
+            queries: a sentence, an image (a path, a PIL image or an array) or a ``Query``; or any number of them.
             top_k: how many items of each; fewer are returned where there are fewer.
+            where: conditions that all hits fulfil, such as ``"date >= 2024-05"``; for the others, see ``Page``.
 
         Raises:
             BadImageError: an image cannot be decoded.
-            DataError: ``top_k`` is below 1, every sentence is empty, or the index holds no item of an id.
+            DataError: a number is outside its range, a condition cannot be understood, there is no such image, every
+                sentence is empty, or the index holds no item of an id.
         """
-        return [answer.hits for answer in self.answer(queries, Page(top_k=top_k))]
+        page = Page(top_k, skip, where, min_score, min_precision)
+        hits = [answer.hits for answer in self.answer(queries, page)]
+        return hits[0] if is_one_query(queries) else hits
 
     def answer(
         self,
-        queries: str | Query | Iterable[str | Query],
+        queries: OneQuery | Iterable[OneQuery],
         page: Page | Sequence[Page] | None = None,
         rerank: Any = None,
     ) -> list[Answer]:
@@ -156,7 +201,7 @@ class SearchEngine:
         the same conditions are searched together.
 
         Args:
-            queries: any number of sentences or queries; one that is given by itself is a sequence of one.
+            queries: any number of sentences, images or queries; one that is given by itself is a sequence of one.
             page: which of the items are wanted, of all queries or of each; by default the best 10.
             rerank: ranks the first hits of sentences again; the thresholds of the page then refer to its scores.
 
@@ -166,24 +211,22 @@ class SearchEngine:
                 index holds no item of an id.
             ModelError: a precision is wanted, and the model keeps no curve.
         """
-        asked: list[str | Query] = several(queries, "queries", (str, Query))
+        asked = each_query(queries)
         pages = [page or Page()] * len(asked) if page is None or isinstance(page, Page) else list(page)
-        full = [number for number, each in enumerate(asked) if isinstance(each, Query) or each.strip()]
+        full = [number for number, each in enumerate(asked) if isinstance(each, Query)]
         if asked and not full:
             raise DataError("all queries are empty: give a sentence that says what the image should show")
         if len(full) < len(asked):
             _logger.warning(
                 "an empty query has no hits (%d of %d are empty)", len(asked) - len(full), len(asked)
             )
-        given = [
-            Query(each) if isinstance(each, str) else each for each in (asked[number] for number in full)
-        ]
+        given = [each for each in asked if isinstance(each, Query)]
         wanted = [pages[number] for number in full]
         if rerank is None:
             answered = self._answers(given, wanted)
         else:
             answered = rerank.rerank(given, self._answers(given, map(rerank.first, wanted)), wanted)
-        answers = [Answer([]) for _ in asked]
+        answers = [Answer(Hits()) for _ in asked]
         for number, answer in zip(full, answered, strict=True):
             answers[number] = answer
         return answers
@@ -318,11 +361,9 @@ class SearchEngine:
             spread = uncertainties(vectors, of_texts=self._are_texts).tolist()
         return dict(zip(positions, zip(map(title_of, metadata), spread, strict=True), strict=True))
 
-    def _hits(
-        self, search: _Search, shown: _Shown, about: Mapping[int, tuple[str, float | None]]
-    ) -> list[Hit]:
+    def _hits(self, search: _Search, shown: _Shown, about: Mapping[int, tuple[str, float | None]]) -> Hits:
         """Return the hits of a page."""
-        ranking, last, hits = shown.ranking, search.page.skip + search.page.top_k, []
+        ranking, last, hits = shown.ranking, search.page.skip + search.page.top_k, Hits()
         columns = ranking.positions.tolist(), ranking.scores.tolist(), ranking.rows.tolist()
         for rank, (probability, fit), position, score, row, place in zip(
             shown.ranks, shown.likely, *columns, ranking.places.tolist(), strict=True

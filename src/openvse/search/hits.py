@@ -13,6 +13,7 @@ from jaxtyping import Float
 from openvse.errors import DataError, ModelError
 from openvse.indexing.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
+from openvse.output.table import Cell, Table, data_frame
 from openvse.scoring.calibration import Calibration, check_precision
 from openvse.search.query import Query
 from openvse.stores.base import Note
@@ -107,6 +108,33 @@ class Hit:
         }
 
 
+class Hits(list[Hit]):
+    """The hits of a query, best first: a list that shows itself as a table in a terminal and a notebook."""
+
+    def table(self) -> Table:
+        """Return the hits as a table."""
+        rows: list[list[Cell]] = [
+            [each.rank, f"{each.score:.4f}", each.fit, each.id, ", ".join(each.matched)] for each in self
+        ]
+        columns = ["rank", "score", "fit", "id", "matched"]
+        shown = [number for number, _ in enumerate(columns) if number < 2 or any(row[number] for row in rows)]
+        return Table([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return what is known of each hit, by name."""
+        return [hit.to_json() for hit in self]
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with a row for each hit; raise OpenVSEError without pandas."""
+        return data_frame(self.to_dicts())
+
+    def __repr__(self) -> str:
+        return self.table().to_text() if self else "no hits"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
 def uncertainty_of(result: Hit | Answer) -> dict[str, float]:
     """Return the uncertainty of a hit or of a query as JSON has it: under its name, or nothing where there is none."""
     return {} if result.uncertainty is None else {"uncertainty": result.uncertainty}
@@ -197,7 +225,7 @@ class Answer:
         uncertainty: the sum of the variances of a query of one part, if its embedding is a distribution.
     """
 
-    hits: list[Hit]
+    hits: Hits
     searched: int = 0
     more: bool = False
     unknown_words: tuple[UnknownWord, ...] = ()

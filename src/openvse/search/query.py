@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,8 +15,13 @@ from jaxtyping import Float, Int
 from openvse.errors import DataError
 from openvse.files import several, whole_characters
 from openvse.indexing.conditions import Condition
+from openvse.media.images import ONE_IMAGE
+from openvse.media.names import names_image
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
+
+OneQuery: TypeAlias = "str | Query | ClipSource"
+"""A query by itself: a sentence, an image, or a ``Query``."""
 
 Only = Literal["words", "looks"]
 """One of the two rankings of a search."""
@@ -59,6 +65,25 @@ class Query:
                 f"0 to 1, and an avoid_weight of 0 or more"
             )
 
+    @classmethod
+    def of(cls, given: Any) -> Query:
+        """Return a sentence, an image in any form, or a query, as a query; text that ends like an image is its path.
+
+        Raises:
+            DataError: there is no such image, or it is nothing of these.
+        """
+        if isinstance(given, Query):
+            return given
+        if isinstance(given, str) and not names_image(given):
+            return cls(given)
+        if isinstance(given, str | Path) and not _is_file(given):
+            raise DataError(
+                f"{given}: this image does not exist: check the path, or give Query(text=...) for a sentence"
+            )
+        if not isinstance(given, (str, *ONE_IMAGE)):
+            raise DataError(f"a query is of the type {type(given).__name__}: give a sentence or an image")
+        return cls(image=bytes(given) if isinstance(given, bytearray | memoryview) else given)
+
     @property
     def is_sentence(self) -> bool:
         """Whether it is a sentence and nothing else, whose scores are those of the model."""
@@ -76,6 +101,30 @@ class Query:
         share = self.image_weight if self.text.strip() else 1.0
         each = share / max(1, sum(seen))
         return (1 - share if any(seen) else 1.0) if self.text.strip() else 0.0, each * seen[0], each * seen[1]
+
+
+def _is_file(path: str | Path) -> bool:
+    """Return whether there is such a file; False for a name that no file can have."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_one_query(given: object) -> bool:
+    """Return whether it is a query by itself; an array of texts is a column of sentences."""
+    is_column = isinstance(given, np.ndarray) and given.dtype.kind in "OUT"
+    return isinstance(given, (str, Query, *ONE_IMAGE)) and not is_column
+
+
+def each_query(given: Any) -> list[Query | str]:
+    """Return any number of sentences, images and queries as queries; an empty sentence stays one."""
+    alone = is_one_query(given)
+    is_list = isinstance(given, Iterable) and not (isinstance(given, Mapping) or hasattr(given, "columns"))
+    if not alone and not is_list:
+        raise DataError(f"queries is of the type {type(given).__name__}: give sentences and images")
+    listed = [given] if alone else list(given)
+    return [each if isinstance(each, str) and not each.strip() else Query.of(each) for each in listed]
 
 
 @dataclass(frozen=True)

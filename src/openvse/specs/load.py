@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,9 @@ from openvse.errors import RecipeError, TextError, choices, decoded_text, neares
 from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
+Overrides: TypeAlias = "str | Sequence[str | tuple[str, Any]] | Mapping[str, Any]"
+"""What replaces settings of a recipe: ``key.path=value``, with the value in YAML; several; or values by their keys."""
+
 SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 
 FROM_START = "start"
@@ -85,19 +88,31 @@ def list_recipes(within: str = "") -> list[str]:
     return sorted(name for name in names if not within or name.startswith((f"{within}/", f"{within}_")))
 
 
-def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def override_list(given: Overrides) -> list[tuple[str, Any]]:
+    """Return overrides as keys and values, whichever form they have; ``data=photos`` is ``data.source=photos``."""
+    if isinstance(given, str):
+        given = [given]
+    pairs = given.items() if isinstance(given, Mapping) else given
+    read = [parse_override(each) if isinstance(each, str) else each for each in pairs]
+    plain = [(key, str(value) if isinstance(value, Path) else value) for key, value in read]
+    return [
+        ("data.source" if key == "data" and isinstance(value, str) else key, value) for key, value in plain
+    ]
+
+
+def read_recipe(source: str | Path, overrides: Overrides = ()) -> dict[str, Any]:
     """Read a recipe as nested mappings, merge it over its base and apply overrides; nothing else is checked.
 
     Args:
         source: a YAML file, or the name of a shipped recipe. The row ``gcn`` of a file ``mine.yaml`` is called
             ``mine_gcn``, as if it were a file beside it.
-        overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
+        overrides: see ``Overrides``; ``training.phases.0.epochs=2`` changes a list item.
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, or an override does not fit into it.
     """
     tree = copy.deepcopy(_read(*_find(str(source)), seen=()))  # the files that were read are kept
-    for path, value in map(parse_override, overrides):
+    for path, value in override_list(overrides):
         tree = apply_override(tree, path, value)
     return tree
 

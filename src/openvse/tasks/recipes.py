@@ -8,19 +8,20 @@ from typing import Any
 
 from openvse.errors import RecipeError, nearest
 from openvse.specs import RunRecipe, read_recipe, validated
-from openvse.specs.load import FROM_START, inherited, is_complete
+from openvse.specs.load import FROM_START, Overrides, inherited, is_complete
 from openvse.tasks import TASKS, task_kind
 
 START = "start"
 """The folder of a run that keeps the model that it began from."""
 
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, copy: Path | None = None) -> RunRecipe:
+def load_recipe(source: str | Path, overrides: Overrides = (), *, copy: Path | None = None) -> RunRecipe:
     """Read a recipe of any task, merge it over its base, apply overrides and check every key.
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
-        overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
+        overrides: ``key.path=value``, with the value in YAML, or several, or values by their keys;
+            ``training.phases.0.epochs=2`` changes a list item.
         copy: the copy of the start in the folder of the run, for a run that is resumed.
 
     Raises:

@@ -46,7 +46,7 @@ class RunResult:
     progress: Progress
 
 
-def train(
+def run_recipe(
     recipe: RunRecipe,
     folder: str | Path,
     *,
@@ -55,24 +55,7 @@ def train(
     watcher: Watcher | None = None,
     on_extraction: Callable[[WorkProgress], None] | None = None,
 ) -> RunResult:
-    """Train as a recipe defines; the test split is never read.
-
-    Args:
-        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``,
-            and with a start also ``start/`` and ``before_after.md`` and ``.json``.
-        resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
-            If there is no run yet, this one begins. ``training.phases`` may differ in epochs that are not done, so a
-            finished run can go on with more. The data may have moved; their pairs must be the same.
-        overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
-        watcher: the object that is notified about every step.
-        on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
-
-    Raises:
-        RecipeError: the recipe cannot be built.
-        DataError: the data cannot be used.
-        TrainingError: the folder holds another run, another process writes there, or the loss is NaN.
-        DiskError: the disk is full, or refuses.
-    """
+    """Train as a recipe says; see ``openvse.train``."""
     if resume and overwrite:
         raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
     if not isinstance(recipe, RunRecipe):

@@ -22,7 +22,7 @@ def complete_recipe() -> list[str]:
 
 def complete_listed(ctx: typer.Context) -> list[str]:
     """Complete a NAME of ``openvse list``: a recipe, a part or a data set, by the kind before it."""
-    from openvse.train_cli.listing import registries
+    from openvse.tasks.front import registries
 
     kind = ctx.params.get("kind")
     if kind == "parts":
@@ -65,7 +65,8 @@ def complete_override(ctx: typer.Context) -> list[str]:
 def _keys(tree: dict[str, Any]) -> set[str]:
     """Return the keys of a recipe, and the keys of its parts' options that the recipe does not set."""
     from openvse.encoders import ImageEncoder
-    from openvse.train_cli.listing import options_of, recipe_keys, registries
+    from openvse.tasks.front import registries
+    from openvse.train_cli.listing import options_of, recipe_keys
 
     given = dict(recipe_keys(tree))
     keys = {key for key in given if not key.endswith(".name")}

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
-    from openvse.registry import Maker, Registry
+    from openvse.registry import Maker
 
 DECIDED = {
     "input_dim",
@@ -103,32 +103,6 @@ def _wrapped(text: str, indent: int) -> str:
     return wrapper.fill(text)
 
 
-def registries() -> list[Registry[Any]]:
-    """Return the registries of everything that a recipe may name, in the order of ``openvse list parts``."""
-    from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
-    from openvse.backbones import BACKBONES
-    from openvse.datasets import DATASETS
-    from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS
-    from openvse.fusion import FUSIONS
-    from openvse.objectives import CRITERIA, MINERS, TERMS
-    from openvse.similarities import SIMILARITIES
-    from openvse.tokenization import WORD_SPLITTERS
-
-    images = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
-    poolings = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
-    return [
-        *images,
-        TEXT_ENCODERS,
-        WORD_SPLITTERS,
-        *poolings,
-        SIMILARITIES,
-        TERMS,
-        MINERS,
-        CRITERIA,
-        DATASETS,
-    ]
-
-
 def options_of(part: Maker[Any]) -> dict[str, str]:
     """Return the options of a part, each with its type and its default, as text."""
     from openvse.assembly.parts import option_types, parameters
@@ -151,6 +125,7 @@ def described(name: str) -> Iterator[str]:
     """Yield lines on every part of a name: kind, purpose, options; raise RecipeError if there is none."""
     from openvse.encoders import ImageEncoder
     from openvse.errors import RecipeError, choices, nearest
+    from openvse.tasks.front import registries
 
     parts = [registry for registry in registries() if registry.kind != "data set"]
     having = [registry for registry in parts if name in registry.names()]

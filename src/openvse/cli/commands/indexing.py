@@ -27,12 +27,12 @@ from openvse.cli.stopping import going_on
 from openvse.halves import training_module
 
 if TYPE_CHECKING:
-    from openvse.cli.embedders import LoadedModel
     from openvse.cli.progress import Display
     from openvse.indexing.build import IndexReport
     from openvse.indexing.embedding import Sharing
     from openvse.pipeline import Workers, WorkProgress
     from openvse.runtime.beside import Towers
+    from openvse.search.opening import LoadedModel
     from openvse.search.updating import IndexUpdate
 
 Folders = Annotated[

@@ -148,10 +148,10 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.embedders import load_for_index
     from openvse.cli.queries import read_queries
     from openvse.indexing import Index
     from openvse.search import Page, SearchEngine
+    from openvse.search.opening import load_for_index
 
     named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)
@@ -188,25 +188,20 @@ def search(
 
 def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path, Sequence[str]]:
     """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``."""
+    from openvse.indexing.manifest import index_folder
+
     first, *others = words
-    if is_index(first):
-        return model, Path(first), others
-    if others and is_index(others[0]):
+    second = index_folder(others[0]) if others else None
+    if second is not None and index_folder(first) != Path(
+        first
+    ):  # the run that made an index may have one itself
         if model is not None:
             raise OpenVSEError(f"the model is given twice, as {first} and --model {model}: give one of them")
-        return first, Path(others[0]), others[1:]
+        return first, second, others[1:]
+    if (folder := index_folder(first)) is not None:
+        return model, folder, others
     what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
     raise IndexFormatError(f"{what}: give the folder of an index, or make one with 'openvse index'")
-
-
-def is_index(word: str) -> bool:
-    """Return whether a word names the folder of an index."""
-    from openvse.indexing.manifest import MANIFEST
-
-    try:
-        return Path(word, MANIFEST).is_file()
-    except OSError:  # a sentence may be longer than any name
-        return False
 
 
 def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:

@@ -13,7 +13,7 @@ from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 from openvse.halves import training_module
 
 if TYPE_CHECKING:
-    from openvse.cli.embedders import LoadedModel
+    from openvse.search.opening import LoadedModel
     from openvse.serving import Settings
     from openvse.serving.served import Source
     from openvse.serving.service import Service
@@ -163,13 +163,14 @@ def serve(
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
     """Return the source to serve; raise OpenVSEError if there is none, or if an option does not fit it."""
     from openvse.errors import OpenVSEError
+    from openvse.indexing.manifest import index_folder
     from openvse.serving.served import Source
     from openvse.stores.choice import read_address, shown_url
 
     if "://" not in word:
         if images is not None:
             raise OpenVSEError("--images is for an engine: an index says where its images are")
-        return Source(Path(word), engine)
+        return Source(index_folder(word) or Path(word), engine)
     name = shown_url(word)
     if engine is not None:
         raise OpenVSEError(f"{name} is an engine itself: leave out --engine")
@@ -213,10 +214,10 @@ def load_served(
     source: Source, model: str | None, device: str = "cpu", threads: int | None = None
 ) -> tuple[LoadedModel, str]:
     """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
-    from openvse.cli.embedders import load_for_index
     from openvse.errors import IndexFormatError
     from openvse.indexing.manifest import find_model, read_manifest
     from openvse.runtime import load_embedder
+    from openvse.search.opening import load_for_index
 
     if not isinstance(source.place, Path):  # an engine, whose model has to be named
         return load_embedder(model or "", device=device, threads=threads), model or ""

@@ -35,7 +35,7 @@ def ask(
     """Answer questions about an image with the most probable answers and their probabilities."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note
-    from openvse.cli.queries import names_image
+    from openvse.media.names import names_image
     from openvse.tasks.load import load_as
     from openvse.vqa.answerer import Answerer
     from openvse.vqa.explain import answer_page, explain

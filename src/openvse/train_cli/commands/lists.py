@@ -59,7 +59,8 @@ def _recipes(name: str | None) -> tuple[Any, Iterator[str]]:
 
 
 def _parts(name: str | None) -> tuple[Any, Iterator[str]]:
-    from openvse.train_cli.listing import described, registries
+    from openvse.tasks.front import registries
+    from openvse.train_cli.listing import described
 
     if name is not None:
         lines = [*described(name)]

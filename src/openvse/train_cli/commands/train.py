@@ -58,7 +58,7 @@ def train(
     chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
     launch(processes)
     from openvse.cli.progress import bar, counted, note
-    from openvse.tasks.run import train as run
+    from openvse.tasks.run import run_recipe
     from openvse.train_cli.training_bar import TrainingBar
     from openvse.training.records import Silent
 
@@ -66,7 +66,7 @@ def train(
     leading = leads()
     with bar(shown=leading) as progress:
         extraction = {unit: counted(progress, f"extracting {unit}", unit) for unit in ("images", "texts")}
-        result = run(
+        result = run_recipe(
             chosen,
             folder,
             resume=resume,

@@ -1,0 +1,194 @@
+"""What one guesses: train a recipe by its name, evaluate a model on a folder, list what there is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
+from openvse.backbones import BACKBONES
+from openvse.conversion.published import PUBLISHED
+from openvse.datasets import DATASETS
+from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS
+from openvse.errors import DataError, RecipeError, nearest
+from openvse.evaluation.arrays import GivenPairs, evaluate_arrays
+from openvse.fusion import FUSIONS
+from openvse.model import Model
+from openvse.model.folder import CONFIG, WEIGHTS
+from openvse.objectives import CRITERIA, MINERS, TERMS
+from openvse.pipeline import WorkProgress
+from openvse.registry import Registry
+from openvse.similarities import SIMILARITIES, Similarity
+from openvse.specs import RunRecipe
+from openvse.specs.load import Overrides, override_list
+from openvse.tasks import task_kind
+from openvse.tasks.load import load
+from openvse.tasks.recipes import START, load_recipe
+from openvse.tasks.run import RunResult, run_recipe
+from openvse.tokenization import WORD_SPLITTERS
+from openvse.training.kind import Request
+from openvse.training.records import Watcher
+
+_logger = logging.getLogger(__name__)
+
+
+def train(
+    recipe: str | Path | RunRecipe,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    overrides: Overrides = (),
+    *,
+    start: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    watcher: Watcher | None = None,
+    on_extraction: Callable[[WorkProgress], None] | None = None,
+) -> RunResult:
+    """Train as a recipe says; the test split is never read.
+
+    Args:
+        recipe: the name of a recipe (``list_recipes``), a YAML file, or what ``load_recipe`` returns.
+        data: the folder of the images, or another data set; None takes that of the recipe.
+        out: the folder of the run, by default ``runs/RECIPE-sSEED``: ``recipe.yaml``, ``last.pt``, ``best/``,
+            ``metrics.jsonl``, ``tensorboard/``, and with a start also ``start/`` and ``before_after.md``.
+        overrides: see ``load_recipe``.
+        start: a model to begin from.
+        resume: whether to continue the run in ``out``; on the CPU the results equal those of an uninterrupted run.
+            If there is no run yet, this one begins. ``training.phases`` may differ in epochs that are not done, so a
+            finished run can go on with more. The data may have moved; their pairs must be the same.
+        overwrite: whether to replace a run that ``out`` holds; its stored features are kept.
+        watcher: the object that is notified about every step.
+        on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
+
+    Returns:
+        The run: ``result.best`` is the folder of its model.
+
+    Raises:
+        RecipeError: there is no such recipe, or it cannot be built.
+        DataError: the data cannot be used.
+        TrainingError: the folder holds another run, another process writes there, or the loss is NaN.
+        DiskError: the disk is full, or refuses.
+
+    Examples:
+        >>> openvse.train("folder", data="photos", out="runs/mine")  # doctest: +SKIP
+    """
+    given = {"data.source": data, "start": start}
+    named = {key: str(value) for key, value in given.items() if value is not None}
+    if isinstance(recipe, RunRecipe):
+        if named or overrides:
+            raise RecipeError("the recipe is read already: give data, start and overrides to load_recipe")
+    else:
+        copy = Path(out, START) if resume and out is not None else None
+        recipe = load_recipe(recipe, [*override_list(overrides), *named.items()], copy=copy)
+    folder = out or Path("runs") / f"{recipe.name.replace('/', '_')}-s{recipe.seed}"
+    return run_recipe(
+        recipe, folder, resume=resume, overwrite=overwrite, watcher=watcher, on_extraction=on_extraction
+    )
+
+
+def evaluate(
+    images: Any,
+    texts: Any,
+    relevance: GivenPairs | None = None,
+    *,
+    similarity: Similarity | None = None,
+    name: str = "",
+    folds: int = 1,
+    resamples: int = 1000,
+    seed: int = 0,
+    every: bool = False,
+    split: str = "test",
+) -> Any:
+    """Evaluate a model on a data set, ``evaluate(model, "photos")``, or embeddings, ``evaluate(images, texts)``.
+
+    The score of two embeddings is their cosine, and of several embeddings of an item the best pair counts. Images that
+    are repeated in sequence, as often for each (VSE++ and SCAN hold a row for each caption), count once.
+
+    Args:
+        images: a model or its place; or float ``[I, D]``, or ``[I, K, D]`` for K embeddings of each image.
+        texts: a data set, such as a folder of images with captions; or float ``[T, D]``, or ``[T, K, D]``.
+        relevance: which texts belong to which image. By default each image has equally many texts, in the order of the
+            images. Otherwise one of: int ``[T]``, the image of each text; int ``[P, 2]``, pairs (image, text); bool
+            ``[I, T]``; a ``Relevance``.
+        similarity: a similarity of embeddings in place of the cosine, such as ``openvse.similarities.Order()``.
+        name: the name of the data in the report.
+        folds: the number of runs of consecutive images, each with its texts, that are evaluated separately and averaged
+            (COCO: 5).
+        resamples: the number of bootstrap resamples for the intervals; 0 leaves the intervals out.
+        every: whether to rank all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR.
+        split: the part of the data set on which a model is evaluated.
+
+    Returns:
+        A report of recalls, RSUM and ranks with their intervals: ``print(report)``, ``report.metrics["rsum"]``.
+
+    Raises:
+        DataError: embeddings or relevance have a shape or a number that does not fit, or the data cannot be used.
+        ModelError: there is no such model.
+
+    Examples:
+        >>> import numpy as np
+        >>> evaluate(np.eye(3), np.repeat(np.eye(3), 2, axis=0)).metrics["i2t_r1"]
+        100.0
+    """
+    if isinstance(images, str | Path | Model) and isinstance(texts, str | Path):
+        if relevance is not None or similarity is not None:
+            raise DataError("the data and the model say what is relevant: leave out relevance and similarity")
+        request = Request(str(texts), split, folds=folds, resamples=resamples, seed=seed, every=every)
+        return _evaluate_model(images if isinstance(images, Model) else load(images), request)
+    measure = partial(evaluate_arrays, similarity=similarity, name=name, folds=folds, resamples=resamples)
+    return measure(images, texts, relevance, seed=seed, every=every)
+
+
+def _evaluate_model(model: Model, request: Request) -> Any:
+    places = [model.source] if model.source else []
+    evaluation = task_kind(model.task).evaluate([model], replace(request, places=places))
+    for warning in evaluation.warnings:
+        _logger.warning("%s", warning)
+    return evaluation.report
+
+
+def registries() -> list[Registry[Any]]:
+    """Return the registries of everything that a recipe may name, in the order of ``openvse list parts``."""
+    images = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
+    poolings = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
+    texts, training = (TEXT_ENCODERS, WORD_SPLITTERS), (TERMS, MINERS, CRITERIA)
+    return [*images, *texts, *poolings, SIMILARITIES, *training, DATASETS]
+
+
+def list_parts(kind: str) -> list[str]:
+    """Return the names of the parts of a kind that a recipe can name, plug-ins included.
+
+    Args:
+        kind: such as ``aggregator``, ``similarity`` or ``miner``; the plural is understood.
+
+    Raises:
+        RecipeError: there is no such kind; the error lists all.
+
+    Examples:
+        >>> list_parts("miner")
+        ['adaptive_top_k', 'all', 'hardest', 'random']
+    """
+    kinds = {registry.kind: registry.names() for registry in registries()}
+    wanted = kind.replace("_", " ")
+    for name, names in kinds.items():
+        if wanted in (name, f"{name}s", f"{name[:-1]}ies"):
+            return names
+    raise RecipeError(
+        f"{kind!r} is no kind of part{nearest(wanted, list(kinds))}: give one of {', '.join(kinds)}"
+    )
+
+
+def list_models(folder: str | Path = ".") -> list[str]:
+    """Return what ``load`` takes: the runs and models in and below ``folder``, then the names of published models.
+
+    Examples:
+        >>> "clip-b32" in list_models()
+        True
+    """
+    configs = {each for depth in ("*", "*/*", "*/*/*") for each in Path(folder).glob(f"{depth}/{CONFIG}")}
+    found = [each.parent for each in configs if (each.parent / WEIGHTS).is_file()]
+    return [*sorted(map(str, found)), *PUBLISHED]

@@ -1,0 +1,129 @@
+"""The ten tasks of a first visit with Python, each as one guesses it; eight names are enough."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import openvse
+from openvse.errors import DataError, IndexFormatError, OpenVSEError, RecipeError
+from openvse.search import SearchEngine
+from openvse.specs.load import override_list, read_recipe
+from openvse.types import EmbeddingSet
+from tests.cli.album import write_album
+
+pytestmark = pytest.mark.slow
+
+NAMES = {"train", "load", "open", "index", "evaluate", "list_models", "list_recipes", "list_parts"}
+"""All that the guesses here take from ``openvse``; what they call of a result is its own."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Train and index where a first visit does, and be there."""
+    place = tmp_path_factory.mktemp("visit")
+    write_album(place / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        run = openvse.train("folder", data="photos", out="runs/mine")
+        assert run.best == Path("runs/mine/best")
+        openvse.index("runs/mine", "photos", out="runs/mine/index")
+        yield place
+
+
+def test_the_guesses_take_eight_names() -> None:
+    taken = set(re.findall(r"openvse\.(\w+)\(", Path(__file__).read_text()))
+    assert taken == NAMES
+
+
+def test_load_encode_and_compare(here: Path) -> None:
+    model = openvse.load("runs/mine")
+    assert model.encode("a red sky").shape == model.encode_text("a red sky").shape == (1, 896)
+    images = model.encode(["photos/00.png", "photos/01.png"])
+    assert images.shape == images.numpy().shape == np.asarray(images).shape == (2, 896)
+    assert np.array_equal(images.numpy(), model.encode(Path("photos/00.png")).numpy()) is False
+    assert len(repr(images)) < 60
+    texts = model.encode(["red sky above blue ground", "green"])
+    assert model.similarity(images, texts).shape == (2, 2)
+    assert openvse.load(Path("runs/mine/best")).fingerprint == model.fingerprint
+
+
+def test_search_by_sentence_image_and_date(here: Path) -> None:
+    with openvse.open("runs/mine") as engine:
+        hits = engine.search("red sky", top_k=3)
+        assert [hit.rank for hit in hits] == [1, 2, 3]
+        assert str(hits).splitlines()[0].split()[:2] == ["rank", "score"]
+        assert "<table>" in hits._repr_html_()
+        assert [row["id"] for row in hits.to_dicts()] == [*hits.to_pandas()["id"]] == [hit.id for hit in hits]
+        opened = Image.open("photos/05.png")
+        for image in ("photos/05.png", Path("photos/05.png"), opened, np.asarray(opened)):
+            assert engine.search(image, top_k=1)[0].id in ("05.png", "17.png"), type(
+                image
+            )  # which look the same
+        assert len(engine.search("red", where="date >= 2024-05", top_k=5)) == 5
+        assert engine.search("red", where="date < 2024-05") == []
+        assert [len(each) for each in engine.search(["red", "photos/05.png"], top_k=2)] == [2, 2]
+        with pytest.raises(DataError, match=r"nowhere\.png"):
+            engine.search("photos/nowhere.png")
+    with openvse.open(Path("runs/mine/index")) as again:
+        assert again.search("red sky", top_k=3) == hits
+    with SearchEngine(openvse.load("runs/mine"), "runs/mine/index") as other:
+        assert [hit.id for hit in other.search("red sky", top_k=3)] == [hit.id for hit in hits]
+
+
+def test_index_and_evaluate(here: Path) -> None:
+    model = openvse.load("runs/mine")
+    assert openvse.index(model, "photos", out="other").items.count == 20
+    report = openvse.evaluate(model, "photos", split="validation")
+    assert report.protocol.num_images == 4
+    assert report.to_dict()["metrics"] == report.metrics
+    assert str(report) == report._repr_markdown_() == report.to_markdown()
+    assert openvse.evaluate("runs/mine", Path("photos")).protocol.num_texts == 8
+    with pytest.raises(DataError, match="type str"):
+        openvse.evaluate("runs/mine", np.eye(3))  # type: ignore[call-overload]
+
+
+def test_save_and_list(here: Path) -> None:
+    openvse.load("runs/mine").save("kept")
+    listed = openvse.list_models()
+    assert {"kept", "runs/mine/best", "clip-b32"} <= {*listed}
+    assert "folder" in openvse.list_recipes()
+    assert "gpo" in openvse.list_parts("aggregators")
+    assert openvse.list_parts("similarity") == openvse.list_parts("similarities")
+    with pytest.raises(RecipeError, match="'pooler'.*aggregator"):
+        openvse.list_parts("pooler")
+
+
+def test_what_cannot_be_opened_says_why(here: Path) -> None:
+    Path("runs/plain").mkdir()
+    Path("runs/plain/recipe.yaml").write_text("name: x\n")
+    with pytest.raises(IndexFormatError, match="runs/plain"):
+        openvse.open("runs/plain")
+    with pytest.raises(OpenVSEError, match="nothing_there"):
+        openvse.open("nothing_there")
+    assert openvse.open("runs/mine/best").task == "retrieval"
+
+
+def test_a_text_is_one_override_and_not_its_letters() -> None:
+    assert override_list("seed=1") == override_list({"seed": 1}) == override_list(["seed=1"]) == [("seed", 1)]
+    given = {"data": Path("photos"), "training.phases.0.epochs": 3}
+    tree = read_recipe("folder", given)
+    assert tree["data"]["source"] == "photos"
+    assert tree["training"]["phases"][0]["epochs"] == 3
+    assert read_recipe("folder", "data=photos")["data"]["source"] == "photos"
+
+
+def test_several_embeddings_of_an_item_have_a_shape_of_three() -> None:
+    several = EmbeddingSet.concatenate([openvse_set(2), openvse_set(1)])
+    assert several.shape == several.numpy().shape == (2, 2, 4)
+
+
+def openvse_set(count: int) -> EmbeddingSet:
+    import torch
+
+    return EmbeddingSet.full(torch.ones(1, count, 4))
