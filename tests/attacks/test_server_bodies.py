@@ -180,13 +180,15 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
     place: Place, model: TwoTower, stuck: threading.Event
 ) -> None:
     """Uploads are ended in time; meanwhile thumbnails, facts, files, searches and updates go on."""
-    limits = Limits(decode_s=1.0, answer_s=2.0)
+    limits = Limits(decode_s=1.0, answer_s=4.0)
     service, statuses = Service(place.index, model, Settings(limits=limits)), list[int]()
     slow = PART + b"SLOW" + bytes(1_000_000) + END
     with client_of(service) as client:
-        for _ in range(3):  # the start of a process would count as decoding
-            service.decoders._idle.append(decoding._Decoder())
-            service.decoders._idle[-1].ask({"kind": "query", "max_pixels": 10_000}, png())
+        for each in (service.decoders, service.upload_decoders):
+            each.begin()
+            for one in each._idle:  # the start of a process would count as decoding
+                one.ask({"kind": "query", "max_pixels": 10_000}, png())
+        kept = {*service.decoders._idle}
         work = [
             threading.Thread(
                 target=lambda: statuses.append(send(client, "POST", "/api/images", FORM, slow).status)
@@ -209,7 +211,8 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
             each.join(30)
         assert set(statuses) <= {422, 503, 504} and len(statuses) == 12
         assert service._uploads._value == limits.uploads
-        service.decoders._seconds = 60.0
+        assert {*service.decoders._idle} == kept, "uploads take no process of the thumbnails"
+        service.upload_decoders._seconds = 60.0
         assert client.post("/api/search/image", files={"image": png()}).status_code == 200
 
 

@@ -90,6 +90,7 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
     with quiet_library(), ended_by_signals(server), opened:
         opened.listen()
         service.decoders.begin()
+        service.upload_decoders.begin()
         on_start()
         server.run(sockets=[opened])
 

@@ -41,7 +41,7 @@ ServedAnswer: TypeAlias = tuple[Served, Answer]
 
 _EXAMPLES = 6
 _SLOW_WAITING = 32
-_DECODERS, _FOR_UPLOADS = 3, 2  # processes that decode, and how many of them uploads may take
+_FOR_FILES, _FOR_UPLOADS = 2, 2  # processes that decode
 _WORDS = range(2, 10)
 _TEXTS = (".txt", ".caption", ".csv", ".tsv", ".json", ".jsonl", ".token")
 
@@ -93,7 +93,8 @@ class Service:
         self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
-        self.decoders = Decoders(_DECODERS, self.limits.decode_s)
+        self.decoders = Decoders(_FOR_FILES, self.limits.decode_s)
+        self.upload_decoders = Decoders(_FOR_UPLOADS, self.limits.decode_s)
         self._decoding_uploads = asyncio.Semaphore(_FOR_UPLOADS)
         self._num_slow, self._slow_turn = 0, asyncio.Lock()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
@@ -130,6 +131,7 @@ class Service:
         self._main.shutdown(wait=False)
         self._slow.shutdown(wait=False, cancel_futures=True)
         self.decoders.close()
+        self.upload_decoders.close()
 
     def _watching(self, place: Path | EngineAddress) -> FolderWatch:
         if not isinstance(place, Path):
@@ -230,12 +232,12 @@ class Service:
     async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
         """Decode an image that a client sent, and hold one of the places for uploads while it is in use."""
         async with self._place():
-            yield await self._decoded(self.decoders.pixels, upload)
+            yield await self._decoded(self.upload_decoders.pixels, upload)
 
     async def keep(self, upload: UploadFile) -> str:
         """Store an image for the searches of a client, and return its name, a digest of its content."""
         async with self._place():
-            content = await self._decoded(self.decoders.query, upload)
+            content = await self._decoded(self.upload_decoders.query, upload)
         name = hashlib.sha256(content).hexdigest()[:32]
         self._query_images.keep(name, content)
         return name
