@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +18,34 @@ from openvse.cli.stopping import Stopped, describe_stop, going_on, stop_behind, 
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.records import EpochReport, Silent
+from tests.forking import command, forked
 
-# A test run in the background, or under nohup, hands ignored signals down.
-HEARS = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
-COMMAND = "from openvse.cli import main; main()"
 GO_ON = "the run is kept up to its last checkpoint; run the same command with --resume to continue"
-
-
-started: list[subprocess.Popen[Any]] = []
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind() -> Iterator[None]:
     """Kill what a failed test left running."""
     yield
-    while started:
-        started.pop().kill()
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
-def start(*words: object, before: str = HEARS) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own, which runs some Python before."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{before}; {COMMAND}", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    started.append(process)
-    return process
+def start(heard: Any, error: int | Path, *words: object) -> BaseProcess:
+    """Start a command in a process of its own, which takes what SIGHUP does from nohup or from no one."""
+
+    def work() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, heard)
+        command(words, error)
+
+    return forked(work, {"TERM": "xterm", "COLUMNS": "80"})
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: BaseProcess) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
-        assert process.poll() is None and time.monotonic() < deadline, process.stderr
+        assert process.is_alive() and time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -76,27 +70,17 @@ def test_a_run_goes_on_under_nohup_and_after_a_signal(recipe: Path, tmp_path: Pa
     run = tmp_path / "run"
     words = ("train", recipe, "training.phases.0.epochs=4000", "--out", run)
     terminal, end = os.openpty()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"import signal as s; s.signal(s.SIGHUP, s.SIG_IGN); {COMMAND}",
-            *map(str, words),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=end,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
-    )
-    started.append(process)
+    process = start(signal.SIG_IGN, end, *words)
     os.close(end)
     told, signals = b"", {b"epoch   2/": signal.SIGHUP, b"epoch   4/": signal.SIGTERM}
     with suppress(OSError):  # the other end is closed
         while block := os.read(terminal, 1 << 16):
             told += block
             for epoch in [epoch for epoch in signals if epoch in told]:
-                process.send_signal(signals.pop(epoch))
+                os.kill(process.pid or 0, signals.pop(epoch))
     os.close(terminal)
-    assert process.wait(timeout=60) == 143, told
+    process.join(60)
+    assert process.exitcode == 143, told
     drawn, _, line = told.decode().replace("\r", "").rpartition("openvse: ")
     assert line == f"interrupted by SIGTERM: {GO_ON}\n"
     assert drawn.endswith(("\n", "\x1b[?25h"))  # a line of its own, and the cursor is back
@@ -112,11 +96,12 @@ def test_a_run_goes_on_under_nohup_and_after_a_signal(recipe: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_the_processes_of_a_run_end_together(recipe: Path, tmp_path: Path) -> None:
     words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run", "--processes", "2")
-    process = start(*words)
+    process = start(signal.SIG_DFL, tmp_path / "told", *words)
     wait_for(tmp_path / "run" / "last.pt", process)
     process.terminate()
-    _, told = process.communicate(timeout=90)  # all have closed their ends
-    assert process.returncode == 143
+    process.join(90)
+    assert process.exitcode == 143
+    told = (tmp_path / "told").read_text()
     assert told.count("openvse: ") == 1 and f"interrupted by SIGTERM: {GO_ON}\n" in told
 
 

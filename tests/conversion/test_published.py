@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,9 @@ from openvse.conversion.convert import published_folder
 from openvse.conversion.published import PUBLISHED
 from openvse.errors import CheckpointError, ModelError
 from openvse.files import locked
+from openvse.model import base
 from tests.dual_checkpoints import save_dual
+from tests.forking import forked
 
 pytestmark = pytest.mark.medium
 
@@ -169,21 +169,17 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
         assert dual_files.is_hub_id(model.source)
 
 
-KILLED = """
-import os, signal, sys
-import openvse.model.base as base
-base.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
-import openvse
-openvse.load("clip-b32")
-"""
+def killed_conversion() -> None:
+    base.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    openvse.load(NAME)
 
 
 @pytest.mark.slow
 def test_a_killed_conversion_leaves_no_model_and_the_next_one_makes_it(cache: Path, tmp_path: Path) -> None:
     put(cache)
-    environment = os.environ | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    process = forked(killed_conversion)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     folder = tmp_path / "converted" / "models" / NAME
     assert [path.name for path in (folder / "model").iterdir()] == [".config.json.new"]
     assert openvse.load(NAME).spec.embed_dim == 12

@@ -25,7 +25,6 @@ SAMPLE = (
     "encode npy replaced",
     "index exact to int8:end,broken",
     "index int8 update:torn,full",
-    "train replaced:full",
 )
 """Cases of the faults that were found once."""
 
@@ -66,15 +65,21 @@ def test_the_table_of_promises_is_that_of_the_cases() -> None:
 @pytest.mark.slow
 def test_a_sample_of_stops(tmp_path: Path) -> None:
     """Without a compiler the calls of ``openvse.files`` are stopped alone, in ``tests/test_files.py``."""
-    environment = os.environ | {"OPENVSE_CRASH": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     try:
-        built(tmp_path)
+        library = built(tmp_path)
     except NoCompilerError:
         return
-    words = [sys.executable, "-m", "tests.crash.run", *SAMPLE, "--most", "2", "--jobs", "1", "--seed", "3"]
+    environment = os.environ | {
+        "OPENVSE_CRASH": str(tmp_path),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+        "LD_PRELOAD": str(library),  # in the first process already
+        "OMP_NUM_THREADS": "1",
+    }
+    words = [sys.executable, "-m", "tests.crash.run", *SAMPLE, "--most", "1", "--seed", "3"]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [row for row in rows if row["wrong"]] == []
     assert {row["case"] for row in rows} == {each.partition(":")[0] for each in SAMPLE}
     assert {row["fault"] for row in rows} == {"end", "torn", "full", "broken", "power"}
 

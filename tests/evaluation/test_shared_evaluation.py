@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from typer.testing import CliRunner
 from openvse.cli.program import app
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.retrieval.build import build_model
+from tests.forking import side_by_side
 from tests.tiny import tiny_recipe, write_tiny_corpus
 
 
@@ -42,13 +41,8 @@ def test_two_processes_evaluate_as_one(tmp_path: Path) -> None:
     evaluate = [*map(str, ("evaluate", model, *options)), "--batch-size", "3", "--every", "--json"]
     alone = CliRunner().invoke(app, evaluate)
     assert alone.exit_code == 0, alone.output
-    shared = subprocess.run(
-        [sys.executable, "-m", "openvse.cli", *evaluate, "--processes", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert shared.returncode == 0, shared.stderr
-    reports = [json.loads(told)["result"]["report"] for told in (alone.stdout, shared.stdout)]
+    shared, nothing = side_by_side(tmp_path, 2, *evaluate)
+    assert nothing == ""
+    reports = [json.loads(told)["result"]["report"] for told in (alone.stdout, shared)]
     assert reports[0]["protocol"]["num_images"] == 40
     assert reports[0] == reports[1]

@@ -79,7 +79,7 @@ def work(rank: int, folder: str) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("two")
-    mp.spawn(work, args=(str(folder),), nprocs=2)
+    mp.start_processes(work, args=(str(folder),), nprocs=2, start_method="fork")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
+from tests.forking import side_by_side
 from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
-
-ROOT = Path(__file__).parent.parent.parent
-
-
-def run(num_processes: int, *arguments: str | Path) -> list[str]:
-    """Train in processes of their own, as torchrun starts them; return what each prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "openvse.cli", "train", *map(str, arguments)],
-            env=os.environ
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_processes)}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(num_processes)
-    ]
-    told = [process.communicate(timeout=300) for process in started]
-    assert all(process.returncode == 0 for process in started), told
-    return [stdout for stdout, _ in told]
 
 
 def losses(folder: Path) -> list[float]:
@@ -51,7 +24,9 @@ def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) ->
     tree["image"]["encoder"]["augmentation"] = tree["text"]["encoder"]["size_augmentation"] = "none"
     run_recipe(parse_recipe(tree), tmp_path / "one")
     recipe = tmp_path / "one" / "recipe.yaml"
-    printed = run(2, recipe, "training.phases.1.epochs=2", "--out", tmp_path / "two")
+    printed = side_by_side(
+        tmp_path, 2, "train", recipe, "training.phases.1.epochs=2", "--out", tmp_path / "two"
+    )
     assert printed == [f"{tmp_path / 'two' / 'best'}\n", ""]  # not one line a process
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert (len(one), len(two)) == (32, 24) and two == pytest.approx(one[:24], rel=1e-5)

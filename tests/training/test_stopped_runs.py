@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 
 from openvse.errors import DataError, OpenVSEError, TrainingError
 from openvse.tasks.run import run_recipe
-from openvse.training.records import Silent, StepReport
+from openvse.training.records import EpochReport, Silent, StepReport
+from tests.forking import forked
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 ONE_EPOCH = [{"epochs": 1}]
 
-KILLED_AFTER_VALIDATION = """
-import os, signal, sys, yaml
-from pathlib import Path
-from openvse.tasks.recipes import parse_recipe
-from openvse.tasks.run import run_recipe
-from openvse.training.records import Silent
 
 class KillAfterValidation(Silent):
-    def epoch(self, report):
+    """Kills its process after the second epoch."""
+
+    def epoch(self, report: EpochReport) -> None:
         if report.epoch == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-
-recipe = parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text()))
-run_recipe(recipe, Path(sys.argv[2]), watcher=KillAfterValidation())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +55,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_kill_after_validation_repeats_no_line(corpus: Path, tmp_path: Path) -> None:
     """The last checkpoint is of the epoch's last step: its validation is on disk, and is done again."""
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, threads=1)
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict()))
     killed = tmp_path / "killed"
-    code = [sys.executable, "-c", KILLED_AFTER_VALIDATION, str(tmp_path / "recipe.yaml"), str(killed)]
-    assert subprocess.run(code, check=False).returncode == -9
+    process = forked(partial(run_recipe, recipe, killed, watcher=KillAfterValidation()))
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert read_metrics(killed)[-1]["kind"] == "curves"
     run_recipe(recipe, killed, resume=True)
     lines = Counter((record["kind"], record["global_step"]) for record in read_metrics(killed))

@@ -7,9 +7,8 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,8 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import Plateau
+from openvse.training.records import Silent, StepReport
+from tests.forking import forked
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
@@ -258,33 +259,25 @@ def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path) -> No
         assert torch.equal(weight, weights_of(tmp_path / "parts")[name]), name
 
 
-KILLED_RUN = """
-import sys, time, yaml
-from pathlib import Path
-from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.training.records import Silent
-from openvse.tasks.run import run_recipe
-
 class Slow(Silent):
-    def step(self, report):
-        time.sleep(0.02)
+    """Leaves time for a kill."""
 
-run_recipe(parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text())), Path(sys.argv[2]), watcher=Slow())
-"""
+    def step(self, report: StepReport) -> None:
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
 def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, threads=1)
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict()))
     killed = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", KILLED_RUN, str(tmp_path / "recipe.yaml"), str(killed)])
+    process = forked(partial(run_recipe, recipe, killed, watcher=Slow()))
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (killed / "last.pt").exists():
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.is_alive(), "the run ended before it could be killed"
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     run_recipe(recipe, killed, resume=True)
     run_recipe(recipe, tmp_path / "whole")
     assert read_metrics(killed) == read_metrics(tmp_path / "whole")
