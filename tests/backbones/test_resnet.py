@@ -155,7 +155,7 @@ def test_fine_tuning_leaves_the_statistics_alone() -> None:
 def test_sizes_that_make_no_network_are_refused(options) -> None:
     with pytest.raises(
         RecipeError,
-        match=r"31 pixels: give 32|caffe exists only with bottlenecks|must be at least 1, and groups divide",
+        match=r"31 pixels: give 32|form: caffe|groups that divide inner_dim",
     ):
         make(**options)
 

@@ -116,7 +116,7 @@ def test_questions_without_answers_are_answered(answered: Path, invoke: Invoke, 
         "evaluate", answered / "run" / "best", "--on", f"question_folder:{tmp_path}", "--out", out
     )
     assert result.exit_code == 0, result.output
-    assert "there are no answers to compare with" in result.stderr
+    assert "no answers to compare with" in result.stderr
     (entry,) = json.loads((out / "predictions.json").read_text())
     assert entry["question_id"] == 17  # a number where it is one, as in VQA 2.0
 

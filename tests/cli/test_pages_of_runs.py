@@ -183,9 +183,7 @@ def test_a_moved_store_gets_one_line(trained: Path, refused: Callable[..., str],
     run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("features: auto", "features: gone/features"))
-    assert "was trained with the feature store gone/features, which is not there: give --features" in refused(
-        "compare", run
-    )
+    assert "was trained with the feature store gone/features" in refused("compare", run)
 
 
 def test_training_images_in_the_test_are_red(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -250,7 +248,7 @@ def test_bad_runs_get_one_line(trained: Path, refused: Callable[..., str], tmp_p
     assert "silent has no metrics.jsonl that can be read" in refused("compare", silent)
     begun = copy("begun")
     shutil.rmtree(begun / "best")
-    assert "is a run without best/config.json: it saves a model" in refused("compare", begun)
+    assert "is a run without best/config.json" in refused("compare", begun)
     half = copy("half")
     (half / "best" / "model.safetensors").unlink()
     assert "model.safetensors" in refused("compare", half)
@@ -259,7 +257,7 @@ def test_bad_runs_get_one_line(trained: Path, refused: Callable[..., str], tmp_p
     assert "recipe.yaml cannot be read" in refused("compare", broken)
     assert "named twice" in refused("compare", run, run)
     alone = shutil.copytree(run / "best", tmp_path / "alone")
-    assert "alone does not say where its data are: give --on DATA" in refused("compare", alone)
+    assert "alone does not name its data: give --on DATA" in refused("compare", alone)
     assert str(tmp_path) in refused("compare", run, "--html", tmp_path)
     assert "--protocol" in refused("compare", run, copy("third"), "--apart", "--protocol", "coco_1k")
     assert not list(tmp_path.rglob("*.html"))

@@ -72,7 +72,7 @@ def test_what_does_not_fit_a_protocol_gets_one_line(
     refused: Callable[..., str], trained: Path, coco: Path, tmp_path: Path
 ) -> None:
     model, data = trained / "run" / "best", f"coco:{coco}"
-    assert "protocol coco_5k is on coco, and the data set is album: give coco:ROOT" in refused(
+    assert "protocol coco_5k is on coco, but the data set is album: give coco:ROOT" in refused(
         "evaluate", model, "--on", trained / "album", "--protocol", "coco_5k"
     )
     assert "unknown protocol 'coco5k'" in refused("evaluate", model, "--on", data, "--protocol", "coco5k")

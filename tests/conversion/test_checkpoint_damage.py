@@ -91,7 +91,7 @@ def test_weights_that_share_one_storage_are_refused(tmp_path: Path) -> None:
     for name in [name for name in text if "encoder.layer.1." in name]:
         text[name] = text[name.replace("layer.1.", "layer.0.")]
     message = refusal(checkpoint, tmp_path, vocabulary=tiny.write_pieces(tmp_path / "vocab.txt"))
-    assert "several weights share their storage" in message
+    assert "share their storage" in message
 
 
 def test_more_layers_than_a_network_has_are_refused() -> None:
@@ -137,9 +137,7 @@ def test_flipped_bytes_are_found_by_the_checksum_of_their_record(
         byte ^ 0x01 for byte in content[start : start + 64]
     )  # still finite numbers
     path.write_bytes(content)
-    with pytest.raises(
-        CheckpointError, match=r"the checksum of its record 'model/data/\d+' is wrong; download it again"
-    ):
+    with pytest.raises(CheckpointError, match=r"checksum.*'model/data/\d+'.*: download it again"):
         convert(path, tmp_path / "out", vocabulary=tiny.write_vocabulary(tmp_path / "vocab.json"))
     assert not (tmp_path / "out").exists()
 

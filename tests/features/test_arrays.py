@@ -82,8 +82,8 @@ def test_uneven_groups():
     ("content", "message"),
     [
         (np.arange(6).reshape(1, 2, 3), "int64.*1.*2.*3"),
-        (np.ones((2, 3, 4, 5)), "where floating-point numbers"),
-        (np.asfortranarray(random_features(3)), "in C order are expected"),
+        (np.ones((2, 3, 4, 5)), "floating-point numbers"),
+        (np.asfortranarray(random_features(3)), "in C order"),
         (np.array([{"a": 1}], dtype=object), "not a complete .npy file"),
         (b"PK\x03\x04 an archive", "not a complete .npy file"),
         (b"", "not a complete .npy file"),
@@ -205,5 +205,5 @@ def test_faults_are_counted_and_the_first_is_named(tmp_path, monkeypatch):
     assert list(ArrayFeatures(parts).faults()) == [
         f"features: 2 image(s) have numbers that are not finite (first: f in {one})",
         f"features: 1 image(s) whose 2 rows are not equal (first: e in {one})",
-        f"leakage: 1 image(s) of test have the features of one of another split (first: y in {other})",
+        f"leakage: 1 image(s) of test have the features of an image of another split (first: y in {other})",
     ]

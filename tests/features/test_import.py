@@ -114,12 +114,12 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     yield with_cell(5, good[5][:-8]), "features have 18 bytes, which do not divide into 2 rows"
     yield with_cell(5, b""), "features have 0 bytes"
     yield with_cell(4, good[4][:16]), "boxes have 12 bytes, which do not divide into 2 rows"
-    yield with_cell(4, good[4][:32]), r"boxes are float32 \[2, 3\], not \[2, 4\]: one for each local feature"
+    yield with_cell(4, good[4][:32]), r"boxes are float32 \[2, 3\], not \[2, 4\]"
     yield with_cell(3, b"0"), "no boxes and so no features"
     yield with_cell(3, b"two"), "num_boxes is not a number"
-    yield with_cell(1, b"0"), "size of its image is not given"
+    yield with_cell(1, b"0"), "size of its image"
     yield b"\t".join(good[:4]) + b"\n", "4 of 6 columns: the line is cut off"
-    yield tsv_line("42", make_regions(1, 9)), "its id came before; the first counts"
+    yield tsv_line("42", make_regions(1, 9)), "its id came before"
 
 
 def test_what_is_wrong_with_a_line_is_named_and_skipped(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -162,17 +162,19 @@ def test_bad_files_in_a_folder(tmp_path: Path) -> None:
     np.savez(source / "no_boxes.npz", x=np.ones((1, DIM)))
     report = import_features(source, tmp_path / "store", dtype="float32")
     reasons = {place.split(".")[0]: reason for place, reason in report.failed}
-    assert {name: reason.split("(")[0].strip()[:40] for name, reason in reasons.items()} == {
-        "cut": "it cannot be read",
-        "empty": "it cannot be read",
-        "other": "it has no features; they are expected un",
-        "pickled": "it cannot be read",
-        "few": "it has 2 boxes and 1 local features",
-        "words": "its features are <U1, not numbers",
-        "deep": "its features have shape [2, 2, 2, 2], no",
-        "pixels": "its boxes are in pixels and the size of ",
-        "no_boxes": "'no_boxes' has no boxes, this store take",
+    words = {
+        "cut": "cannot be read",
+        "empty": "cannot be read",
+        "other": "no features",
+        "pickled": "cannot be read",
+        "few": "2 boxes and 1 local features",
+        "words": "<U1",
+        "deep": "[2, 2, 2, 2]",
+        "pixels": "pixels",
+        "no_boxes": "'no_boxes' has no boxes",
     }
+    assert reasons.keys() == words.keys()
+    assert all(word in reasons[name] for name, word in words.items()), reasons
     store = FeatureStore(tmp_path / "store")
     assert {"turned", "relative"} < set(store.ids) and report.done == 5
     assert store.boxes(store.positions(["relative"])).unique().item() == 0.5
@@ -188,7 +190,7 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
         import_features(source, tmp_path / "store")
     (tmp_path / "my.txt").write_text("a\na\nb\n")
     report = import_features(source, tmp_path / "store", ids=tmp_path / "my.txt")
-    assert report.failed == [("dev_ims.npy, item 1 (a)", "its id came before; the first counts")]
+    assert [place for place, _ in report.failed] == ["dev_ims.npy, item 1 (a)"]
     assert FeatureStore(tmp_path / "store").lengths.tolist() == [2, 4]
     np.save(source, np.load(source)[:, 0])
     vectors = import_features(source, tmp_path / "vectors", ids=tmp_path / "my.txt")
@@ -199,7 +201,7 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
 @pytest.mark.parametrize("array", [np.zeros((2, 2, 2, 2)), np.array(["a", "b"]), np.zeros((4, 3), order="F")])
 def test_an_array_of_another_shape_is_refused(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="expected"):
+    with pytest.raises(DataError, match=r"needs numbers \[n, N, C\]"):
         import_features(tmp_path / "a.npy", tmp_path / "store")
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:100])
     with pytest.raises(DataError, match="complete"):

@@ -67,7 +67,7 @@ def build(
 class TestResiduals:
     def test_neither_side_has_any(self) -> None:
         message = (
-            r"^objective\.extra: diversity acts on residuals, and neither image\.aggregator gpo nor "
+            r"^objective\.extra: diversity acts on residuals, but neither image\.aggregator gpo nor "
             r"text\.aggregator mean yields any: use pie_net or slot_attention on at least one side, or remove the term$"
         )
         with pytest.raises(RecipeError, match=message):
@@ -102,7 +102,7 @@ class TestViews:
     @pytest.mark.usefixtures("tokens")
     def test_a_number_that_differs_by_image(self, term: dict[str, Any]) -> None:
         message = (
-            rf"^objective\.extra: {term['name']} needs the same number of embeddings for every image, and "
+            rf"^objective\.extra: {term['name']} needs the same number of embeddings for every image, but "
             r"image\.aggregator tokens yields as many as an image has elements"
         )
         with pytest.raises(RecipeError, match=message) as caught:

@@ -43,7 +43,7 @@ class AnswersOf:
 
 
 def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Question], list[AnswersOf]]:
-    """Answer the questions of a split with each model; questions that one cannot answer are left out for all."""
+    """Answer the questions of a split with each model. Questions that one model cannot answer are left out for all."""
     answerers = only(Answerer, models)
     looks = any(model.sees for model in answerers.values())
     questions = request.part(

@@ -1,4 +1,4 @@
-"""What models look at in an image: attention, or how near its parts are to each view; the maps and their figure."""
+"""Maps of a model over an image: attention, or the cosine of its parts and each view, and their figure."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 
 PAIRED = 8
-"""How many captions a model that scores pairs reads beside each image, at most."""
+"""The most captions that a model that scores pairs reads beside each image."""
 
 
 @dataclass(frozen=True)
 class ImageMap:
-    """What one embedding, head or reduction sees in one image.
+    """The map of one embedding, head or reduction over one image.
 
     Attributes:
-        view: what the map is of: "view 1", "head 2", "reduction 1".
+        view: the source of the map: "view 1", "head 2", "reduction 1".
         kind: "attention" for weights that sum to 1, "cosine" for the cosine of a part and the embedding.
         boxes: left, top, right and bottom of each part as fractions of the image's width and height.
         tiled: whether the parts are cells that cover the image.
@@ -74,13 +74,13 @@ class ImageMap:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The captions among which the best match is looked for, and the positions of each image's own ones, if known."""
+    """The captions among which the best match is searched, and the positions of each image's own ones, if known."""
 
     captions: Sequence[str]
     own: Sequence[frozenset[int]] = ()
 
     def is_right(self, image: int, caption: int) -> bool | None:
-        """Return whether a caption belongs to an image; None if that is not known."""
+        """Return whether a caption belongs to an image, or None if unknown."""
         return caption in self.own[image] if self.own else None
 
 
@@ -236,14 +236,14 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
             place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
     if place.boxes is None:
         raise OpenVSEError(
-            f"{image_id}: the places of its local features are not known: name a model that reads grids or boxes, or a "
+            f"{image_id}: the model gives no places of its features: name a model that reads grids or boxes, or a "
             f"feature store with boxes"
         )
     return place
 
 
 def pick_images(corpus: Corpus, count: int) -> Corpus:
-    """Draw images at random, without unreadable ones; raise DataError if none can be read."""
+    """Draw images at random, without unreadable ones. Raise DataError if none can be read."""
     drawn = np.random.default_rng(0).choice(len(corpus), min(count, len(corpus)), replace=False)
     readable: list[int] = []
     for place in np.sort(drawn).tolist():
@@ -312,14 +312,14 @@ def heat_of(
 
 
 def _share(one: ImageMap) -> float:
-    """Return how much of the weight is on the tenth of the parts with the most; cosines count from the least."""
+    """Return how much of the weight is on the tenth of the parts with the most. Cosines count from the least."""
     weights = one.weights - one.weights.min() if one.kind == "cosine" else one.weights
     top = weights.topk(max(1, round(len(weights) / 10))).values.sum()
     return float(top / weights.sum()) if float(weights.sum()) > 0 else 0.0
 
 
 def _groups(maps: Sequence[ImageMap]) -> list[list[ImageMap]]:
-    """Return the maps of each image of each model; those of different questions have rows of their own."""
+    """Return the maps of each image of each model. Maps of different questions have rows of their own."""
     groups: list[list[ImageMap]] = []
     for one in maps:
         last = groups[-1][-1] if groups else None
@@ -352,7 +352,7 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
         cells[0].imshow(pixels)
         cells[0].set_title(lines_of(row[0].model, 20) if len(models) > 1 else "image")
         letters = round(120 / (columns * across))
-        # What all maps of an image share stands once, below the image.
+        # The common text of all maps of an image appears once, below the image.
         shared = len(row) > 1 and len({one.caption for one in row}) == 1
         if shared:
             _say(cells[0], row[0], letters, most=9)
@@ -361,7 +361,7 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
             axes.set_title(one.view + ("\n" if columns * across > 4 else " ") + f"({one.kind})")
             if not shared:
                 _say(axes, one, letters)
-    # The colours mean what this scale says: each map is scaled by itself.
+    # Each map is scaled by itself, and this scale gives the meaning of its colours.
     under = grid.ravel().tolist()
     drawn = figure.colorbar(
         ScalarMappable(cmap=_HEAT), ax=under, orientation="horizontal", shrink=0.4, aspect=60, pad=0.01
@@ -412,7 +412,7 @@ def _smooth(heat: Float[np.ndarray, "H W"], one: ImageMap) -> Float[np.ndarray, 
 
 @dataclass(frozen=True)
 class Subjects:
-    """What to look at: the user's images and captions, or ``count`` images of the data and their captions.
+    """The subjects of the maps: the user's images and captions, or ``count`` images of the data and their captions.
 
     ``limit`` images of the split give the captions to match, and None takes all.
     """
@@ -424,7 +424,7 @@ class Subjects:
 
 
 def look_at(models: Mapping[str, Model], request: Request, asked: Subjects) -> list[ImageMap]:
-    """Return the maps of each model for each image, those of one image next to each other."""
+    """Return the maps of each model for each image, with the maps of one image next to each other."""
     maps: list[list[ImageMap]] = []
     for number, (name, model) in enumerate(models.items()):
         if isinstance(model, TwoTower):
@@ -432,7 +432,7 @@ def look_at(models: Mapping[str, Model], request: Request, asked: Subjects) -> l
         elif isinstance(model, Answerer):
             maps.append(_answers(name, model, request, asked))
         else:
-            raise OpenVSEError(f"{name} {model.purpose}, and has no maps over an image: name another model")
+            raise OpenVSEError(f"{name} {model.purpose}, but has no maps over an image: name another model")
     order = list(dict.fromkeys(one.image_id for each in maps for one in each))
     return [one for image in order for each in maps for one in each if one.image_id == image]
 
@@ -456,7 +456,7 @@ def _towers(
 def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> list[ImageMap]:
     if asked.images:
         if not asked.captions:
-            raise OpenVSEError(f"{name} answers questions: give --caption with what to ask about each image")
+            raise OpenVSEError(f"{name} answers questions: give --caption with a question about each image")
         return [
             one
             for path in asked.images

@@ -33,7 +33,7 @@ Texts = Mapping[str, EmbeddingSet]
 
 
 def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
-    """Embed captions by a model that ``transformers_text`` takes: the mean of its token states, at unit length."""
+    """Embed captions by a model that ``transformers_text`` supports: the mean of its token states, at unit length."""
     width = TransformersText(embed_dim=1, model=model, fine_tune=False).feature_dim
     encoder = TransformersText(
         embed_dim=width, model=model, fine_tune=False, projection=NoProjection, size_augmentation="none"
@@ -56,7 +56,7 @@ def embed_by_towers(towers: Mapping[str, TwoTower], captions: Sequence[str]) -> 
 
 
 def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
-    """Return every two captions of the same image; raise OpenVSEError if no image has two captions."""
+    """Return every two captions of the same image. Raise OpenVSEError if no image has two captions."""
     first: list[int] = []
     second: list[int] = []
     for image in range(len(corpus)):
@@ -74,7 +74,7 @@ def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarra
 def cosines(
     texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]
 ) -> Float[np.ndarray, "P"]:
-    """Return the cosine of listed captions; of several embeddings, the largest."""
+    """Return the cosine of listed captions, the largest of several embeddings."""
     vectors = torch.nn.functional.normalize(texts.vectors.float(), dim=2)
     parts = []
     for start in range(0, len(first), 8192):

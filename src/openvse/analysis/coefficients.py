@@ -1,4 +1,4 @@
-"""Learned pooling coefficients by the size of the set, beside those of mean, max and k-max pooling."""
+"""Learned pooling coefficients by the size of the set, beside mean, max and k-max pooling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME = "coefficients"
 SIZES = (10, 20, 36, 49)
 """Sizes of short and long captions, of 36 regions, and of a 7 x 7 grid."""
 K = 5
-"""The k of the k-max pooling that is shown beside learned ones."""
+"""The k of the k-max pooling shown beside learned ones."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Curve:
         return f"{self.model}, {self.pool}" if self.pool else self.model
 
     def effective(self) -> float:
-        """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``; 1 for max pooling."""
+        """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``. 1 for max pooling."""
         squares = sum(value * value for value in self.values)
         return sum(map(abs, self.values)) ** 2 / squares if squares else 0.0
 
 
 def k_max(size: int, k: int) -> list[float]:
-    """Return the coefficients of the mean of the k largest of ``size`` values; 1 is max pooling, ``size`` the mean."""
+    """Return the coefficients of the mean of the k largest of ``size`` values. 1 is max pooling, ``size`` the mean."""
     taken = min(k, size)
     return [1 / taken] * taken + [0.0] * (size - taken)
 
@@ -77,7 +77,7 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
 
 
 def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES) -> Analysis:
-    """Compare learned coefficients with those of mean, max and k-max pooling."""
+    """Compare learned coefficients with mean, max and k-max pooling."""
     curves = learned_curves(towers, sizes)
     rows = [
         (c.model, c.side, c.pool, c.size, at + 1, value, 1 / c.size, float(at == 0), k_max(c.size, K)[at])
@@ -157,7 +157,7 @@ def _draw_panel(axes: Axes, chosen: Sequence[Curve], labels: Sequence[str], size
         positions, k_max(size, K), where="mid", color=QUIET, linewidth=0.9, linestyle=":", label=f"{K}-max"
     )
     axes.axhline(1 / size, color=QUIET, linewidth=0.9, linestyle="--", label="mean")
-    # Max pooling leaves the panel at the top: at its height of 1, the other curves would lie on the axis.
+    # Max pooling leaves the panel at the top, because its height of 1 would push the other curves onto the axis.
     axes.plot([1, 1], [0, 2], color=QUIET, linewidth=0.9, alpha=0.6, label="max (1 at position 1)")
     for curve in chosen:
         number = labels.index(curve.label)

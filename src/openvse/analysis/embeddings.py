@@ -51,11 +51,11 @@ def count_hits(embedded: Embedded, hits: Sequence[QueryHits]) -> Occurrence:
 
 
 def measure_space(embedded: Embedded, occurrence: Occurrence) -> dict[str, Cell]:
-    """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020; hubs: Radovanovic et al., JMLR 2010).
+    """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020, hubs: Radovanovic et al., JMLR 2010).
 
-    Alignment is the mean squared distance of the two items of a relevant pair; 0 is best. Uniformity is the log of the
-    mean of ``exp(-2 d^2)`` over all pairs of images or of texts; lower is more even. The gap is the distance between
-    the mean image and the mean text. Several embeddings of an item count as their mean, at unit length; of many items,
+    Alignment is the mean squared distance of the two items of a relevant pair. 0 is best. Uniformity is the log of the
+    mean of ``exp(-2 d^2)`` over all pairs of images or of texts. Lower is more even. The gap is the distance between
+    the mean image and the mean text. Several embeddings of an item count as their mean, at unit length. Of many items,
     4,000 are drawn for uniformity.
     """
     images, texts = (_single(side, embedded.model) for side in (embedded.images, embedded.texts))
@@ -76,7 +76,7 @@ def measure_space(embedded: Embedded, occurrence: Occurrence) -> dict[str, Cell]
 
 
 def uniformity(vectors: Float[Tensor, "B D"]) -> float:
-    """Return ``log mean exp(-2 |x - y|^2)`` over all pairs of different items; 0 if all are equal."""
+    """Return ``log mean exp(-2 |x - y|^2)`` over all pairs of different items, or 0 if all are equal."""
     if len(vectors) > _ITEMS:
         drawn = np.random.default_rng(0).choice(len(vectors), _ITEMS, replace=False)
         vectors = vectors[torch.from_numpy(drawn)]
@@ -113,7 +113,7 @@ def rarest_counts(captions: Sequence[str], known: Sequence[str]) -> Int[np.ndarr
 
 
 class Group(NamedTuple):
-    """Captions of one kind: what they share, how many they are, and the recall of their images."""
+    """Captions of one kind: their common property, their number, and the recall of their images."""
 
     what: str
     label: str
@@ -230,7 +230,7 @@ def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[G
 
 
 IMAGES = 400
-"""How many images the map shows at most, each with one text: t-SNE takes long for many items."""
+"""The most images on the map, each with one text: t-SNE takes long for many items."""
 
 
 def require_sklearn() -> None:
@@ -244,7 +244,7 @@ def require_sklearn() -> None:
 
 
 def _draw_map(embedded: Sequence[Embedded]) -> Figure:
-    """Draw images and their first texts by t-SNE, a line between the two; distances between far points mean little."""
+    """Draw images and their first texts by t-SNE, each pair joined by a line. Large distances mean little."""
     columns = min(len(embedded), 2)
     lines = -(-len(embedded) // columns)
     size = PAGE / 2 if columns > 1 else COLUMN

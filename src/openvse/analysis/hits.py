@@ -159,7 +159,7 @@ def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
 def shown_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
     """Return an image, or a frame of a clip, as ``uint8 [H, W, 3]`` with a longer side of at most ``longest``.
 
-    One that cannot be read is told, and white.
+    An unreadable image is logged, and white.
     """
     try:
         image = read_poster(path, shorter_side=longest)

@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound=Model)
 
 @dataclass(frozen=True)
 class Embedded:
-    """A corpus as a model embeds it: the readable images with their texts."""
+    """A corpus in the embeddings of a model: the readable images with their texts."""
 
     name: str
     model: TwoTower
@@ -53,12 +53,12 @@ def open_two_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
 
 
 def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
-    """Return models that all are of a kind; raise OpenVSEError if one is of another kind."""
+    """Return models that all are of a kind. Raise OpenVSEError if one is of another kind."""
     chosen: dict[str, Kind] = {}
     for name, model in models.items():
         if not isinstance(model, kind):
             raise OpenVSEError(
-                f"{name} {model.purpose}, and this analysis needs a model that {kind.purpose}: name another model"
+                f"{name} {model.purpose}, but this analysis needs a model that {kind.purpose}: name another model"
             )
         chosen[name] = model
     return chosen
@@ -67,7 +67,7 @@ def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
 def named_sources(words: Sequence[str]) -> dict[str, str]:
     """Return runs or models, each as ``find_run`` takes it or as ``NAME=RUN``, by their names in tables and figures.
 
-    Without a name, that of the folder is taken, or the word itself where two would be equal.
+    Without a name, the folder's name is used, or the word itself where two would be equal.
     """
     given = [split_name(word) for word in words]
     if bare := next((word for word, parts in zip(words, given, strict=True) if "" in parts), None):
@@ -85,7 +85,7 @@ def named_sources(words: Sequence[str]) -> dict[str, str]:
 
 
 def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:
-    """Open the split of a request, or take it from the ``opened`` data; ``limit`` images of it, spread evenly."""
+    """Open the split of a request, or take it from the ``opened`` data. ``limit`` images of it are spread evenly."""
     corpus = opened or open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
@@ -119,12 +119,12 @@ def embed_all(
 
 
 def warnings_of(embedded: Iterable[Embedded]) -> tuple[str, ...]:
-    """Return what the user should read before figures of all these models."""
+    """Return warnings to read before figures of all these models."""
     return tuple(line for each in embedded for line in each.warnings)
 
 
 def training_captions(request: Request) -> tuple[str, ...]:
-    """Return the captions of the training split of the same data; none if it has no such split."""
+    """Return the captions of the training split of the same data, or none if it has no such split."""
     try:
         return (
             open_corpus(request.data, require_images=False, allow_outside=request.allow_outside)

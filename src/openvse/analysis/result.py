@@ -1,4 +1,4 @@
-"""What every analysis returns: tables of numbers and figures; and how they are written."""
+"""The common result of every analysis, tables of numbers and figures, and how they are written."""
 
 from __future__ import annotations
 

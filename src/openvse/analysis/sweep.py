@@ -1,4 +1,4 @@
-"""Sweeps: one recipe trained with every combination of some values, what each reaches, and figures of it."""
+"""Sweeps: one recipe trained with every combination of some values, the results of each, and figures of them."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 NAME = "sweep"
 RESULT = "swept.json"
-"""The file in the folder of a run that says that it is finished, and what it reached."""
+"""The file in the folder of a run that marks it as finished, with its results."""
 
 VIEW_COSINE = "view_cosine"
 """The mean cosine of two views of an image, for models with several embeddings of an image."""
 
 _RANKS = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr", "nmr"))
 METRICS = ("rsum", *RECALLS, *_RANKS, VIEW_COSINE)
-"""The metrics that a sweep can draw; of ranks, less is better."""
+"""The metrics that a sweep can draw. For ranks, less is better."""
 
 _LONGEST_NAME = 200
 _MOST_TICKS = 25
@@ -61,7 +61,7 @@ _MOST_TICKS = 25
 
 @dataclass(frozen=True)
 class Axis:
-    """What a sweep varies together: a key, or the user's label of several, with the overrides of each value."""
+    """The axis of a sweep: a key, or the user's label of several, with the overrides of each value."""
 
     label: str
     values: tuple[str, ...]
@@ -69,14 +69,14 @@ class Axis:
 
     @property
     def numbers(self) -> list[float] | None:
-        """The values as numbers; None if one of them is none."""
+        """The values as numbers, or None if one of them is no number."""
         numbers = [swept_number(value) for value in self.values]
         return [number for number in numbers if number is not None] if None not in numbers else None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A combination of values, one for each axis; its name is that of its folder."""
+    """A combination of values, one for each axis. It has the same name as its folder."""
 
     name: str
     at: tuple[str, ...]
@@ -85,25 +85,25 @@ class Setting:
 
 @dataclass(frozen=True)
 class Swept:
-    """What the runs of one setting reached: the metrics of each seed's best model on the measured split."""
+    """The results of one setting: the metrics of each seed's best model on the measured split."""
 
     setting: Setting
     metrics: tuple[Metrics, ...]
 
     def mean(self, metric: str) -> float | None:
-        """Return the mean of a metric over the seeds; None if a run does not have it."""
+        """Return the mean of a metric over the seeds, or None if a run does not have it."""
         values = [each.get(metric) for each in self.metrics]
         return float(np.mean(values)) if None not in values else None  # type: ignore[arg-type]
 
     def spread(self, metric: str) -> float | None:
-        """Return the standard deviation over the seeds, divided by n - 1; None for one seed."""
+        """Return the standard deviation over the seeds, divided by n - 1, or None for one seed."""
         known = len(self.metrics) > 1 and self.mean(metric) is not None
         return float(np.std([each[metric] for each in self.metrics], ddof=1)) if known else None
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to train: a recipe with every combination of the values of the axes, once for each seed."""
+    """The trainings of a sweep: a recipe with every combination of the values of the axes, once for each seed."""
 
     recipe: str
     overrides: tuple[str, ...]
@@ -113,7 +113,7 @@ class Sweep:
     split: str = "validation"
 
     def settings(self) -> list[Setting]:
-        """Return the settings of all axes; raise OpenVSEError if two would have the same folder."""
+        """Return the settings of all axes. Raise OpenVSEError if two would have the same folder."""
         choices = [
             [(axis, value, changes) for value, changes in zip(axis.values, axis.overrides, strict=True)]
             for axis in self.axes
@@ -133,7 +133,7 @@ class Sweep:
 
 
 def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str, ...], tuple[Axis, ...]]:
-    """Return the overrides that all trainings share, and what is varied.
+    """Return the overrides that all trainings share, and the axes.
 
     Args:
         words: ``key=value``, or ``key=value,value`` to vary the key. Commas in brackets or quotes belong to a value.
@@ -145,13 +145,15 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
     for word in words:
         key, _, listed = word.partition("=")
         if key == "seed":
-            raise OpenVSEError(f"{word}: the seeds of a sweep are those of --seeds, such as --seeds 0,1,2")
+            raise OpenVSEError(
+                f"{word}: --seeds sets the seeds of a sweep: give them there, such as --seeds 0,1,2"
+            )
         values = _split(listed)
         if len(values) == 1:
             shared.append(word)
             continue
         if key in (axis.label for axis in axes):
-            raise OpenVSEError(f"{word}: {key} is varied twice; give all of its values at once")
+            raise OpenVSEError(f"{word}: {key} is varied twice: give all of its values at once")
         axes.append(Axis(key, _distinct(values, word), tuple((f"{key}={value}",) for value in values)))
     if settings:
         axes += _named(settings)
@@ -160,7 +162,7 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them; raise OpenVSEError if one is below 0, or is given twice."""
+    """Read whole numbers with commas between them. Raise OpenVSEError if one is below 0, or appears twice."""
     words = text.split(",")
     if not all(word.strip().isdecimal() for word in words):
         raise OpenVSEError(f"--seeds is {text!r}: give whole numbers with commas between, such as 0,1,2")
@@ -176,7 +178,7 @@ def _named(settings: Sequence[str]) -> list[Axis]:
             raise OpenVSEError(f"--setting {text!r} cannot be read: write NAME:KEY=VALUE,KEY=VALUE")
         axis = by_label.setdefault(label or "setting", {})
         if value in axis:
-            raise OpenVSEError(f"--setting {text!r}: {name.strip()} is given twice; give each name once")
+            raise OpenVSEError(f"--setting {text!r}: {name.strip()} is given twice: give each name once")
         axis[value] = tuple(each.strip() for each in _split(changes) if each.strip())
     return [Axis(label, (*values,), (*values.values(),)) for label, values in by_label.items()]
 
@@ -200,12 +202,12 @@ def _split(text: str) -> list[str]:
 
 def _distinct(values: Sequence[str], where: str) -> tuple[str, ...]:
     if "" in values or len({*values}) < len(values):
-        raise OpenVSEError(f"{where}: a value is empty or given twice; give each value once")
+        raise OpenVSEError(f"{where}: a value is empty or given twice: give each value once")
     return tuple(values)
 
 
 def swept_number(text: str) -> float | None:
-    """Return the finite number that a text says; None if it says none."""
+    """Return the finite number in a text, or None if it holds none."""
     try:
         number = float(text)
     except ValueError:
@@ -218,10 +220,10 @@ def run_sweep(
 ) -> list[Swept]:
     """Train every setting with every seed, and measure its best model.
 
-    What is finished is read from its folder, and what was interrupted goes on.
+    Finished trainings are read from their folders, and interrupted ones continue.
     """
     settings = sweep.settings()
-    # What does not fit is known before hours of training.
+    # Misfits are found before hours of training.
     recipes = [[_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in settings]
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
         runs = _Runs(sweep, watcher, progress)
@@ -248,13 +250,13 @@ def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ())
 
 
 _Stores = tuple[FeatureSource | None, FeatureStore | None]
-"""The local features of the images and the token states of the texts; None where they are not stored."""
+"""The local features of the images and the token states of the texts. None where they are not stored."""
 
 
 def _share_stores(
     recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None
 ) -> _Stores:
-    """Open the stores that a recipe names, and extract once below a folder what it would extract for each run."""
+    """Open the stores that a recipe names, and extract its other features once, below a folder, for all runs."""
 
     def extracted(state: WorkProgress) -> None:
         if progress is not None:
@@ -267,7 +269,7 @@ def _share_stores(
 
 
 class _Once:
-    """Tells a watcher each note and each warning once: trainings on the same data say the same about it."""
+    """Passes each note and each warning to a watcher once, because trainings on the same data repeat them."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.started, self.step, self.epoch = watcher.started, watcher.step, watcher.epoch
@@ -275,7 +277,7 @@ class _Once:
 
 
 class _Runs:
-    """The runs of a sweep; those with the same data and encoders share stored features."""
+    """The runs of a sweep. Runs with the same data and encoders share stored features."""
 
     def __init__(self, sweep: Sweep, watcher: Watcher | None, progress: OnProgress | None) -> None:
         self._sweep, self._progress = sweep, progress
@@ -283,7 +285,7 @@ class _Runs:
         self._shared: dict[str, tuple[Corpus, _Stores, dict[str, str]]] = {}
 
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
-        """Return what a run reached; it is trained, or continued, if that is not known yet."""
+        """Return the results of a run, which is trained or continued if it has none yet."""
         sweep = self._sweep
         corpus, stores, digests = self._data(setting, plain)
         folder = sweep.folder / f"{setting.name}_s{seed}"
@@ -334,7 +336,7 @@ def _digest(*read: object) -> str:
 
 
 def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
-    """Return what an earlier sweep wrote about the same run; None if it wrote nothing, or measured another split."""
+    """Return the results of the same run in an earlier sweep, or None without any, or of another split."""
     try:
         record = read_json(path)
     except (OSError, ValueError):
@@ -348,14 +350,14 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         what for what, digest in wanted["data"].items() if record.get("data", {}).get(what) != digest
     ]:
         raise OpenVSEError(
-            f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot "
-            f"stand beside new ones: choose another --out for this sweep"
+            f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot be "
+            f"compared with new ones: choose another --out for this sweep"
         )
     return dict(record["metrics"]) if record.get("split") == wanted["split"] else None
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics to draw, RSUM if none is given; raise OpenVSEError if a metric is not known."""
+    """Return the metrics to draw, RSUM by default. Raise OpenVSEError for an unknown metric."""
     for metric in metrics:
         if metric not in METRICS:
             raise OpenVSEError(
@@ -365,9 +367,9 @@ def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> Analysis:
-    """Draw metrics over what was varied: a line over numbers, a heat map over two axes, or a point for each setting.
+    """Draw metrics over the axes: a line over numbers, a heat map over two axes, or a point for each setting.
 
-    The first metric says which setting is best.
+    The first metric decides which setting is best.
     """
     for metric in metrics:
         if all(each.mean(metric) is None for each in results):
@@ -382,7 +384,7 @@ def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]
 
 
 def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:
-    """Return a table of what was asked for, and one with all recalls; both have one row for each setting."""
+    """Return a table of the requested metrics, and one with all recalls. Both have one row for each setting."""
     has_views = any(each.mean(VIEW_COSINE) is not None for each in results)
     names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
     values = {
@@ -460,7 +462,7 @@ def _draw_line(axis: Axis, results: Sequence[Swept], metric: str, label: str) ->
     )
     numbers, means, spread = zip(*points, strict=True)
     least = min((after - before for before, after in pairwise(numbers)), default=1.0)
-    # Labels of numbers such as 0, 0.01, 0.1 and 1 would overlap: these are spaced evenly.
+    # Labels of numbers such as 0, 0.01, 0.1 and 1 would overlap, so they are spaced evenly.
     places = numbers if least * _MOST_TICKS >= numbers[-1] - numbers[0] else range(len(numbers))
     axes.errorbar(places, means, yerr=spread if any(spread) else None, fmt="o-", capsize=2, color=colour(0))
     axes.set_xticks(places, [f"{number:g}" for number in numbers])
@@ -479,7 +481,7 @@ def _draw_points(results: Sequence[Swept], metric: str, label: str) -> Figure:
     names = [", ".join(each.setting.at) for each, _ in known]
     means, spread = [mean for _, mean in known], [each.spread(metric) or 0.0 for each, _ in known]
     places = range(len(names))
-    # Points: differences are small against the sum, and bars would have to begin at 0.
+    # Points, because differences are small against the sum, and bars would have to begin at 0.
     axes.errorbar(means, places, xerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
     digits = 3 if metric == VIEW_COSINE else 1
     for place, mean in zip(places, means, strict=True):
@@ -497,6 +499,6 @@ def _draw_points(results: Sequence[Swept], metric: str, label: str) -> Figure:
 
 
 def _say_bars(axes: Axes, results: Sequence[Swept]) -> None:
-    """Say above a figure what its error bars are."""
+    """Name the error bars above a figure."""
     if len(results[0].metrics) > 1:
         axes.set_title(f"mean and standard deviation of {len(results[0].metrics)} seeds", fontsize=7)

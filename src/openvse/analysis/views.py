@@ -30,7 +30,7 @@ class Views:
     """The views of one side of one model.
 
     Attributes:
-        shares: the share of the relevant pairs whose score is that of each view.
+        shares: the share of the relevant pairs whose score comes from each view.
         similarity: the mean cosine of each two views of an item.
         circular_variance: ``1 - |mean of the views|`` of an item, averaged: 0 if the views are equal (DivE).
     """
@@ -75,14 +75,14 @@ def measure_views(embedded: Embedded) -> list[Views]:
     ]
     if not statistics:
         raise OpenVSEError(
-            f"{embedded.name} has one embedding of each item, so no views: name a model with multi_view, pie_net or "
+            f"{embedded.name} has one embedding of each item, and no views: name a model with multi_view, pie_net or "
             f"slot_attention"
         )
     return statistics
 
 
 def _spread(embedded: EmbeddingSet) -> tuple[Float[np.ndarray, "K K"], float]:
-    """Return the mean cosines of two views and the circular variance; missing embeddings do not count."""
+    """Return the mean cosines of two views and the circular variance. Missing embeddings do not count."""
     vectors = torch.nn.functional.normalize(embedded.vectors.double(), dim=2)
     both = (embedded.mask.unsqueeze(1) & embedded.mask.unsqueeze(2)).double()
     products = vectors @ vectors.transpose(1, 2) * both

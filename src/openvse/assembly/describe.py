@@ -1,4 +1,4 @@
-"""Derives a spec from modules: the names and options that a recipe would use for parts that were made in Python."""
+"""Derives a spec from modules: the names and options that a recipe would use for parts made in Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim", "side")
 
 
 def describe_part(registry: Registry[Any], made: Configured) -> Part:
-    """Return the name of a part and its options; raise ModelError if a recipe cannot express them."""
+    """Return the name of a part and its options. Raise ModelError if a recipe cannot express them."""
     name = _name(registry, type(made))
     return Part(
         name=name, **{key: option_as_said(value, f"{name}.{key}") for key, value in _chosen(made).items()}
@@ -49,8 +49,8 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
     for key, value in needed.items():
         if made_with.get(key, value) != value:
             raise ModelError(
-                f"{side}: the aggregator was made with {key} {made_with[key]}, and with this encoder it must be "
-                f"{value}: a saved model could not be built again"
+                f"{side}: the aggregator was made with {key} {made_with[key]}, but with this encoder it must be "
+                f"{value}: make it so, or a saved model could not be built again"
             )
     part = (
         describe_image_encoder(encoder)
@@ -61,7 +61,7 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
 
 
 def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
-    """Return D, the joint width of an encoder; raise ModelError if it was made without one."""
+    """Return D, the joint width of an encoder. Raise ModelError if it was made without one."""
     width = encoder.arguments().get("embed_dim")
     if not isinstance(width, int):
         raise ModelError(
@@ -71,7 +71,7 @@ def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
 
 
 def _chosen(made: Configured) -> dict[str, Any]:
-    """Return the arguments that a recipe must give: those without a default that the build does not decide."""
+    """Return the arguments that a recipe must give: they have no default, and the build does not decide them."""
     defaults = _defaults(made)
     return {
         key: value
@@ -100,7 +100,7 @@ def _unregistered(part: Any, kind: str) -> ModelError:
 
 
 def option_as_said(value: Any, where: str) -> Any:
-    """Return an option of a part as a recipe would say it: plain values, and parts by their names."""
+    """Return an option of a part as a recipe would write it: plain values, and parts by their names."""
     if isinstance(value, PartMaker | partial | Configured) or isclass(value):
         return _inner_part(value, where)
     if isinstance(value, list | tuple):

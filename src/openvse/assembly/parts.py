@@ -1,4 +1,4 @@
-"""Builds parts from names and options: the constructor's signature is the schema, and parts may contain parts."""
+"""Builds parts from names and options. The constructor's signature is the schema, and parts may contain parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS: Mapping[Any, Registry[Any]] = {
 }
 """The kinds of parts that another part may contain.
 
-A constructor's argument of one of these types is built from the recipe before the constructor runs; one of the type
+A constructor's argument of one of these types is built from the recipe before the constructor runs. One of the type
 ``Maker[Kind]`` becomes a ``PartMaker``, which the constructor calls itself. ``| None`` may follow either type.
 """
 
@@ -61,7 +61,7 @@ class _PlacedError(RecipeError):
 
 @dataclass(frozen=True)
 class PartMaker(Generic[PartT]):
-    """Makes a part inside a part; the outer part calls it, once or more, with arguments that only it knows."""
+    """Makes a part inside a part. The outer part calls it, once or more, with arguments that only it knows."""
 
     registry: Registry[PartT]
     part: Part
@@ -71,7 +71,7 @@ class PartMaker(Generic[PartT]):
         resolve(self.registry, self.part, self.where)
 
     def __call__(self, **context: Any) -> PartT:
-        """Make a new part; arguments that its constructor does not take are ignored."""
+        """Make a new part. Arguments that its constructor does not have are ignored."""
         try:
             return build_part(self.registry, self.part, self.where, context)
         except OpenVSEError as error:
@@ -86,7 +86,7 @@ def build_part(
     Args:
         part: name and options, as in the recipe.
         where: the part's path in the recipe, for messages.
-        context: arguments that the build decides (widths, a vocabulary), passed to parts that take them.
+        context: arguments that the build decides (widths, a vocabulary), passed to parts that have them.
 
     Raises:
         RecipeError: a part or option is unknown, a value has the wrong type, or the part refuses the combination.
@@ -97,7 +97,7 @@ def build_part(
 def construct(
     factory: Maker[PartT], options: Mapping[str, Any], where: str, context: Mapping[str, Any]
 ) -> PartT:
-    """Construct a part whose class is known; arguments and errors are those of ``build_part``."""
+    """Construct a part of a known class. Arguments and errors are the same as for ``build_part``."""
     given = {key: value for key, value in context.items() if key in parameters(factory)}
     checked = _check_options(factory, options, given, where)
     try:
@@ -109,13 +109,13 @@ def construct(
 
 
 def parameters(factory: Maker[Any]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters; a module without its own constructor has none."""
+    """Return the named parameters. A module without its own constructor has none."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {n: p for n, p in inspect.signature(factory).parameters.items() if p.kind not in variadic}
 
 
 def option_types(factory: Maker[Any]) -> dict[str, Any]:
-    """Return the type of each parameter; raise RecipeError if an annotation cannot be resolved."""
+    """Return the type of each parameter. Raise RecipeError if an annotation cannot be resolved."""
     while isinstance(factory, partial):
         factory = factory.func
     try:
@@ -129,7 +129,7 @@ def option_types(factory: Maker[Any]) -> dict[str, Any]:
 
 
 def resolve(registry: Registry[PartT], part: Part, where: str) -> Maker[PartT]:
-    """Return the class behind the name of a part; raise RecipeError with its path if the name is unknown."""
+    """Return the class behind the name of a part. Raise RecipeError with its path if the name is unknown."""
     try:
         return registry.get(part.name)
     except RecipeError as error:
@@ -139,7 +139,7 @@ def resolve(registry: Registry[PartT], part: Part, where: str) -> Maker[PartT]:
 def _check_options(
     factory: Maker[Any], options: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """Validate options against the signature; options that are parts are built, or become ``PartMaker`` objects."""
+    """Validate options against the signature. Options that are parts are built, or become ``PartMaker`` objects."""
     hints = option_types(factory)
     fields: dict[str, Any] = {}
     inside: dict[str, tuple[Registry[Any], bool]] = {}
@@ -171,7 +171,7 @@ def _check_options(
 
 
 def _named(value: Any, registry: Registry[Any], default: Any) -> Any:
-    """Return a part inside a part; options without a name change those of the default part."""
+    """Return a part inside a part. Options without a name change the options of the default part."""
     if not isinstance(value, Mapping) or "name" in value:
         return value
     made_by, implied = (default.func, default.keywords) if isinstance(default, partial) else (default, {})
@@ -180,7 +180,7 @@ def _named(value: Any, registry: Registry[Any], default: Any) -> Any:
 
 
 def part_inside(hint: Any) -> tuple[Registry[Any], bool] | None:
-    """Return the registry of an argument that is itself a part, and whether the constructor takes its factory."""
+    """Return the registry of an argument that is itself a part, and whether the constructor needs its factory."""
     if get_origin(hint) in (Union, UnionType):
         (hint, *others) = [each for each in get_args(hint) if each is not type(None)]
         if others:
@@ -195,7 +195,7 @@ _DECIDED = {"backbone", "embed_dim"}  # arguments of the encoder that are not in
 
 
 def build_image_encoder(part: Part, embed_dim: int, assets: Path | None) -> ImageEncoder:
-    """Build a backbone and the encoder around it; the options of the part are those of both."""
+    """Build a backbone and the encoder around it. The part has the options of both."""
     where = "image.encoder"
     of_backbone = parameters(resolve(BACKBONES, part, where)).keys() - {"assets"}
     of_encoder = parameters(ImageEncoder).keys() - _DECIDED - of_backbone
@@ -224,7 +224,7 @@ def build_text_encoder(
 
 
 def build_aggregator(spec: TowerSpec, embed_dim: int, side: str, encoder: Encoder) -> Aggregator:
-    """Build the aggregator of a side, image or text; raise RecipeError if its encoder lacks what it needs."""
+    """Build the aggregator of a side, image or text. Raise RecipeError if its encoder lacks a needed output."""
     context = {"input_dim": encoder.local_dim, "embed_dim": embed_dim, "side": side}
     aggregator = build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
     if aggregator.needs_pooled and not encoder.gives_pooled:

@@ -18,7 +18,7 @@ from openvse.types import EmbeddingSet, Features
 class Pool(nn.Module):
     """An aggregator as an ordinary module, which turns a padded batch and its mask into embeddings.
 
-    The embeddings are those of the aggregator. They do not have unit length: call
+    The embeddings equal the aggregator's. They do not have unit length: call
     ``torch.nn.functional.normalize(pooled, dim=-1)`` if you need cosines. (The losses of ``openvse.losses`` and
     ``openvse.evaluate`` do this themselves.)
 
@@ -42,14 +42,14 @@ class Pool(nn.Module):
         """Pool a batch.
 
         Args:
-            local: float ``[B, N, L]``, the local features of each item; the values of the padding do not matter.
+            local: float ``[B, N, L]``, the local features of each item. The values of the padding do not matter.
             mask: ``[B, N]``, True (or 1) where an element is real, as in an ``attention_mask`` of ``transformers``. It
                 is the opposite of PyTorch's ``key_padding_mask``. None means that every element is real.
             global_vector: float ``[B, D]``, one vector for each whole item, for aggregators that need it (pie_net).
 
         Returns:
             Float ``[B, D]``, or ``[B, K, D]`` from an aggregator that makes several embeddings per item. If their
-            number differs (tokens), embeddings that an item does not have are 0.
+            number differs (tokens), missing embeddings of an item are 0.
 
         Raises:
             DataError: a tensor has another shape or type, an item has no real element, or the global vector is missing.
@@ -68,8 +68,8 @@ class Pool(nn.Module):
         wanted = f"float [{len(local)}, {width or 'D'}]"
         if global_vector is None:
             raise DataError(
-                f"{type(self.aggregator).__name__} needs a global vector of each item: give one as the third argument, "
-                f"{wanted}"
+                f"{type(self.aggregator).__name__} needs a global vector of each item, but got none: give one as the "
+                f"third argument, {wanted}"
             )
         shape = list(global_vector.shape)
         if len(shape) != 2 or shape[0] != len(local) or width not in (None, shape[1]):
@@ -108,7 +108,7 @@ def pooling(part: str | Mapping[str, Any], dim: int, out_dim: int | None = None)
         part: the name of an aggregator, such as ``"gpo"``, or a mapping of its name and options, such as
             ``{"name": "k_max", "k": 5}``. ``openvse list parts`` lists the names.
         dim: L, the width of the local features.
-        out_dim: D, the width of the embeddings; by default the same. Most aggregators cannot change the width.
+        out_dim: D, the width of the embeddings, by default the same. Most aggregators cannot change the width.
 
     Raises:
         RecipeError: the name, an option or a width is not allowed.
@@ -119,7 +119,7 @@ def pooling(part: str | Mapping[str, Any], dim: int, out_dim: int | None = None)
         torch.Size([2, 8])
     """
     if dim < 1 or (out_dim is not None and out_dim < 1):
-        raise RecipeError(f"pooling got dim = {dim}, out_dim = {out_dim}: widths must be at least 1")
+        raise RecipeError(f"pooling got dim = {dim}, out_dim = {out_dim}: give widths of at least 1")
     if not isinstance(part, str) and "name" not in part:
         raise RecipeError(f'pooling got {dict(part)!r}: give a name too, such as {{"name": "k_max", "k": 5}}')
     chosen = Part.model_validate(part)

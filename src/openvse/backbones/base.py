@@ -40,21 +40,21 @@ class Backbone(Configured, nn.Module, ABC):
 
     Your own backbone defines how an image becomes pixels (``preprocess``) and how pixels become features (``see``), and
     passes its network to this constructor (see ``docs/backbones.md``). Weights keep the names that the network gives
-    them: the backbone replaces its network among the modules, with the same parameters, buffers and children. One that
-    takes ``assets`` gets the folder of a saved model, whose files replace what it would read or download.
+    them, because the backbone replaces its network among the modules, with the same parameters, buffers and children. A
+    backbone with an argument ``assets`` gets the folder of a saved model, and reads its files instead of others.
 
     Args:
         network: the network, available as ``self.net``. It trains only with ``fine_tune``, and the running statistics
             of its BatchNorm layers never change.
         feature_dim: C, the width of the features.
-        fingerprint: the identity of network, weights and preprocessing, which a store remembers. None if there is no
-            network; any store of the right width is then accepted.
+        fingerprint: the identity of network, weights and preprocessing, which a store records. None if there is no
+            network. Any store of the right width is then accepted.
         fine_tune: whether to train the network.
-        gradient_checkpointing: whether, in training, only the activations between the network's blocks are kept and the
-            others are recomputed for the gradient: less memory, the same gradients, more time.
+        gradient_checkpointing: whether training keeps only the activations between the network's blocks and recomputes
+            the others for the gradient: less memory, the same gradients, more time.
         exact_decode: whether a JPEG is decoded at full size, and not at 1/2, 1/4 or 1/8 where both sides stay at least
             twice as long as the network needs. None decodes at full size for stores, training and evaluation, and
-            smaller elsewhere, as for an index and for queries. With False, ``fingerprint`` says so.
+            smaller elsewhere, as for an index and for queries. With False, ``fingerprint`` records it.
 
     Attributes:
         fingerprint: the argument, and whether the network trains, so that features stored before training are not
@@ -66,13 +66,13 @@ class Backbone(Configured, nn.Module, ABC):
         covers_image: whether the features are square cells over the whole image, row by row, possibly after a class
             token.
         any_size: whether the network takes images of any size, so that ``image_size`` may be changed later.
-        image_size: the side in pixels of the square that ``preprocess`` makes from an image; None if it has no such
+        image_size: the side in pixels of the square that ``preprocess`` makes from an image. None if it has no such
             size.
         shorter_side: the length in pixels to which ``preprocess`` shrinks the shorter side of a large image, with
-            antialiasing; None if it is not known, and then every file is decoded at full size.
-        class_token: whether the first feature represents the whole image: augmentation never hides it, and a global
-            vector is made only from it.
-        frame_limit: the object that chooses among features that are frames; None keeps all.
+            antialiasing. None if it is not known. Every file is then decoded at full size.
+        class_token: whether the first feature represents the whole image. Augmentation then never hides it, and a
+            global vector is made only from it.
+        frame_limit: the object that chooses among features that are frames. None keeps all.
         usual_projection: the name in ``PROJECTIONS`` for recipes that do not name a projection.
         usual_augmentation: the name in ``AUGMENTATIONS`` for recipes that do not name an augmentation.
 
@@ -115,7 +115,7 @@ class Backbone(Configured, nn.Module, ABC):
             network.requires_grad_(False)
         elif gradient_checkpointing:
             checkpoint_blocks(network)
-        # The network is not a child, which would put its name before those of the weights: two modules share the state.
+        # The network is not a child, which would prefix its name to its weights. Instead, two modules share the state.
         vars(self).update({name: vars(network)[name] for name in _STATE}, net=network)
         self.train(self.training)
 
@@ -126,14 +126,14 @@ class Backbone(Configured, nn.Module, ABC):
 
     @abstractmethod
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
-        """Turn a decoded RGB image into pixels, or into those of several images if the network sees parts of it."""
+        """Turn a decoded RGB image into pixels, or into several images' pixels if the network sees parts of it."""
 
     @abstractmethod
     def see(self, inputs: Inputs) -> Features:
-        """Return the local features of a batch from ``collate``; ``forward`` switches gradients on and off."""
+        """Return the local features of a batch from ``collate``. ``forward`` switches gradients on and off."""
 
     def forward(self, inputs: Inputs) -> Features:
-        """Return the local features of pixels with their mask, and their boxes if they are known.
+        """Return the local features of pixels with their mask, and their boxes if known.
 
         Only a backbone that trains builds an autograd graph.
         """
@@ -151,12 +151,12 @@ class Backbone(Configured, nn.Module, ABC):
         """Decode an item, an image or the frames of a clip, to pixels.
 
         Args:
-            source: a ``ClipSource``; if the backbone does not read videos, an image, or a part of a clip, whose middle
+            source: a ``ClipSource``. If the backbone does not read videos, an image, or a part of a clip, whose middle
                 frame is read.
-            generator: the generator of the random view in training; None gives the deterministic view.
+            generator: the generator of the random view in training. None gives the deterministic view.
             to_store: whether to read everything that a feature store should hold, such as all frames from which
                 training draws.
-            exact: whether a JPEG is decoded at full size if ``exact_decode`` does not say it.
+            exact: whether a JPEG is decoded at full size if ``exact_decode`` is None.
 
         Raises:
             BadImageError: the item cannot be used.
@@ -169,7 +169,7 @@ class Backbone(Configured, nn.Module, ABC):
             return self.preprocess(random_view(image, generator))
 
     def decoded_for(self, generator: torch.Generator | None, *, exact: bool) -> int | None:
-        """Return the ``shorter_side`` for which an item is decoded; None decodes at full size, as for random views."""
+        """Return the ``shorter_side`` for which an item is decoded. None decodes at full size, as for random views."""
         whole = exact if self.exact_decode is None else self.exact_decode
         return None if whole or generator is not None else self.shorter_side
 
@@ -178,7 +178,7 @@ class Backbone(Configured, nn.Module, ABC):
         return Inputs(torch.stack(tuple(items)), None)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set training or evaluation mode; a frozen network and all BatchNorm layers stay in evaluation mode."""
+        """Set training or evaluation mode. A frozen network and all BatchNorm layers stay in evaluation mode."""
         self.training = mode and self.fine_tune
         set_backbone_mode(self.net, training=mode, fine_tune=self.fine_tune)
         return self
@@ -197,7 +197,7 @@ class NestedBackbone(Backbone):
             fingerprint=fingerprint,
             fine_tune=inner.fine_tune,
         )
-        self.exact_decode = inner.exact_decode  # its fingerprint says so already
+        self.exact_decode = inner.exact_decode  # the inner fingerprint records it already
 
     @property
     def inner(self) -> Backbone:
@@ -206,7 +206,7 @@ class NestedBackbone(Backbone):
 
     @property
     def shorter_side(self) -> int | None:
-        """That of the inner backbone, which sees whole frames."""
+        """The ``shorter_side`` of the inner backbone, which sees whole frames."""
         return self.inner.shorter_side
 
     def mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
@@ -255,7 +255,7 @@ class FrameLimit:
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
         if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
             return local, moved(mask, device)
-        order = mask.cumsum(dim=1) - 1  # of the real ones
+        order = mask.cumsum(dim=1) - 1  # of the real features
         if random and self.mode == "run":
             places = (lengths - most + 1).clamp(min=1)
             first = (torch.rand(places.shape) * places).long()
@@ -267,7 +267,7 @@ class FrameLimit:
 
 
 def random_view(image: Image, generator: torch.Generator | None) -> Image:
-    """Cut out a random window with the image's aspect ratio; mirror it half of the time (VSE-infinity, 4.1).
+    """Cut out a random window with the image's aspect ratio, and mirror it half of the time (VSE-infinity, 4.1).
 
     The same state of the generator gives the same view. None, outside training, gives the whole image.
     """

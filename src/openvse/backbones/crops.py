@@ -1,4 +1,4 @@
-"""Regions without a detector: each window of several grids gives one local feature, made by another backbone."""
+"""Regions without a detector: another backbone makes one local feature of each window of several grids."""
 
 from __future__ import annotations
 
@@ -27,31 +27,30 @@ CROPS_AT_ONCE = 128  # windows in one pass of the inner backbone, whatever the b
 class Crops(NestedBackbone):
     """Local features from windows of an image: the mean feature that another backbone yields for each window.
 
-    ``windows`` lists grids of windows. ``(3, 0.5)`` is 3 x 3 windows, row by row, each half as wide and half as high
-    as the image; they are evenly spread from edge to edge (a single one is in the middle) and may overlap. Windows
-    are cut out of the image as it was decoded, so that small objects in a large image keep their resolution, and each
-    window passes through the preprocessing of the inner backbone. In training they are cut out of one random view of
-    the image.
+    ``windows`` lists grids of windows. ``(3, 0.5)`` is 3 x 3 windows, row by row, each half as wide and half as high as
+    the image. They are evenly spread from edge to edge (a single window is in the middle) and may overlap. Windows are
+    cut out of the image at its decoded size, so that small objects in a large image keep their resolution. Each window
+    passes through the preprocessing of the inner backbone. In training all are cut out of one random view.
 
     The side of a window in pixels is always the inner backbone's ``image_size``. The default inner backbone is
-    EfficientNet-Lite0 at 112 pixels. A backbone that a recipe names has its own default (``backbone:
-    efficientnet_lite0`` is 224 pixels, as everywhere); ``backbone.image_size=160`` without a name changes only the
-    size.
+    EfficientNet-Lite0 at 112 pixels. A backbone that a recipe names has its own default
+    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere). ``backbone.image_size=160`` without a name changes
+    only the size.
 
-    With ``shared`` the windows share one pass: the inner backbone sees the whole image once, resized so that the sides
-    of the smallest window have ``image_size`` pixels, and a window is the mean of the cells under it, each weighted by
-    its area in the window. Such a feature differs, since a cell sees beyond its window, but it is cheaper: with the
-    default windows, one image of 336 pixels has a third of the pixels of 26 images of 112.
+    With ``shared`` the windows share one pass. The inner backbone sees the whole image once, resized so that the sides
+    of the smallest window have ``image_size`` pixels. A window is the mean of the cells under it, each weighted by its
+    area in the window. Such a feature differs, since a cell sees beyond its window, but it is cheaper: with the default
+    windows, one image of 336 pixels has a third of the pixels of 26 images of 112.
 
-    ``mirrored`` adds each window once more, mirrored from left to right: ``windows: [[1, 0.875], [2, 0.875]]`` are then
+    ``mirrored`` adds each window once more, mirrored from left to right. ``windows: [[1, 0.875], [2, 0.875]]`` are then
     the ten crops of VSE++ (the middle and the corners, 224 of 256 pixels), whose mean is its 10-crop feature.
 
     Args:
         backbone: the inner backbone, which sees the windows.
-        windows: for each grid, the number of windows per side and the share of the image's width and height that a
-            window takes. The default is the whole image, 3 x 3 windows of half its sides and 4 x 4 of a third.
+        windows: for each grid, the number of windows per side and a window's share of the image's width and height.
+                The default is the whole image, 3 x 3 windows of half its sides and 4 x 4 of a third.
         shared: whether the windows share one pass of the inner backbone.
-        mirrored: whether each window is also seen mirrored, behind all that are not.
+        mirrored: whether each window is also seen mirrored. The mirrored windows follow the others.
 
     Raises:
         RecipeError: ``mirrored`` and ``shared`` are both set, the backbone does not see images (or, with ``shared``,

@@ -24,7 +24,7 @@ from openvse.types import Features, Inputs
 
 FEATURE_DIM = 1280
 STRIDE = 32  # pixels per side of a grid cell
-CPU_PIXELS = 16 * 224 * 224  # images at once on a CPU, where larger feature maps would not fit the cache
+CPU_PIXELS = 16 * 224 * 224  # pixels at once on a CPU, because larger feature maps would not fit the cache
 
 
 class EfficientNetLite(Backbone):
@@ -34,8 +34,8 @@ class EfficientNetLite(Backbone):
     become ``(p - 127) / 128`` as in the training of the network.
 
     Args:
-        pretrained: whether to start from the ImageNet weights; otherwise at random.
-        image_size: the side of the square in pixels; None takes the size at which the network was trained.
+        pretrained: whether to start from the ImageNet weights. Otherwise at random.
+        image_size: the side of the square in pixels. None takes the size at which the network was trained.
         scales: several sizes instead of one, such as (224, 448): the cells of all maps form one set, each with its box.
             An image smaller than a scale is enlarged to it.
 
@@ -45,7 +45,7 @@ class EfficientNetLite(Backbone):
 
     Raises:
         ModelError: the weights are not installed.
-        RecipeError: an image size is below one cell, both scales and an image size are given, or scales are empty or
+        RecipeError: an image size is below one cell, scales and an image size are both set, or scales are empty or
             repeated.
     """
 
@@ -87,7 +87,7 @@ class EfficientNetLite(Backbone):
         return self.image_size
 
     def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
-        """Resize the image to a square of pixels in about [-1, 1]; several squares are placed one below the other."""
+        """Resize the image to a square of pixels in about [-1, 1]. Several squares are placed one below the other."""
         if self.scales is None:
             return _square(image, self.image_size)
         right = [self.image_size - size for size in self.scales]
@@ -95,7 +95,7 @@ class EfficientNetLite(Backbone):
         return torch.cat([F.pad(square, (0, free)) for square, free in zip(squares, right, strict=True)], 1)
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the cells of the last feature map, row by row; with several sizes, one after the other with boxes."""
+        """Return the cells of the last feature map, row by row. Several sizes follow one another, with boxes."""
         if self.scales is None:
             return cells(self.net(inputs.values))
         squares = torch.split(inputs.values, list(self.scales), dim=2)
@@ -106,7 +106,7 @@ class EfficientNetLite(Backbone):
 
 
 class EfficientNetLite0(EfficientNetLite):
-    """EfficientNet-Lite0, 7 x 7 cells of width 1280 at 224 px; its options are those of ``EfficientNetLite``.
+    """EfficientNet-Lite0, 7 x 7 cells of width 1280 at 224 px. Its options are documented at ``EfficientNetLite``.
 
     Its weights come with openvse.
     """
@@ -116,9 +116,9 @@ class EfficientNetLite0(EfficientNetLite):
 
 
 class EfficientNetLite1(EfficientNetLite):
-    """EfficientNet-Lite1, 8 x 8 cells of width 1280 at 240 px; its options are those of ``EfficientNetLite``.
+    """EfficientNet-Lite1, 8 x 8 cells of width 1280 at 240 px. Its options are documented at ``EfficientNetLite``.
 
-    Its weights are in a separate package, that of the extra ``efficientnet``.
+    Its weights are in a separate package, which the extra ``efficientnet`` installs.
     """
 
     number: ClassVar[int] = 1
@@ -126,9 +126,9 @@ class EfficientNetLite1(EfficientNetLite):
 
 
 class EfficientNetLite2(EfficientNetLite):
-    """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px; its options are those of ``EfficientNetLite``.
+    """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px. Its options are documented at ``EfficientNetLite``.
 
-    Its weights are in a separate package, that of the extra ``efficientnet``.
+    Its weights are in a separate package, which the extra ``efficientnet`` installs.
     """
 
     number: ClassVar[int] = 2
@@ -156,8 +156,8 @@ def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
 class _FeatureMap(nn.Module):
     """The network without its classifier.
 
-    On a CPU it runs with folded convolutions (``folded_convolution.py``), a few images at a time; on other devices,
-    and in half precision, it runs as in its package.
+    On a CPU it runs with folded convolutions (``folded_convolution.py``), a few images at a time. On other devices, and
+    in half precision, it runs as in its package.
     """
 
     def __init__(self, network: nn.Module, *, recompute: bool) -> None:
@@ -193,7 +193,7 @@ class _FeatureMap(nn.Module):
 
 
 class _Block(NamedTuple):
-    """A sequence of convolutions; with a shortcut, its input is added to the output of the last one."""
+    """A sequence of convolutions. With a shortcut, its input is added to the output of the last one."""
 
     convolutions: list[FoldedConvolution]
     shortcut: bool

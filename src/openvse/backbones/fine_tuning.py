@@ -24,15 +24,15 @@ from openvse.errors import ModelError, RecipeError, install
 from openvse.specs import Strict, describe
 
 _STILL = "_kept_still"
-_STATES = "hidden_states"  # what transformers calls the first argument of a block
+_STATES = "hidden_states"  # transformers' name of a block's first argument
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -> None:
-    """Put a frozen backbone into evaluation mode; BatchNorm layers and what ``keep_still`` marked always are.
+    """Put a frozen backbone into evaluation mode, and always BatchNorm layers and modules marked by ``keep_still``.
 
-    The running statistics of the pretraining are kept (VSE-infinity, section 4.1): a batch of a few large images would
-    give poor estimates of them.
+    The running statistics of the pretraining are kept (VSE-infinity, section 4.1), because a batch of a few large
+    images would give poor estimates of them.
     """
     backbone.train(training and fine_tune)
     for module in backbone.modules():
@@ -41,7 +41,7 @@ def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -
 
 
 def keep_still(backbone: nn.Module) -> None:
-    """Keep the parts of a backbone that do not train now in evaluation mode for good: no dropout in frozen blocks."""
+    """Keep the frozen parts of a backbone in evaluation mode for good: no dropout in frozen blocks."""
     for child in backbone.children():
         parameters = list(child.parameters())
         if parameters and not any(parameter.requires_grad for parameter in parameters):
@@ -52,7 +52,7 @@ def keep_still(backbone: nn.Module) -> None:
 
 
 def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:
-    """Freeze the parameters that have no effect on ``output``, such as those of an unused pooling head.
+    """Freeze the parameters that have no effect on ``output``, such as an unused pooling head's.
 
     Otherwise data-parallel training would wait for their gradients forever.
     """
@@ -95,7 +95,7 @@ class _ReachedError(Exception):
 
 
 class TrainedBlocks:
-    """The last blocks of a network, which train with what follows them, and the ``depth`` blocks below.
+    """The last blocks of a network, which train with the layers after them, and the ``depth`` blocks below.
 
     The blocks are the members of the network's only outermost ``nn.ModuleList``.
     """
@@ -104,8 +104,8 @@ class TrainedBlocks:
         lists = list(_outermost_lists(network))
         if len(lists) != 1:
             raise ModelError(
-                f"train_blocks needs a network with one list of blocks, and this one has {len(lists)}: leave it out, "
-                f"and freeze what should not train in training.phases"
+                f"train_blocks needs a network with one list of blocks, but this one has {len(lists)}: leave it out, "
+                f"and freeze the other parts in training.phases"
             )
         self._owner, self._name = lists[0]
         blocks = self._blocks
@@ -136,7 +136,7 @@ class TrainedBlocks:
         return names
 
     def states(self, run: Callable[[], Any]) -> Float[Tensor, "B N C"]:
-        """Return the states that enter the first block that trains; the others are not computed."""
+        """Return the states that enter the first block that trains. Later states are not computed."""
 
         def leave(states: Tensor) -> Tensor:
             raise _ReachedError(states)
@@ -149,7 +149,7 @@ class TrainedBlocks:
         raise ModelError("the network does not run its blocks in turn: leave train_blocks out")
 
     def resume(self, states: Float[Tensor, "B N C"], run: Callable[[], Any]) -> Any:
-        """Return what the forward pass returns from given states on; the blocks below are not computed."""
+        """Return the result of the forward pass from given states on. The blocks below are not computed."""
         blocks = self._blocks
         setattr(self._owner, self._name, blocks[self.depth :])
         try:
@@ -176,13 +176,13 @@ def _entering(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 
 class Lora(Strict):
-    """The options of adapters in a recipe: a linear layer W becomes ``W + alpha / rank * B A`` (Hu et al., LoRA, 2022).
+    """The options of adapters in a recipe. A linear layer W becomes ``W + alpha / rank * B A`` (Hu et al., LoRA, 2022).
 
     Attributes:
         rank: the rank of B A.
-        alpha: the scale; None is twice the rank.
+        alpha: the scale. None is twice the rank.
         dropout: the probability that an input of A is dropped in training.
-        targets: the last names of the linear layers that get adapters, such as ``[query, value]``; None takes all.
+        targets: the last names of the linear layers that get adapters, such as ``[query, value]``. None takes all.
     """
 
     rank: int = Field(8, ge=1)
@@ -192,10 +192,10 @@ class Lora(Strict):
 
 
 def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks: int | None) -> Lora | None:
-    """Check which parts of a network train; return the options of its adapters, or None if there are none."""
+    """Check which parts of a network train. Return the options of its adapters, or None if there are none."""
     if train_blocks is not None and not fine_tune:
         raise RecipeError(
-            f"train_blocks is {train_blocks}, and fine_tune is false: set fine_tune=true, or leave train_blocks out"
+            f"train_blocks is {train_blocks}, but fine_tune is false: set fine_tune=true, or leave train_blocks out"
         )
     if options is None:
         return None
@@ -239,7 +239,7 @@ def add_adapters(network: nn.Module, lora: Lora) -> None:
 
 
 def without_adapters(module: ModuleT) -> ModuleT:
-    """Return a copy of a module with its adapters merged into the weights; the module itself where it has none."""
+    """Return a copy of a module with its adapters merged into the weights, or the module itself without adapters."""
     if not any(True for _ in _adapted(module)):
         return module
     merged = copy.deepcopy(module)
@@ -258,7 +258,7 @@ def _adapted(module: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
 
 
 def adapt(model: nn.Module) -> None:
-    """Give adapters to those networks of a model whose recipe asks for them: the parts with an attribute ``lora``."""
+    """Give adapters to the networks of a model whose recipe sets them: the parts with an attribute ``lora``."""
     for part in list(model.modules()):
         lora = getattr(part, "lora", None)
         if isinstance(lora, Lora):

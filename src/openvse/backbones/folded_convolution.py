@@ -1,8 +1,8 @@
 """Convolution, BatchNorm with fixed statistics and ReLU6 as one step, with gradients that are fast on a CPU.
 
 With fixed statistics BatchNorm is a linear map of each channel, so it can be folded into the weights of the convolution
-before it. The folded weights are computed from the parameters in every step, by autograd; so the gradients of the
-convolution's weights and of BatchNorm's scale and shift are exact, and no pass over the activations is needed for them.
+before it. The folded weights are computed from the parameters in every step, by autograd. So the gradients of the
+convolution's weights and of BatchNorm's scale and shift are exact, and need no pass over the activations.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _convolution_backward = torch.ops.aten.convolution_backward
 class FoldedConvolution(NamedTuple):
     """A convolution with BatchNorm folded into it, for images that are flipped along both axes.
 
-    TensorFlow pads an even side more at its end; in flipped images an ordinary symmetric padding of ``kernel // 2``
-    gives the same outputs, without a padded copy of the activations. The weight is that of the flipped kernel. Weight
-    and bias carry the graph to the parameters; their casts, in the type of the convolution, do not.
+    TensorFlow pads an even side more at its end. In flipped images an ordinary symmetric padding of ``kernel // 2``
+    gives the same outputs, without a padded copy of the activations. The weight is the flipped kernel. Weight and bias
+    carry the graph to the parameters. Their casts, in the type of the convolution, do not.
     """
 
     weight: Float[Tensor, "O I K K"]
@@ -71,7 +71,7 @@ def fold(
 
 
 class _Convolve(torch.autograd.Function):
-    """A convolution with an odd kernel and ReLU6 or a shortcut; it keeps its input, and its output if ReLU6 follows."""
+    """A convolution with an odd kernel and ReLU6 or a shortcut. It keeps its input, and its output if ReLU6 follows."""
 
     @staticmethod
     def forward(
@@ -132,7 +132,7 @@ def _weight_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, stride: i
 def _wide_depthwise_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Return the gradient of a depthwise convolution's 5 x 5 weights, from four convolutions of 3 x 3 without a stride.
 
-    PyTorch has a fast path only for these. Without a stride the four cover the overlapping corners of the kernel; with
+    PyTorch has a fast path only for these. Without a stride the four cover the overlapping corners of the kernel. With
     a stride of 2 each covers every second weight, which reads every second pixel.
     """
     height, width = gradient.shape[2:]

@@ -31,10 +31,10 @@ class Frames(NestedBackbone):
 
     Args:
         backbone: the inner backbone, which sees the frames.
-        sampling: how frames are chosen; see ``videos.FrameSampling``.
+        sampling: how frames are chosen. See ``videos.FrameSampling``.
         num_frames: the largest number of frames of a clip that the model sees.
         fps: the number of instants per second from which ``run`` chooses.
-        stored_frames: the largest number of frames of a clip in a store (``run``; ``even`` stores ``num_frames``).
+        stored_frames: the largest number of frames of a clip in a store for ``run``. ``even`` stores ``num_frames``.
 
     Raises:
         RecipeError: the backbone does not see images, or a number of frames is too small.
@@ -83,7 +83,7 @@ class Frames(NestedBackbone):
         to_store: bool = False,
         exact: bool = True,
     ) -> Float[Tensor, "... 3 H W"]:
-        """Decode the frames of a clip, ``[N, 3, H, W]``; the generator chooses the frames and their common view."""
+        """Decode the frames of a clip, ``[N, 3, H, W]``. The generator chooses the frames and their common view."""
         place = None if generator is None else float(torch.rand(1, generator=generator))
         view = None if generator is None else generator.get_state()
         pixels = []
@@ -100,7 +100,7 @@ class Frames(NestedBackbone):
         return pad(items)
 
     def see(self, inputs: Inputs) -> Features:
-        """Return a feature for each frame; pixels without a mask, ``[B, 3, H, W]``, are clips of one frame."""
+        """Return a feature for each frame. Pixels without a mask, ``[B, 3, H, W]``, are clips of one frame."""
         if inputs.mask is None:
             return all_real(self.mean_features(inputs.values).unsqueeze(1))
         places = places_of(inputs.mask)

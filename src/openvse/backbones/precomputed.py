@@ -17,13 +17,13 @@ _NO_NETWORK = (
 
 
 class Precomputed(Backbone):
-    """Has no network: features come from a store; usual projection and augmentation are VSE-infinity's for regions.
+    """Has no network: features come from a store. Default projection and augmentation are VSE-infinity's for regions.
 
     Args:
         feature_dim: C, the width of the stored features (2048 for bottom-up attention).
-        num_frames: the largest number of features of a clip that the model sees, if the features are frames in order
-            of time: a random run of them in training, otherwise evenly spread ones (PVSE); None takes all.
-        made_by: the only backbone whose features are accepted, as their store names it; None accepts any of this width.
+        num_frames: the largest number of features of a clip that the model sees, if the features are frames in order of
+            time: a random run of them in training, otherwise evenly spread ones (PVSE). None takes all.
+        made_by: the only backbone whose features are accepted, as their store names it. None accepts any of this width.
 
     Raises:
         RecipeError: ``num_frames`` is below 1.

@@ -1,6 +1,6 @@
 """Checkpoints of the ``transformers`` library: on the hub, in a folder, or in an installed package.
 
-No code beside them is run: left alone, the library asks on standard input, where a script may say yes.
+No code beside them is run. By default, the library asks on standard input, where a script may say yes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from openvse.files import read_json, read_text, write_whole
 from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 
 PACKAGE = "package:"
-"""The prefix of the name of a source that an installed package holds."""
+"""The prefix of a source's name that marks an installed package."""
 
 CONFIG = "config.json"
 FINGERPRINT_FILE = "fingerprint.txt"
-_CHUNK = 1 << 20  # number of bytes that are read at once for a digest
+_CHUNK = 1 << 20  # number of bytes read at once for a digest
 _CONTENT = (
     "*.safetensors",
     "*.bin",
@@ -37,7 +37,7 @@ _CONTENT = (
     "processor_config.json",
 )  # the files that determine features
 
-_CONVNEXT_WHOLE = 384  # pixels, from which on the preprocessing of ConvNeXt shows the whole image
+_CONVNEXT_WHOLE = 384  # pixels from which the preprocessing of ConvNeXt shows the whole image
 
 LoadedT = TypeVar("LoadedT")
 
@@ -57,7 +57,7 @@ def package_folder(source: str) -> Path:
         )
     try:
         module = find_spec(name)
-    except (ImportError, ValueError):  # a broken finder, or a module that was built by hand
+    except (ImportError, ValueError):  # a broken finder, or a module built by hand
         module = None
     if module is None or not module.submodule_search_locations:
         raise ModelError(
@@ -67,10 +67,10 @@ def package_folder(source: str) -> Path:
 
 
 def model_source(source: str | Path) -> str:
-    """Return a source as ``transformers`` reads it: for ``package:IMPORT_NAME``, the folder of the model inside.
+    """Return a source as ``transformers`` reads it. For ``package:IMPORT_NAME``, it is the folder of the model inside.
 
-    This is the folder with a ``config.json`` that has a ``model_type``, as models on the Hugging Face hub do; of nested
-    ones, the outermost. Any other source is returned unchanged.
+    This is the folder with a ``config.json`` that has a ``model_type``, as models on the Hugging Face hub do. Of nested
+    folders it is the outermost. Any other source is returned unchanged.
     """
     if not in_package(source):
         return str(source)
@@ -131,7 +131,7 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
             backbone.config._commit_hash = getattr(whole.config, "_commit_hash", None)
             backbone.config.architectures = [type(backbone).__name__]
-        # Checkpoints in half precision would stay so; the trainer decides on autocast.
+        # Checkpoints in half precision would stay in it. The trainer decides on autocast.
         single: nn.Module = backbone.float().eval()
         return single
 
@@ -154,7 +154,7 @@ def _bars_on_terminals_only() -> Iterator[None]:
 
 
 def _build(config: Any) -> Any:
-    """Build a model with random weights; AutoModel does not know the classes of some towers."""
+    """Build a model with random weights. AutoModel does not know the classes of some towers."""
     import transformers
 
     if type(config) in transformers.MODEL_MAPPING:
@@ -170,7 +170,7 @@ def _build(config: Any) -> Any:
 def identify(source: str, config: Any) -> str:
     """Return a name for a checkpoint, which differs for other weights or another preprocessing.
 
-    It is ``id@commit`` for the hub, and ``model_type@digest of the files`` for a folder or package, wherever that is.
+    It is ``id@commit`` for the hub, and ``model_type@digest of the files`` for a folder or package at any place.
     """
     folder = Path(model_source(source))
     if not folder.is_dir():
@@ -185,7 +185,7 @@ def identify(source: str, config: Any) -> str:
 
 
 def load_processor(source: str) -> Any:
-    """Return the preprocessing of a checkpoint; raise ModelError if the preprocessing cannot be loaded."""
+    """Return the preprocessing of a checkpoint. Raise ModelError if the preprocessing cannot be loaded."""
     from transformers import AutoImageProcessor
 
     # The Pillow backend is used on every machine, since torchvision's resizing gives other numbers.
@@ -194,7 +194,7 @@ def load_processor(source: str) -> Any:
 
 
 def load_tokenizer(source: str) -> Any:
-    """Return the tokenizer of a checkpoint; raise ModelError if the tokenizer cannot be loaded."""
+    """Return the tokenizer of a checkpoint. Raise ModelError if the tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
     load = partial(AutoTokenizer.from_pretrained, trust_remote_code=False)
@@ -220,7 +220,7 @@ def pixels_of(
 
 
 def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Image, dict[str, bool]]:
-    """Resize an image as a processor does, and return what the processor has to leave out then."""
+    """Resize an image as a processor does, and return the steps that the processor must then leave out."""
     resizes = getattr(processor, "do_resize", False)
     size: dict[str, Any] = dict(processor.size or {}) if resizes else {}
     given = getattr(processor, "resample", None)
@@ -239,7 +239,7 @@ def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Im
 
 @contextmanager
 def probing(source: str, what: str) -> Iterator[None]:
-    """Raise ModelError with what a checkpoint lacks if a network cannot be run as a backbone."""
+    """Raise ModelError with the missing part of a checkpoint if its network cannot be run as a backbone."""
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
@@ -257,7 +257,7 @@ class CheckpointBackbone(Backbone):
 
     @property
     def shorter_side(self) -> int | None:
-        """The side of the square, or what the checkpoint's preprocessing says of the shorter side."""
+        """The side of the square, or the shorter side according to the checkpoint's preprocessing."""
         if self.image_size is not None or not getattr(self.processor, "do_resize", False):
             return self.image_size
         size: dict[str, Any] = dict(self.processor.size or {})
@@ -277,7 +277,7 @@ class CheckpointBackbone(Backbone):
 
 
 def saved_name(assets: Path) -> str:
-    """Return the name that ``CheckpointBackbone.save_assets`` wrote; raise ModelError if the name is missing."""
+    """Return the name that ``CheckpointBackbone.save_assets`` wrote. Raise ModelError if the name is missing."""
     try:
         return read_text(assets / FINGERPRINT_FILE).strip()
     except OSError as error:

@@ -24,7 +24,7 @@ WeightForm: TypeAlias = Literal["torchvision", "caffe"]
 EXPANSION = 4  # the width of a bottleneck block's output, relative to a basic block's
 STRIDE = 32  # pixels per side of a grid cell
 START_FILE = "start.txt"
-CROP_SHARE = 0.875  # the share of the shorter side that is kept, as ImageNet networks are evaluated
+CROP_SHARE = 0.875  # the share of the shorter side that is kept in the evaluation of ImageNet networks
 _LARGE = 16_000_000  # pixels of an image of which only a part becomes floating-point numbers
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # red, green, blue, from 0 to 1
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # blue, green, red, from 0 to 255
@@ -35,19 +35,19 @@ class ResNet(Backbone):
 
     Args:
         weights: the file of initial weights, with torchvision's names (``.safetensors``, or ``.pth``, from which only
-            tensors are read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it,
+            tensors are read), or the detector's file that VSE-infinity publishes (``base`` and ``top``). Without it,
             the weights are random.
-        blocks: the number of blocks in each of the four stages; (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
-        bottleneck: whether a block has three convolutions; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34,
-            (3, 4, 6, 3).
+        blocks: the number of blocks in each of the four stages. (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
+        bottleneck: whether a block has three convolutions. Otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34, (3,
+            4, 6, 3).
         form: ``torchvision``, or ``caffe``, the form of the bottom-up-attention detector.
-        stem_dim: the channels of the first convolution; the features are 32 times as wide, 8 times without bottlenecks.
-        inner_dim: the channels inside the first stage's bottlenecks; 256 with 32 groups is ResNeXt 32x8d.
+        stem_dim: the channels of the first convolution. The features are 32 times as wide, 8 times without bottlenecks.
+        inner_dim: the channels inside the first stage's bottlenecks. 256 with 32 groups is ResNeXt 32x8d.
         groups: the groups of the convolutions inside the bottlenecks.
         image_size: the side of the square in pixels.
         fit: how an image becomes a square: ``stretch`` resizes the whole image, ``crop`` resizes its shorter side to
             8/7 of ``image_size`` and cuts out the middle.
-        pixels: ``imagenet`` standardises red, green and blue; ``caffe`` subtracts the mean from blue, green and red.
+        pixels: ``imagenet`` standardises red, green and blue. ``caffe`` subtracts the mean from blue, green and red.
 
     Raises:
         ModelError: the weights cannot be read, or belong to a network of other sizes.
@@ -79,8 +79,8 @@ class ResNet(Backbone):
             raise RecipeError(f"image_size is {image_size} pixels: give {STRIDE} or more")
         if min(*blocks, stem_dim, inner_dim, groups) < 1 or inner_dim % groups:
             raise RecipeError(
-                f"blocks {blocks}, stem_dim {stem_dim}, inner_dim {inner_dim} and groups {groups} must be at least "
-                f"1, and groups divide inner_dim"
+                f"blocks {blocks}, stem_dim {stem_dim}, inner_dim {inner_dim} and groups {groups}: give at least 1 "
+                f"for each, and groups that divide inner_dim"
             )
         if form == "caffe" and not bottleneck:
             raise RecipeError(
@@ -135,7 +135,7 @@ class ResNet(Backbone):
 
 
 def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
-    """Resize without antialiasing, as OpenCV does: the released models saw images that were shrunk this way."""
+    """Resize without antialiasing, as OpenCV does, because the released models saw images shrunk this way."""
     if image.width * image.height <= _LARGE:
         whole = _planes(image).unsqueeze(0)
         return F.interpolate(whole, size=(size, size), mode="bilinear", align_corners=False)[0]
@@ -166,10 +166,10 @@ def _planes(image: Image.Image) -> Float[Tensor, "3 H W"]:
 
 
 class ResNetNetwork(nn.Module):
-    """Stem and four stages; weights are named as in torchvision, so that its checkpoints fit.
+    """Stem and four stages. The weights have torchvision's names, so that its checkpoints fit.
 
-    The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
-    block instead of the second, and its pooling starts at the image's corner without padding.
+    The Caffe form, used by the bottom-up-attention detector, halves the resolution in the first convolution of a block
+    instead of the second, and its pooling starts at the image's corner without padding.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class ResNetNetwork(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut, or 1x1, 3x3 and 1x1 ones (He et al., CVPR 2016, figures 2 and 5)."""
+    """Two 3x3 convolutions with a shortcut, or 1x1, 3x3 and 1x1 convolutions (He et al., CVPR 2016, Fig. 2 and 5)."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | N
 
 
 def load_network_weights(network: ResNetNetwork, path: Path) -> None:
-    """Load weights with torchvision's names, or the detector's, whose two parts number the layers; no pickle is run."""
+    """Load weights with torchvision's names, or the detector's, in two parts that number the layers. No pickle runs."""
     try:
         read: Any = (
             load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
@@ -282,13 +282,13 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
     if wrong:
         raise ModelError(
             f"weights {path} do not fit: {len(wrong)} of {len(wanted)} are missing or of another shape, such as "
-            f"{wrong[0]}: set blocks, stem_dim, inner_dim and groups to those of the file's network"
+            f"{wrong[0]}: set blocks, stem_dim, inner_dim and groups to the sizes of the file's network"
         )
     network.load_state_dict(tensors, strict=False)
 
 
 def _unnumbered(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Name the weights of the detector's file: one part numbers the stem and three stages, another the last stage."""
+    """Name the weights of the detector's file. One part numbers the stem and three stages, another the last stage."""
     names = {"base.0": "conv1", "base.1": "bn1", "base.4": "layer1", "base.5": "layer2", "base.6": "layer3"}
     names["top.0"] = "layer4"
     result = {}

@@ -27,14 +27,14 @@ _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 class TimmVision(Backbone):
     """The cells of a network's last feature map, or the patch tokens of a transformer, for any model name of timm.
 
-    VSE-infinity's best grids are those of a ResNeXt-101 that was trained on Instagram hashtags (WSL), at 512 pixels:
+    VSE-infinity's best grids come from a ResNeXt-101 trained on Instagram hashtags (WSL), at 512 pixels:
     ``model: resnext101_32x8d.fb_wsl_ig1b_ft_in1k, image_size: 512``. Pillow resizes the whole image to a square,
-    without a centre crop; mean and deviation are those of the model. The extra ``timm`` is needed.
+    without a centre crop. Mean and deviation are the model's own. The extra ``timm`` is needed.
 
     Args:
-        model: timm's name of architecture and weights; ``local-dir:FOLDER`` and ``hf-hub:ID`` are such names too.
-        pretrained: whether to start from the published weights; otherwise at random.
-        image_size: the side of the square in pixels; None takes that of the model.
+        model: timm's name of architecture and weights. ``local-dir:FOLDER`` and ``hf-hub:ID`` are such names too.
+        pretrained: whether to start from the published weights. Otherwise at random.
+        image_size: the side of the square in pixels. None takes the model's own.
 
     Raises:
         ModelError: timm is missing, cannot be imported, or does not know the model.
@@ -59,7 +59,7 @@ class TimmVision(Backbone):
         network, probe, side = _network(timm, model, image_size, weights=pretrained and assets is None)
         if fine_tune:
             freeze_unreached(network, _local_features(network, probe))
-            # The library knows its own blocks; many of them are not in an nn.ModuleList.
+            # The library knows its own blocks. Many of them are not in an nn.ModuleList.
             network.set_grad_checkpointing(gradient_checkpointing)
         with torch.no_grad():
             local = _local_features(network, probe)
@@ -97,7 +97,7 @@ def _timm() -> Any:
         raise ModelError(
             f"timm_vision needs the package {error.name}, which is not installed: {install('timm')}"
         ) from error
-    except (ImportError, RuntimeError) as error:  # a torchvision that was built for another torch
+    except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"timm cannot be imported ({reason}): install the torchvision that was built for torch {torch.__version__}"
@@ -124,7 +124,7 @@ def _network(timm: Any, model: str, image_size: int | None, *, weights: bool) ->
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Let PyTorch read no other objects than tensors: timm itself would unpickle the file of a ``local-dir:``."""
+    """Let PyTorch read only tensors. timm itself would unpickle the file of a ``local-dir:``."""
     before = {name: os.environ[name] for name in (_FORCE,) if name in os.environ}
     os.environ[_FORCE] = "1"
     try:

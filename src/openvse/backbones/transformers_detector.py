@@ -27,14 +27,14 @@ class TransformersDetector(CheckpointBackbone):
     """The last decoder states of the queries with the highest scores of a detector: one local feature per region.
 
     It supports DETR, RT-DETR, D-FINE, YOLOS and similar detectors. The score of a query is its largest class
-    probability; the best come first. These are not the bottom-up-attention regions of the papers (a Faster R-CNN
-    trained on objects and attributes of Visual Genome, 2048 wide): network, data set and width differ, so that results
-    are not comparable with those of published region features. The detector stays frozen.
+    probability, and the best come first. These are not the bottom-up-attention regions of the papers (a Faster R-CNN
+    trained on objects and attributes of Visual Genome, 2048 wide). Network, data set and width differ, so results are
+    not comparable with published region features. The detector stays frozen.
 
     Args:
         model: a hub id, a local folder, or ``package:NAME`` of an installed package.
         num_regions: N, the largest number of regions per image.
-        min_score: the score, in [0, 1], below which regions are left out; the best region of an image is always kept.
+        min_score: the score, in [0, 1], below which regions are left out. The best region of an image is always kept.
         image_size: the side in pixels of the square to which the whole image is resized.
 
     Raises:
@@ -78,7 +78,7 @@ class TransformersDetector(CheckpointBackbone):
         self.min_score = min_score
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the states and boxes of the best queries; the mask is True for those that reach ``min_score``."""
+        """Return the states and boxes of the best queries. The mask is True for queries that reach ``min_score``."""
         states, scores, boxes = self.detect(inputs.values)
         sure = scores >= self.min_score
         sure[:, 0] = True
@@ -102,7 +102,7 @@ def _queries(
 ) -> tuple[Float[Tensor, "B Q C"], Float[Tensor, "B Q"], Float[Tensor, "B Q 4"]]:
     """Return states, scores and boxes of all queries."""
     output = detector(pixel_values=pixels)
-    # DETR and YOLOS choose one of the classes or none; the others decide about each class separately.
+    # DETR and YOLOS choose one of the classes or none. The others decide about each class separately.
     one_of = output.logits.shape[-1] == detector.config.num_labels + 1
     probabilities = output.logits.softmax(-1)[..., :-1] if one_of else output.logits.sigmoid()
     x, y, width, height = output.pred_boxes.unbind(-1)
@@ -129,7 +129,7 @@ def _load_detector(source: str, *, weights: bool) -> Any:
 def _check(num_regions: int, queries: int, min_score: float) -> None:
     if not 1 <= num_regions <= queries:
         raise RecipeError(
-            f"num_regions is {num_regions}, this detector has {queries} queries: give 1 to {queries}"
+            f"num_regions is {num_regions}, but this detector has {queries} queries: give 1 to {queries}"
         )
     if not 0 <= min_score <= 1:
         raise RecipeError(f"min_score is {min_score}: give a probability from 0 to 1")

@@ -30,26 +30,26 @@ from openvse.types import Features, Inputs
 class TransformersVision(CheckpointBackbone):
     """The patch tokens of a vision transformer, or the cells of a network's last feature map.
 
-    ViT and DINOv2 give one feature per patch, without register tokens and, unless asked for, without the class token;
-    ResNet and ConvNeXt give one per cell of their last feature map. Of CLIP, SigLIP and similar models the vision tower
-    is used; the features are its last hidden states. Preprocessing is that of the checkpoint, always with Pillow.
+    ViT and DINOv2 give one feature per patch, without register tokens and, by default, without the class token. ResNet
+    and ConvNeXt give one per cell of their last feature map. Of CLIP, SigLIP and similar models the vision tower is
+    used, and the features are its last hidden states. The checkpoint's preprocessing is used, always with Pillow.
 
     Args:
         model: hub id, local folder, or ``package:NAME`` of an installed package.
-        train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
-            other blocks run without dropout and without a graph. None trains all blocks.
-        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+        train_blocks: with ``fine_tune``, the number of the last blocks that train, together with the layers after them.
+            The other blocks run without dropout and without a graph. None trains all blocks.
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``. See
             ``Lora``.
-        image_size: the side in pixels of the square to which the whole image is resized; None follows the
-            checkpoint's preprocessing (which may cut off the rim).
+        image_size: the side in pixels of the square to which the whole image is resized. None follows the checkpoint's
+            preprocessing (which may cut off the rim).
         class_token: whether to put the class token before the patches, where augmentation keeps it and the aggregator
-            ``first_token`` finds it; a global vector is then made from it instead of the mean.
+            ``first_token`` finds it. A global vector is then made from it instead of the mean.
         round_crop: where the checkpoint's preprocessing cuts the middle out of an image, cut where torchvision does
             (OpenCLIP): one pixel further to the right or the bottom for some sizes.
 
     Raises:
-        ModelError: the checkpoint cannot be loaded, does not yield local features from pixels only, or lacks the class
-            token that is asked for.
+        ModelError: the checkpoint cannot be loaded, does not yield local features from pixels only, or lacks the
+            requested class token.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TransformersVision(CheckpointBackbone):
         self.covers_image = image_size is not None  # a checkpoint's own preprocessing may crop
 
     def see(self, inputs: Inputs) -> Features:
-        """Return patch tokens or cells, row by row, after the class token if it was asked for."""
+        """Return patch tokens or cells, row by row, after the class token if ``class_token`` is set."""
         return all_real(_local_features(self.net, inputs.values, class_token=self.class_token))
 
 

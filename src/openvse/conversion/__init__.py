@@ -1,4 +1,4 @@
-"""Conversion of the published checkpoints of other projects to model folders; no code in them is run."""
+"""Conversion of the published checkpoints of other projects to model folders. No code in them is run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Released checkpoints: reading their files, and the form in which those of all repositories are handed on.
+"""Released checkpoints: reading their files, and their common form for all repositories.
 
 No code in a file is run. A checkpoint has options, of which only plausible values are accepted, and the weights of two
-encoders; the repository that wrote it makes a plan of them.
+encoders. A plan of its repository turns them into a model.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def read_checkpoint(path: Path) -> Any:
     Of the pickled types, tensors and plain values are rebuilt, ``argparse.Namespace`` becomes a dict, and NumPy's
     numbers become Python's. Nothing else is imported or called.
 
-    A zip archive has a checksum for each record, and all are verified first; its tensors are then mapped from the
-    file, so that each takes memory only when it is used. The older format has no checksums: damage is
-    only noticed if it breaks the structure of the file or gives numbers that are not finite.
+    A zip archive has a checksum for each record, and all are verified first. Its tensors are then mapped from the file,
+    so that each takes memory only when it is used. The older format has no checksums. Damage is only noticed if it
+    breaks the structure of the file or gives numbers that are not finite.
 
     """
     if not path.is_file():
@@ -92,7 +92,7 @@ def read_vocabulary(path: Path) -> list[str]:
         ) from error
     except _ForeignCodeError as error:
         raise CheckpointError(
-            f"{path} wants to run {error}, which no vocabulary needs: nothing was run; get the file elsewhere"
+            f"{path} tries to run {error}, which no vocabulary needs. Nothing was run: get the file elsewhere"
         ) from error
     except Exception as error:  # damaged bytes fail in many ways
         raise _no_vocabulary(path, type(error).__name__) from error
@@ -110,17 +110,17 @@ def _verify_archive(path: Path) -> None:
         if claimed > size:
             raise CheckpointError(
                 f"{path} has {size:,} bytes, but its records claim {claimed:,}: torch.save does not compress, so the "
-                f"file was changed; get it from its authors, or save it again with torch.save"
+                f"file was changed: get it from its authors, or save it again with torch.save"
             )
         damaged = archive.testzip()
     if damaged is not None:
         raise CheckpointError(
-            f"{path} is damaged: the checksum of its record {damaged!r} is wrong; download it again"
+            f"{path} is damaged (the checksum of its record {damaged!r} is wrong): download it again"
         )
 
 
 class _Vocabulary:
-    """Replaces the class of the repositories; it only has attributes."""
+    """Replaces the class of the repositories. It only has attributes."""
 
 
 class _ForeignCodeError(Exception):
@@ -128,7 +128,7 @@ class _ForeignCodeError(Exception):
 
 
 class _VocabularyUnpickler(pickle._Unpickler):
-    """In Python, as that in C makes room for as many objects as a pickle claims to have."""
+    """The Python unpickler, because the one in C allocates as many objects as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "Vocabulary":  # in the module vocab, lib.vocab or __main__
@@ -140,13 +140,13 @@ def _harmless() -> list[Any]:
     """Return the types that the repositories' checkpoints use in addition to tensors and plain values."""
     scalar = np.float64(0).__reduce__()[0]
     dtypes = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "?")]
-    # NumPy moved its function in version 2; a file names the place at the time of writing.
+    # NumPy moved its function in version 2. A file names the place at the time of writing.
     places = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     return [argparse.Namespace, np.dtype, *places, *dtypes]
 
 
 def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """Make plain values of a tree; ``done`` holds the results by identity, because parts of a pickle can be shared."""
+    """Make plain values of a tree. ``done`` holds the results by identity, because parts of a pickle can be shared."""
     if id(value) in done:
         return done[id(value)]
     plain = value
@@ -163,13 +163,13 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
 
 
 def _refused(path: Path, message: str) -> CheckpointError:
-    """Return an error of one line that names what the file asked for, from the long message of PyTorch."""
+    """Return an error of one line that names the class or function in the file, from the long message of PyTorch."""
     for mark in ("GLOBAL ", "Unsupported class "):
         _, separator, rest = message.partition(mark)
         if separator and (what := rest.split()[0].strip("`.,")):
             return CheckpointError(
-                f"{path} wants to run or build {what}, which no checkpoint of the supported repositories needs: "
-                f"nothing was run; get the file from its authors, or save only its tensors"
+                f"{path} tries to run or build {what}, which no checkpoint of the supported repositories needs. "
+                f"Nothing was run: get the file from its authors, or save only its tensors"
             )
     return CheckpointError(
         f"{path} is damaged or not a checkpoint of PyTorch (it is not a pickle of tensors): download it again"
@@ -186,7 +186,7 @@ def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
 class ReleasedCheckpoint:
     """A checkpoint that the released code of a repository wrote, with the names of weights there.
 
-    ``options`` are the command line of the training, empty if the file only holds weights; ``progress`` is the epoch
+    ``options`` are the command line of the training, empty if the file only holds weights. ``progress`` is the epoch
     and the validation score, if the file states them.
     """
 
@@ -201,7 +201,7 @@ class ReleasedPlan:
     """The recipe of the model to build for a checkpoint, and the weights by the names of that model.
 
     Word embeddings are still in the order of the checkpoint's own vocabulary. ``vocabulary`` is its place in the
-    repository, or the tokenizer to use if the user gives none; ``notes`` are remarks for the user.
+    repository, or the tokenizer to use if the user gives none. ``notes`` are remarks for the user.
     """
 
     recipe: dict[str, Any]
@@ -211,7 +211,7 @@ class ReleasedPlan:
 
 
 def find_encoders(tree: Any) -> ReleasedCheckpoint:
-    """Find options and weights of both encoders in a file; raise CheckpointError if one is missing."""
+    """Find options and weights of both encoders in a file. Raise CheckpointError if one is missing."""
     whole = tree if isinstance(tree, dict) else {}
     model = whole.get("model", tree)
     if isinstance(model, list) and len(model) == 2 and all(isinstance(side, dict) for side in model):
@@ -233,7 +233,7 @@ OptionT = TypeVar("OptionT", bool, str, int, float)
 
 
 def option(options: Mapping[str, Any], name: str, default: OptionT) -> OptionT:
-    """Return an option of the command line, of the type of its default; raise CheckpointError if not plausible."""
+    """Return an option of the command line, of the type of its default. Raise CheckpointError if not plausible."""
     value = options.get(name, default)
     if isinstance(default, bool):
         plausible, expected = isinstance(value, bool), "True or False"
@@ -248,7 +248,7 @@ def option(options: Mapping[str, Any], name: str, default: OptionT) -> OptionT:
         plain = isinstance(value, bool | int | float | str | None)
         shown = repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
         raise CheckpointError(
-            f"its option --{name} is {shown}, but it must be {expected}: the file is damaged or was changed; download "
+            f"its option --{name} is {shown}, but it must be {expected}. The file is damaged or was changed: download "
             f"it again, or correct the option and save the file again"
         )
     return type(default)(value)

@@ -49,7 +49,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion; ``repository`` is a name of ``REPOSITORIES``, or a dual encoder's architecture."""
+    """The result of a conversion. ``repository`` is a name of ``REPOSITORIES``, or a dual encoder's architecture."""
 
     repository: str
     model: TwoTower
@@ -70,12 +70,12 @@ def convert(
     copied. The folder appears only when it is complete: every weight has its place and is finite.
 
     Args:
-        checkpoint: the file that the training of a repository saved; or a dual encoder of ``transformers`` or
-            OpenCLIP: a folder with its files, a hub id, or a short name of ``PUBLISHED``.
-        out: the model folder; it must be empty or not exist.
-        vocabulary: the file of the words that the model was trained with, or the tokenizer of its text model; a dual
-            encoder brings its own.
-        repository: a name of ``REPOSITORIES``; None recognises the repository by the weights.
+        checkpoint: the file that the training of a repository saved, or a dual encoder of ``transformers`` or OpenCLIP:
+            a folder with its files, a hub id, or a short name of ``PUBLISHED``.
+        out: the model folder. It must be empty or not exist.
+        vocabulary: the file of the model's words in training, or the tokenizer of its text model. A dual encoder brings
+            its own.
+        repository: a name of ``REPOSITORIES``. None recognises the repository by the weights.
         overrides: settings of the recipe that a file does not contain, as ``key.path=value``.
 
     Raises:
@@ -100,7 +100,7 @@ def convert(
 
 
 def published_folder(name: str) -> Path | None:
-    """Return the model folder of a short name, which the first call converts; None for any other name."""
+    """Return the model folder of a short name, which the first call converts, or None for any other name."""
     if name not in PUBLISHED:
         return None
     cache = os.environ.get(CACHE_VARIABLE) or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/openvse"
@@ -143,7 +143,7 @@ def _which(released: ReleasedCheckpoint, repository: str | None) -> str:
             return name
     of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
     raise CheckpointError(
-        f"its weights are not those {of}: only checkpoints of their repositories are converted"
+        f"it does not hold weights {of}: give a checkpoint that one of their repositories saved"
     )
 
 
@@ -185,14 +185,14 @@ def _write_words(
         ids.setdefault(SPECIALS[MASK], len(words))
     if len(embedded) != len(ids):
         raise CheckpointError(
-            f"{vocabulary} has {len(words)} words, but the model {len(embedded)}: give the vocabulary that it was "
-            f"trained with (in the repository: {plan.vocabulary})"
+            f"{vocabulary} has {len(words)} words, but the model has {len(embedded)}: give the vocabulary of its "
+            f"training (in the repository: {plan.vocabulary})"
         )
     needed = SPECIAL_WORDS if options.get("boundaries", True) is not False else SPECIAL_WORDS[:1]
     _expect_specials(vocabulary, ids, needed, plan.vocabulary)
     own = [word for word in ids if word not in SPECIALS]
     Vocabulary(own).save(folder / VOCABULARY_FILE)
-    none = torch.zeros_like(embedded[0])  # a vocabulary can lack the padding, and those of PVSE lack the mask
+    none = torch.zeros_like(embedded[0])  # a vocabulary can lack the padding, and PVSE's lack the mask
     rows = [embedded[ids[word]] if word in ids else none for word in (*SPECIALS, *own)]
     return plan.weights | {WORDS: torch.stack(rows)}
 
@@ -210,7 +210,7 @@ def _write_pieces(
             raise CheckpointError(
                 f"{source} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
             ) from error
-        # An uncased model drops accents and capitals; its name contains "uncased".
+        # An uncased model drops accents and capitals. Its name contains "uncased".
         described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
         (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(described))
@@ -218,7 +218,7 @@ def _write_pieces(
         pieces = _copy_tokenizer(source, plan.vocabulary, folder)
     if len(pieces) != config["vocab_size"]:
         raise CheckpointError(
-            f"{source} has {len(pieces)} word pieces, but the model {config['vocab_size']}: give the vocab.txt of "
+            f"{source} has {len(pieces)} word pieces, but the model has {config['vocab_size']}: give the vocab.txt of "
             f"{plan.vocabulary} with --vocabulary"
         )
     _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
@@ -240,7 +240,7 @@ def _copy_tokenizer(source: str, needed: str, folder: Path) -> list[str]:
         tokenizer = load_tokenizer(source)
     except ModelError as error:
         raise CheckpointError(
-            f"{error}; or give the vocab.txt of {needed} with --vocabulary, because the checkpoint does not hold it"
+            f"{error}, or give the vocab.txt of {needed} with --vocabulary, because the checkpoint does not hold it"
         ) from error
     tokenizer.save_pretrained(folder)
     return list(tokenizer.get_vocab())

@@ -36,7 +36,7 @@ from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 
-# The names of all architectures; each has some of them.
+# The names of all architectures. Each has some of them.
 NAMES: Names = {
     "vision_model.": "image.encoder.backbone.",
     "vision_model.head.": "image.aggregator.",
@@ -76,7 +76,7 @@ class Architecture:
 def _clip(
     config: Any, weights: Weights, *, pooling: str = "last_token"
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """CLIP and related models: class token -> LayerNorm -> linear; one token of the text -> linear."""
+    """CLIP and related models: class token -> LayerNorm -> linear, and one token of the text -> linear."""
     projection = {"name": "norm_linear", "eps": config.vision_config.layer_norm_eps}
     image = {
         "encoder": {**_PLAIN, "class_token": True, "projection": projection},
@@ -91,7 +91,7 @@ _bert_clip = partial(_clip, pooling="first_token")
 
 
 def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """SigLIP: patches -> attention pooling; the last position of the text, padding or not -> linear."""
+    """SigLIP: patches -> attention pooling, and the last position of the text, padding or not -> linear."""
     vision = config.vision_config
     if not vision.vision_use_head:
         raise CheckpointError(
@@ -117,13 +117,13 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], dict[str, An
         "link": "sigmoid",
     }
     vision.vision_use_head = False  # the aggregator is the head
-    # The defaults are those of CLIP, which are outside of SigLIP's vocabulary; nothing reads them.
+    # The defaults belong to CLIP, and are outside of SigLIP's vocabulary. Nothing reads them.
     config.text_config.bos_token_id = config.text_config.eos_token_id = None
     return {"encoder": _PLAIN, "aggregator": head}, text, scaling
 
 
 def _align(config: Any, weights: Weights) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """ALIGN: the mean of an EfficientNet's last feature map; the first token of a BERT -> linear."""
+    """ALIGN: the mean of an EfficientNet's last feature map, and the first token of a BERT -> linear."""
     image = {"encoder": _PLAIN, "aggregator": config.vision_config.pooling_type}
     scaling = {"scale": 1 / _number(weights, "temperature").item(), "link": "softmax"}
     return image, _text(config, "first_token", projection="linear"), scaling
@@ -233,13 +233,13 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
     kind = read_mapping(config).get("model_type")
     if kind == "siglip2":
         raise CheckpointError(
-            "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and is not "
+            "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and cannot be "
             "converted: take one of fixed resolution, such as google/siglip2-base-patch16-224"
         )
     named = ", ".join(each.what for each in ARCHITECTURES.values())
     raise CheckpointError(
         f"its config.json says model_type {kind!r}, but only these dual encoders are converted: {named}, and "
-        f"OpenCLIP's own files; to use a model that only reads images or texts, name it in a recipe "
+        f"OpenCLIP's own files. To use a model that only reads images or texts, name it in a recipe "
         f"(image.encoder.model, text.encoder.model)"
     )
 

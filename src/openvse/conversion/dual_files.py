@@ -38,8 +38,8 @@ def is_hub_id(source: str) -> bool:
 class ModelFiles:
     """The files of a published model: in a folder of this machine, or on the hub, where each is fetched when needed.
 
-    Of a model of the hub, the folder is the snapshot in the hub's cache with configurations and tokenizer, and
-    ``revision`` the commit. A converted model states ``name``, the hub id or the folder's name, as its source.
+    For a model of the hub, the folder is the snapshot in the hub's cache with configurations and tokenizer, and
+    ``revision`` is the commit. A converted model states ``name``, the hub id or the folder's name, as its source.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class ModelFiles:
     revision: str | None = None
 
     def find(self, name: str) -> Path | None:
-        """Return a file, downloaded if the hub has it and its cache lacks it; None if there is no such file."""
+        """Return a file, downloaded if the hub has it and its cache lacks it, or None if there is no such file."""
         there = self.folder / name
         if there.is_file() or self.revision is None:
             return there if there.is_file() else None
@@ -79,7 +79,7 @@ class ModelFiles:
 
 
 def open_model(source: str) -> ModelFiles:
-    """Find a model: a folder of this machine, or one of the hub, whose configurations and tokenizer are downloaded."""
+    """Find a model: a folder of this machine, or a hub model, whose configurations and tokenizer are downloaded."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return ModelFiles(folder, folder.resolve().name)
@@ -113,7 +113,7 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a JSON file; raise CheckpointError if the file cannot be read, or is not a mapping."""
+    """Return the mapping in a JSON file. Raise CheckpointError if the file cannot be read, or is not a mapping."""
     try:
         tree = read_json(path)
     except (OSError, ValueError) as error:
@@ -137,7 +137,7 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
 
 
 def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
-    """Read all parts of the first file that exists; weights are mapped, so that each takes memory only once used."""
+    """Read all parts of the first file that exists. Weights are mapped, so that each takes memory only once used."""
     path = next(filter(None, map(place.find, names)), None)
     if path is None:
         raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")

@@ -14,13 +14,13 @@ from openvse.backbones.pretrained import load_or_explain, load_tokenizer
 from openvse.conversion.weights import Names, Weights, renamed, shape
 from openvse.errors import CheckpointError, ModelError
 
-CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # the tokenizer of every model that does not bring its own
+CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # the tokenizer of every model without its own
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 RESAMPLING = {"bicubic": 3, "bilinear": 2, "nearest": 0}  # Pillow's numbers
 _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 _TEXT = "text."  # the beginning of names in a separate text tower (custom_text)
 
-# The keys that a configuration may have; other keys must have the values in _USUAL, or none.
+# The keys that a configuration may have. Other keys must have the values in _USUAL, or none.
 _READ: Mapping[str, frozenset[str]] = {
     "model_cfg": frozenset({"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text"})
     | {"init_logit_scale", "init_logit_bias"},
@@ -95,7 +95,7 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _expect_mapped(name: str, section: Mapping[str, Any]) -> None:
-    """Raise CheckpointError for an option that makes a network which cannot be converted."""
+    """Raise CheckpointError for an option whose network cannot be converted."""
     for key, value in section.items():
         usual = not value or value in _USUAL.get(key, ())
         if key not in _READ[name] and not usual:
@@ -200,7 +200,7 @@ def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
 
 
 def load_clip_tokenizer(source: str) -> Any:
-    """Return CLIP's tokenizer; raise ModelError if the folder holds none that can be loaded."""
+    """Return CLIP's tokenizer. Raise ModelError if the folder holds none that can be loaded."""
     from transformers import CLIPTokenizer
 
     there = {path.name for path in Path(source).iterdir()} if Path(source).is_dir() else set()

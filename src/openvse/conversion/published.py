@@ -52,4 +52,4 @@ PUBLISHED: Mapping[str, PublishedModel] = {
         "kakaobrain/align-base", "ALIGN, EfficientNet-B7", 289, 172, 640, "English", "see its page"
     ),
 }
-"""The models; those that most users should try first are at the top."""
+"""The models, with the ones to try first at the top."""

@@ -17,7 +17,7 @@ from openvse.conversion.weights import Names, Weights, again, count, renamed, sh
 from openvse.errors import CheckpointError
 
 BASE_SIZE = 256  # pixels: the side of an image before --input_scale_factor
-HEAD_DIM = 64  # in every published BERT and ViT; the weights do not show the width of a head
+HEAD_DIM = 64  # in every published BERT and ViT, whose weights do not show the width of a head
 SCALE = 1.25  # the exponent of VSE+2AD's number of negatives, which adaptive_top_k has as a constant
 
 BIGRU: Names = {"embed.": "encoder.words.", "rnn.": "encoder.gru."}
@@ -34,7 +34,7 @@ RESIDUAL_MLP: Names = {
     "mlp.layers.1.": "encoder.projection.mlp.3.",
     "mlp.bns.1.": None,  # made, but never called
 }
-# The extractor holds its network twice, once as a whole and once in two parts; the weights are the same.
+# The extractor holds its network twice, once as a whole and once in two parts, with the same weights.
 RESNET: Names = {
     "backbone.resnet.fc.": None,
     "backbone.resnet.": "encoder.backbone.",
@@ -69,10 +69,10 @@ VIDEO_CNN: Names = {
 }
 
 UNNORMALISED = dict.fromkeys(("no_imgnorm", "no_txtnorm"), "openvse scores with unit vectors")
-UNKNOWN_CNN = "the file does not say which CNN it holds: that of the detector is assumed (image.encoder.form)"
+UNKNOWN_CNN = "the file does not say which CNN it holds: the detector's is assumed (image.encoder.form)"
 COUNTING = (
-    "captions are pooled without padding: the embedding of each equals that of the released code for a batch with only "
-    "this caption; text.aggregator.count_padding=true repeats the released code in a batch, but cannot be indexed"
+    "captions are pooled without padding, so each embedding equals the released code's for a batch with only "
+    "this caption. text.aggregator.count_padding=true repeats the released code in a batch, but cannot be indexed"
 )
 LEGACY = (
     "the file does not say which states of its GRUs were used: --legacy is assumed, as in the commands of the "
@@ -80,7 +80,7 @@ LEGACY = (
 )
 NUM_FRAMES = 8
 FRAMES = (
-    f"the file does not say how many frames it was trained with: {NUM_FRAMES} are assumed, as for TGIF; set "
+    f"the file does not say how many frames it was trained with: {NUM_FRAMES} are assumed, as for TGIF. Set "
     f"image.encoder.num_frames=4 for MRW, as in the command of the repository"
 )
 
@@ -110,7 +110,7 @@ def _bert(weights: Weights, model: str) -> dict[str, Any]:
     return {
         "name": "transformers_text",
         "model": model,
-        # The released code does not cut captions; the limit is BERT's own.
+        # The released code does not cut captions. BERT itself sets the limit.
         "max_length": shape(weights, "bert.embeddings.position_embeddings.weight", axes=2)[0],
         "size_augmentation": "bert_style",
     }
@@ -126,7 +126,7 @@ def _bigru(weights: Weights, embed_dim: int) -> dict[str, Any]:
     hidden = shape(weights, "rnn.weight_hh_l0", axes=2)[1]
     if hidden not in (embed_dim, embed_dim / 2) or words < 4:
         raise CheckpointError(
-            f"its GRU has the width {hidden} and its images {embed_dim}: give a checkpoint that the released code saved"
+            f"its GRU is {hidden} wide, but its images are {embed_dim} wide: give a checkpoint of the released code"
         )
     return {"name": "bigru", "word_dim": word_dim, "tokenizer": "nltk", "size_augmentation": "bert_style"}
 
@@ -161,7 +161,7 @@ def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooli
     if any(each.startswith("vit_model.") for each in released.image):
         raise CheckpointError(
             "its image encoder is a ViT, from which the released code drops a random tenth of the patches at "
-            "evaluation: its embeddings cannot be reproduced, so it is not converted"
+            "evaluation. Its embeddings cannot be reproduced: convert another checkpoint"
         )
     grids = "fc.weight" not in released.image
     image = {n.removeprefix("image_encoder.").removeprefix("img_proj."): w for n, w in released.image.items()}
@@ -208,7 +208,7 @@ def _grids(image: Weights, options: Mapping[str, Any], notes: list[str]) -> dict
     source = option(options, "backbone_source", "detector")
     if "backbone_source" not in options:
         notes.append(UNKNOWN_CNN)
-    # Two backbones are of other projects; the repository's own have the form of the detector.
+    # Two backbones come from other projects. The repository's own have the form of the detector.
     from_the_hub = "wsl" in source or "imagenet_resnext" in source
     return {
         **_resnet(image, "backbone.resnet.", caffe=not from_the_hub),
@@ -227,7 +227,7 @@ def _ranking(options: Mapping[str, Any], name: str, notes: list[str]) -> dict[st
     scale, temperature = option(options, "scale", SCALE), option(options, "tau", 0.05)
     if scale != SCALE:
         notes.append(
-            f"it was trained with --scale {scale:g}, but adaptive_top_k counts negatives as with --scale {SCALE}: its "
+            f"it was trained with --scale {scale:g}, but adaptive_top_k counts negatives as with --scale {SCALE}. Its "
             f"embeddings are the same, and only further training differs"
         )
     criterion = {"name": "info_nce", "temperature": temperature, "margin": margin}
@@ -317,7 +317,7 @@ def _joined(image: Weights, text: Weights) -> Weights:
 
 @dataclass(frozen=True)
 class Repository:
-    """How the checkpoints of a repository are recognised and read.
+    """The way to recognise and read the checkpoints of a repository.
 
     A weight of the image encoder has one of the names of ``image`` in its own, and the text encoder has the weight
     ``text``. Both sides have the same aggregator, ``pooling`` names its weights, and ``plan`` raises CheckpointError if
@@ -331,7 +331,7 @@ class Repository:
     plan: Callable[[ReleasedCheckpoint, str, Any, Names], ReleasedPlan] = _plan_pooled
 
     def recognises(self, released: ReleasedCheckpoint) -> bool:
-        """Return whether a checkpoint seems to be of the repository."""
+        """Return whether a checkpoint seems to come from the repository."""
         return self.text in released.text and any(
             part in name for name in released.image for part in self.image
         )

@@ -16,19 +16,19 @@ from torch import Tensor, nn
 from openvse.errors import CheckpointError, OpenVSEError
 
 Weights: TypeAlias = dict[str, Tensor]
-# The beginning of a name in the file and in openvse; None if the weight has no effect on an embedding.
+# The beginning of a name in the file and in openvse. None if the weight has no effect on an embedding.
 Names: TypeAlias = Mapping[str, str | None]
 
 NOT_LEARNED = "num_batches_tracked"  # a count of batches, which older versions of PyTorch lack
-MAX_LAYERS = 1000  # of one kind; a file with more names would need far more memory than its size
+MAX_LAYERS = 1000  # of one kind, because a file with more names would need far more memory than its size
 REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def dense_weights(state: Mapping[Any, Any]) -> Weights:
-    """Return the tensors of a state dictionary, without the ``module.`` of data-parallel training; none is copied.
+    """Return the tensors of a state dictionary, without the ``module.`` of data-parallel training. None is copied.
 
-    A tensor is refused that is empty, sparse, quantised or without data, or claims more elements than its storage
-    holds, so that every operation on it would take more memory than the size of the file suggests.
+    A tensor is refused if it is empty, sparse, quantised or without data, or claims more elements than its storage
+    holds, because every operation on it would take more memory than the size of the file suggests.
     """
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     for name, tensor in tensors.items():
@@ -43,17 +43,17 @@ def _expect_dense(name: str, tensor: Tensor) -> None:
             f"does not save: get the file from its authors, or save it again with dense tensors"
         )
     if not tensor.numel():
-        raise CheckpointError(f"its weights {name!r} are empty: the file is incomplete; download it again")
+        raise CheckpointError(f"its weights {name!r} are empty, so the file is incomplete: download it again")
     held = tensor.untyped_storage().nbytes() // tensor.element_size()
     if tensor.numel() > held:
         raise CheckpointError(
-            f"its weights {name!r} claim {tensor.numel():,} elements, but the file holds {held:,} of them: it is "
-            f"damaged, or made to fill the memory; get it from its authors"
+            f"its weights {name!r} claim {tensor.numel():,} elements, but the file holds {held:,} of them. It is "
+            f"damaged, or made to fill the memory: get it from its authors"
         )
 
 
 def expect_own_storage(weights: Weights) -> None:
-    """Raise CheckpointError if weights share so much storage that copies of them would exceed what the file holds."""
+    """Raise CheckpointError if weights share so much storage that copies would take more than the file holds."""
     claimed = sum(weight.numel() * weight.element_size() for weight in weights.values())
     held, counted = 0, 0
     storages = [weight.untyped_storage() for weight in weights.values()]
@@ -62,8 +62,8 @@ def expect_own_storage(weights: Weights) -> None:
         counted = max(counted, stop)
     if claimed > held:
         raise CheckpointError(
-            f"its weights claim {claimed:,} bytes, but the file holds {held:,} of them: several weights share their "
-            f"storage, which the released code does not do; get the file from its authors"
+            f"its weights claim {claimed:,} bytes, but the file holds {held:,} of them. Several weights share their "
+            f"storage, which the released code does not do: get the file from its authors"
         )
 
 
@@ -103,20 +103,20 @@ def _single(name: str, weight: Tensor) -> Tensor:
     bad = single.numel() - int(single.isfinite().sum())
     if bad:
         raise CheckpointError(
-            f"{bad:,} of the {single.numel():,} numbers in its weights {name!r} are NaN or infinite: its training "
-            f"diverged, or the file is damaged; take another checkpoint of the run, or download it again"
+            f"{bad:,} of the {single.numel():,} numbers in its weights {name!r} are NaN or infinite. Its training "
+            f"diverged, or the file is damaged: take another checkpoint of the run, or download it again"
         )
     return single
 
 
 def renamed(weights: Weights, names: Names) -> Weights:
-    """Rename weights by the longest prefix that fits; raise CheckpointError if a weight is not in the list."""
+    """Rename weights by the longest prefix that fits. Raise CheckpointError if a weight is not in the list."""
     result: Weights = {}
     for name, weight in weights.items():
         prefix = max((begin for begin in names if name.startswith(begin)), key=len, default=None)
         if prefix is None:
             raise CheckpointError(
-                f"it holds weights {name!r}, which the released code does not have: a changed model is not converted"
+                f"it holds weights {name!r}, which the released code does not have: give an unchanged model"
             )
         ours = names[prefix]
         if ours is not None:
@@ -162,7 +162,7 @@ _GB = 1e9
 
 
 def memory_of_machine() -> int | None:
-    """Return the bytes of memory that this machine, or the container around the process, has; None if unknown."""
+    """Return the bytes of memory that this machine, or the container around the process, has. None if unknown."""
     try:
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Local features in ``.npy`` files: their rows, each read by itself, and those that come with a data set."""
+"""Local features in ``.npy`` files: arrays that come with a data set, and reading single rows of them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ArrayRows:
         try:
             array = np.lib.format.open_memmap(path, mode="r")
         except OSError as error:
-            raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+            raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
         except (
             Exception
         ) as error:  # no .npy file, pickled objects, shorter than its header says, or a damaged header
-            raise DataError(f"{path}: not a complete .npy file ({error}); download it again") from error
+            raise DataError(f"{path}: not a complete .npy file ({error}): download it again") from error
         if (
             array.dtype.kind not in ("fiu" if integers else "f")
             or array.ndim not in (2, 3)
@@ -46,8 +46,8 @@ class ArrayRows:
         ):
             kind = "numbers" if integers else "floating-point numbers"
             raise DataError(
-                f"{path}: {array.dtype} {list(array.shape)} where {kind} [n, N, C] or [n, C] in C "
-                "order are expected; save the array with numpy.save(path, numpy.ascontiguousarray(features))"
+                f"{path}: it holds {array.dtype} {list(array.shape)}, but needs {kind} [n, N, C] or [n, C] in C "
+                "order: save the array with numpy.save(path, numpy.ascontiguousarray(features))"
             )
         self.dtype, self._offset = array.dtype, array.offset
         num_local = 1 if array.ndim == 2 else int(array.shape[1])
@@ -64,12 +64,12 @@ class ArrayRows:
         return self.shape[0]
 
     def read(self, row: int, count: int = 1) -> np.ndarray:
-        """Return rows, ``[count, N, C]``; raise DataError if the file has become shorter since it was opened."""
+        """Return rows, ``[count, N, C]``. Raise DataError if the file has become shorter since it was opened."""
         rows = np.empty((count, *self.shape[1:]), self.dtype)
-        # One call reads at most 2 GiB; a block is far smaller.
+        # One call reads at most 2 GiB. A block is far smaller.
         if os.preadv(self._file, [rows.data], self._offset + row * self._row_bytes) != rows.nbytes:
             raise DataError(
-                f"{self.path}: it became shorter since it was opened; copy it again and start anew"
+                f"{self.path}: it became shorter since it was opened: copy it again, then restart"
             )
         return rows
 
@@ -80,10 +80,10 @@ class ArrayRows:
             yield start, self.read(start, min(step, len(self) - start))
 
     def repeats(self, most: int = 100) -> int:
-        """Return how many equal rows each image has, as in files that repeat it for each caption; usually 1.
+        """Return how many equal rows each image has, as in files that repeat it for each caption. Usually 1.
 
-        The number is that of the first image. Only some groups all over the file are compared, since reading the 31 GiB
-        of COCO would take minutes; ``data check`` reads all.
+        The first image's number counts. Only some groups all over the file are compared, since reading the 31 GiB of
+        COCO would take minutes. ``data check`` reads all.
         """
         most = min(most, len(self))
         first = self.read(0).tobytes() if most else b""
@@ -97,13 +97,13 @@ class ArrayRows:
             where = f"rows {odd[0]} to {odd[0] + size - 1} differ" if odd else f"it has {len(self)} rows"
             raise DataError(
                 f"{self.path}: its first {size} rows are equal, as if every image occurred {size} times, but "
-                f"{where}; download the file again"
+                f"{where}: download the file again"
             )
         return size
 
 
 def uneven_groups(rows: np.ndarray, size: int) -> Int[np.ndarray, "odd"]:
-    """Return which groups of ``size`` rows of a contiguous array are not equal bit for bit; NaN equals itself."""
+    """Return which groups of ``size`` rows of a contiguous array are not equal bit for bit. NaN equals itself."""
     bits = rows.view(np.uint8).reshape(len(rows) // size, size, -1)
     return np.flatnonzero((bits != bits[:, :1]).any(axis=(1, 2)))
 
@@ -119,7 +119,7 @@ class ArrayPart:
 
 
 class ArrayFeatures:
-    """Local features of images in ``.npy`` files, read a batch at a time; a ``FeatureSource``."""
+    """Local features of images in ``.npy`` files, read a batch at a time. A ``FeatureSource``."""
 
     def __init__(self, parts: Sequence[ArrayPart]) -> None:
         self.parts = tuple(parts)
@@ -147,7 +147,7 @@ class ArrayFeatures:
         return self.parts[0].rows.shape[2]
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return the positions of items; raise StoreError, with the first three, if some are missing."""
+        """Return the positions of items. Raise StoreError, with the first three, if some are missing."""
         return positions_of(
             ids,
             self._position_of,
@@ -184,7 +184,7 @@ class ArrayFeatures:
 
 
 def _scan(part: ArrayPart, split_of: dict[bytes, str]) -> dict[str, list[int]]:
-    """Return the images of a file with each fault; record in ``split_of`` which features were seen."""
+    """Return the images of a file with each fault, and record in ``split_of`` which features were seen."""
     broken: list[int] = []
     uneven: list[int] = []
     leaked: list[int] = []
@@ -200,7 +200,7 @@ def _scan(part: ArrayPart, split_of: dict[bytes, str]) -> dict[str, list[int]]:
     return {
         "features: {count} image(s) have numbers that are not finite": broken,
         f"features: {{count}} image(s) whose {part.repeats} rows are not equal": uneven,
-        f"{LEAKAGE}: {{count}} image(s) of {part.split} have the features of one of another split": leaked,
+        f"{LEAKAGE}: {{count}} image(s) of {part.split} have the features of an image of another split": leaked,
     }
 
 

@@ -22,7 +22,7 @@ BOXES = ("boxes", "bbox", "image_bb")
 COUNT = ("num_boxes", "num_bbox")
 WIDTH = ("image_w", "img_w", "image_width")
 HEIGHT = ("image_h", "img_h", "image_height")
-"""The names under which common tools store these, in the order in which they are tried."""
+"""The names of the features in the files of common tools, in the order of search."""
 
 BEYOND = 0.01
 """How far a box may extend beyond its image, as a fraction of it, since detectors round. The excess is cut off."""
@@ -36,7 +36,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class Local:
-    """The local features of one item as they were stored.
+    """The local features of one item as the file holds them.
 
     Attributes:
         features: one row for each local feature.
@@ -62,13 +62,13 @@ class Local:
         if self.boxes.shape != (len(self.features), 4) or self.boxes.dtype.kind not in "fiu":
             stored = f"{self.boxes.dtype} {list(self.boxes.shape)}"
             raise BadFeaturesError(
-                f"its boxes are {stored}, not [{len(self.features)}, 4]: one for each local feature"
+                f"its boxes are {stored}, not [{len(self.features)}, 4]: give one for each local feature"
             )
         boxes = self.boxes.astype(np.float32)
         if boxes.max(initial=0.0) > 1:
             if self.size is None or min(self.size) <= 0:
                 raise BadFeaturesError(
-                    "its boxes are in pixels and the size of its image is not given: use --no-boxes"
+                    "its boxes are in pixels, but the size of its image is missing: use --no-boxes"
                 )
             boxes /= np.array([*self.size, *self.size], np.float32)
         if not (boxes.min(initial=0.0) >= -BEYOND and boxes.max(initial=0.0) <= 1 + BEYOND):
@@ -86,7 +86,7 @@ class FeatureEntry:
     Attributes:
         id: the identifier in the file.
         place: the place of the item in the file, for messages.
-        read: a function that returns the features; it raises BadFeaturesError if they cannot be used.
+        read: a function that returns the features. It raises BadFeaturesError if they cannot be used.
     """
 
     id: str
@@ -96,7 +96,7 @@ class FeatureEntry:
 
 @contextmanager
 def reading_item() -> Iterator[None]:
-    """Turn what the readers of damaged files raise into BadFeaturesError, so that the item alone is left out."""
+    """Turn the errors of readers of damaged files into BadFeaturesError, so that only this item is left out."""
     try:
         yield
     except _DAMAGE as error:
@@ -104,13 +104,13 @@ def reading_item() -> Iterator[None]:
 
 
 def check_bytes(size: int) -> None:
-    """Raise BadFeaturesError for an array that would take so many bytes in memory that it is not features."""
+    """Raise BadFeaturesError for an array too large in memory to be features."""
     if size > _MOST:
-        raise BadFeaturesError(f"it would take {size:,} bytes, at most {_MOST:,} are read for an item")
+        raise BadFeaturesError(f"it would take {size:,} bytes, but at most {_MOST:,} are read for an item")
 
 
 def local_of(fields: Mapping[str, Any]) -> Local:
-    """Return the features of an item from named arrays, for instance those of an ``.npz`` file.
+    """Return the features of an item from named arrays, for instance from an ``.npz`` file.
 
     Features that are stored as ``[C, N]``, as some tools do, are transposed if boxes or their count give N.
     """
@@ -128,9 +128,9 @@ def local_of(fields: Mapping[str, Any]) -> Local:
 
 
 def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
-    """Return features as rows ``[N, C]``; raise BadFeaturesError if they are no numbers, or have more axes."""
+    """Return features as rows ``[N, C]``. Raise BadFeaturesError if they are no numbers, or have more axes."""
     if array is None:
-        raise BadFeaturesError(f"it has no features; they are expected under one of {', '.join(FEATURES)}")
+        raise BadFeaturesError(f"it has no features: store them under one of {', '.join(FEATURES)}")
     rows = np.asarray(array)
     if rows.dtype.kind not in "fiu":
         raise BadFeaturesError(f"its features are {rows.dtype}, not numbers")
@@ -143,7 +143,7 @@ def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
 
 
 def read_id_file(path: Path, count: int, what: str) -> list[str]:
-    """Return ``count`` identifiers, one a line; raise DataError if the file has another number of lines."""
+    """Return ``count`` identifiers, one a line. Raise DataError if the file has another number of lines."""
     try:
         ids = read_lines(path)
     except (OSError, ValueError) as error:
@@ -158,7 +158,7 @@ def read_id_file(path: Path, count: int, what: str) -> list[str]:
 
 
 def entry_number(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    """Return the number under the first of some names; None if there is none, BadFeaturesError if it is no number."""
+    """Return the number under the first of some names, or None. Raise BadFeaturesError if it is no number."""
     number = _first(fields, names)
     try:
         return None if number is None else float(np.asarray(number).item())

@@ -45,7 +45,7 @@ _TOKENIZED_AT_ONCE = 1 << 14
 Content = TypeVar("Content")
 
 Failures = list[tuple[Content, str]]
-"""What cannot be used, each with the reason."""
+"""The unusable items, each with the reason."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class ExtractionReport:
         failed: path and reason of each image that cannot be used.
         stale: a line about images that the store already had and whose file has changed since, or "".
         seconds: the wall time.
-        unit: the name of what is counted, if it is not images.
+        unit: the name of the counted things, if they are not images.
     """
 
     done: int = 0
@@ -70,7 +70,7 @@ class ExtractionReport:
 
     @property
     def images_per_s(self) -> float:
-        """The number of images per second; those that the store already had do not count."""
+        """The number of images per second, without the images that the store already had."""
         return (self.done + len(self.failed)) / self.seconds if self.seconds else 0.0
 
 
@@ -86,23 +86,23 @@ def extract_features(
     workers: Workers | None = None,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> ExtractionReport:
-    """Add the local features of images to a feature store; images that it already has are skipped.
+    """Add the local features of images to a feature store. Images that it already has are skipped.
 
     Images are decoded in threads while the backbone computes, since decoders release Python's lock. The store is
-    committed every few seconds and whenever the function ends, so that an interrupted extraction continues where it
-    was. An image that cannot be used is reported and left out; the next run tries it again.
+    committed every few seconds and whenever the function ends, so that an interrupted extraction continues from there.
+    An image that cannot be used is reported and left out. The next run tries it again.
 
     Args:
-        backbone: the backbone that makes the features; it is moved to ``device``.
+        backbone: the backbone that makes the features. It is moved to ``device``.
         images: identifier and path of each image.
         store: the folder of the store, which is created if it is missing.
-        batch_size: the number of images encoded at once; each frame of a clip counts.
+        batch_size: the number of images encoded at once. Each frame of a clip counts.
         device: the device on which the backbone runs.
-        num_workers: the number of decoding threads; 0 counts as 1.
+        num_workers: the number of decoding threads. 0 counts as 1.
         dtype: the number format of the store.
-        workers: processes that extract parts of the images. The store is the same, bit for bit, as with one process
-            of as many threads as each of them has.
-        progress: a function that is called after each batch, and once if there is nothing to do.
+        workers: processes that extract parts of the images. The store is the same, bit for bit, as with one process of
+            as many threads as each worker has.
+        progress: a function called after each batch, and once if there is nothing to do.
 
     Raises:
         OpenVSEError: there are workers, and Ray is not installed, or no cluster answers.
@@ -152,14 +152,14 @@ def extract_text_features(
     workers: Workers | None = None,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> ExtractionReport:
-    """Add the token states of texts to a feature store; equal texts are stored once, and those that it has are skipped.
+    """Add the token states of texts to a feature store. Equal texts are stored once. Stored texts are skipped.
 
     Texts are read in the order of their lengths, so that little of a batch is padding. The store is committed every few
-    seconds and whenever the function ends, so that an interrupted extraction continues where it was.
+    seconds and whenever the function ends, so that an interrupted extraction continues from there.
 
     Args:
-        encoder: the encoder whose text model makes the states; it is moved to ``device``.
-        texts: the sentences; the other arguments are those of ``extract_features``.
+        encoder: the encoder whose text model makes the states. It is moved to ``device``.
+        texts: the sentences. The other arguments are the same as for ``extract_features``.
 
     Raises:
         OpenVSEError: there are workers, and Ray is not installed, or no cluster answers.
@@ -188,7 +188,7 @@ def _extract(
     progress: Callable[[WorkProgress], None] | None,
     report: ExtractionReport,
 ) -> Failures[Content]:
-    """Add the features of items to a store, fill in the report, and return what cannot be used."""
+    """Add the features of items to a store, fill in the report, and return the unusable items."""
     failed: Failures[Content] = []
     with how.open(store) as writer, closing(SourceLog(store, anew=not len(writer))) as sources:
         new = how.new(items, writer)
@@ -211,7 +211,7 @@ def _extract(
 
 @dataclass(frozen=True)
 class _Row:
-    """The features of an item, and the file that they were made of with its status before it was read."""
+    """The features of an item, and their source file with its status before it was read."""
 
     item: str
     local: Tensor
@@ -221,7 +221,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Made(Generic[Content]):
-    """The features of a batch, and what could not be used."""
+    """The features of a batch, and its unusable items."""
 
     rows: list[_Row]
     failed: Failures[Content] = field(default_factory=list)
@@ -229,7 +229,7 @@ class _Made(Generic[Content]):
 
 @dataclass(frozen=True)
 class _Extraction(ABC, Generic[Content]):
-    """How the features of items are extracted, with the encoder that makes them; workers receive it."""
+    """The way to extract the features of items, with the encoder that makes them. Workers receive it."""
 
     batch_size: int
     device: torch.device | str
@@ -247,7 +247,7 @@ class _Extraction(ABC, Generic[Content]):
     def new(
         self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter
     ) -> Sequence[tuple[str, Content]]:
-        """Return the items that a store does not have, in the order in which they are added."""
+        """Return the items that a store lacks, in the order in which they are added."""
         return remaining(items, lambda item: item[0] in writer, self.batch_size)
 
     @abstractmethod

@@ -65,9 +65,9 @@ def _ids_beside(path: Path) -> Path:
 
 
 def read_npz(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
-    """Read the ``.npz`` files of a folder, at any depth; the id of an item is its path without the suffix.
+    """Read the ``.npz`` files of a folder, at any depth. The id of an item is its path without the suffix.
 
-    Arrays are found by their usual names (see ``entries``); objects in a file are never unpickled.
+    Arrays are found by their usual names (see ``entries``). Objects in a file are never unpickled.
     """
     return _files(source, ".npz", _read_npz, ids)
 
@@ -91,9 +91,7 @@ def _read_npz(path: Path) -> Local:
 
 IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
 
-_CACHE_BYTES = (
-    1 << 26
-)  # what h5py keeps of a data set that is stored in chunks, of which each holds many items
+_CACHE_BYTES = 1 << 26  # h5py's cache of a data set stored in chunks of many items
 _MOST_IDS = _MOST_PART = 1 << 30
 DEEPEST = 8
 """The largest depth of nested groups, since a link can lead back to its own group."""
@@ -103,9 +101,9 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """Read an HDF5 file, one item at a time.
 
     Either each item is a group with ``features`` (and ``boxes``, ``image_w``, ``image_h``, as data sets or attributes)
-    or a data set ``[N, C]``; its path in the file is then its id. Or there is one data set ``features``
-    ``[items, N, C]``, with the ids in a data set ``ids`` or in a text file; there may also be data sets of boxes, sizes
-    and ``num_boxes``. Without ``num_boxes``, rows of zeros at the end of an item are padding.
+    or a data set ``[N, C]``. Its path in the file is then its id. Or there is one data set ``features``
+    ``[items, N, C]``, with the ids in a data set ``ids`` or in a text file, and optional data sets of boxes, sizes and
+    ``num_boxes``. Without ``num_boxes``, rows of zeros at the end of an item are padding.
     """
     try:
         import h5py
@@ -114,12 +112,14 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     try:
         file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
-        raise DataError(f"{source} is not a complete HDF5 file ({error}): give it again") from error
+        raise DataError(
+            f"{source} is not a complete HDF5 file ({error}): copy or download it again"
+        ) from error
     try:
         with file:
             yield from _read_file(source, file, ids)
     except RuntimeError as error:  # raised by h5py if the tables of the file are damaged
-        raise DataError(f"{source} is damaged ({error}): give it again") from error
+        raise DataError(f"{source} is damaged ({error}): copy or download it again") from error
 
 
 def _is_group(node: Any) -> bool:
@@ -178,10 +178,10 @@ def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[
     ]
     columns = {key: file[key] for key in (name, *beside)}
     for key, column in columns.items():
-        part = column.chunks or (1, *column.shape[1:])  # what a row takes, or what is decompressed for it
+        part = column.chunks or (1, *column.shape[1:])  # a row, or the chunk decompressed for it
         if column.external or column.is_virtual or math.prod(part) * column.dtype.itemsize > _MOST_PART:
             raise DataError(
-                f"{source}: {key} is in another file, or in parts too large to read: write it anew"
+                f"{source}: {key} is in another file, or in parts too large to read: write the file again"
             )
     for row, item in enumerate(ids):
         yield FeatureEntry(item, f"{source.name}, item {row}", partial(_read_row, columns, name, row))
@@ -201,14 +201,14 @@ COLUMNS = {
     6: "image_id image_w image_h num_boxes boxes features",
     10: "image_id image_h image_w objects_id objects_conf attrs_id attrs_conf num_boxes boxes features",
 }
-"""Columns by their count: those of bottom-up attention (Anderson et al., CVPR 2018), and those of LXMERT."""
+"""Columns by their count: bottom-up attention (Anderson et al., CVPR 2018), and LXMERT."""
 
 LONGEST_LINE = 1 << 28
-"""The longest line in bytes; 100 regions of 2,048 numbers take 1.1 MB."""
+"""The longest line in bytes. 100 regions of 2,048 numbers take 1.1 MB."""
 
 
 def read_tsv(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
-    """Read a ``.tsv`` file, or those of a folder one after the other, line by line.
+    """Read a ``.tsv`` file, or the files of a folder one after the other, line by line.
 
     Numbers are little-endian float32. The first line may hold the names of the columns.
     """
@@ -250,7 +250,7 @@ def _columns(path: Path, cells: list[bytes]) -> list[str]:
         names = COLUMNS.get(len(cells), "").split()
     if not {"image_id", "num_boxes", "features"} <= set(names):
         raise DataError(
-            f"{path} is not a table of features: its first line has {len(cells)} columns, expected are "
+            f"{path} is not a table of features: its first line has {len(cells)} columns, but needs "
             + " or ".join(f"{count} ({text})" for count, text in COLUMNS.items())
         )
     return names

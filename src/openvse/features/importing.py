@@ -1,4 +1,4 @@
-"""Imports features that other tools made into a feature store: the kinds of files, names of images, and the import."""
+"""Imports features that other tools made into a feature store: kinds of files, names of images, and the import."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _detect(source: Path) -> str:
     listed = ", ".join(sorted(map(str, kinds)))
     content = f"files of several kinds ({listed})" if kinds else "no feature files"
     raise DataError(
-        f"{source}: {content} there; expected are .tsv, .npz, .npy or .h5: give --kind {'|'.join(FEATURE_FILES)}"
+        f"{source} holds {content}: give .tsv, .npz, .npy or .h5 files, or --kind {'|'.join(FEATURE_FILES)}"
     )
 
 
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?:^|_)0*(\d+)$")
 class ImageNames:
     """Finds the image that a name means.
 
-    A name may be the identifier itself, its last part, that part without its suffix, or the number at its end:
+    A name may be the identifier itself, its last part, this part without its suffix, or the number at its end:
     ``391895``, ``COCO_val2014_000000391895`` and ``val2014/COCO_val2014_000000391895.jpg`` are the same image. A name
     that could mean two images matches none.
     """
@@ -81,7 +81,7 @@ class ImportReport:
     Attributes:
         done: the number of items that were added.
         existing: the number of items that the store already had.
-        unmatched: names that do not match an image of the data set, if one was given.
+        unmatched: names that do not match an image of the given data set.
         failed: place and reason of each item that cannot be used.
         seconds: the wall time.
     """
@@ -110,23 +110,23 @@ def import_features(
     boxes: bool = True,
     progress: Callable[[ImportReport], None] | None = None,
 ) -> ImportReport:
-    """Add the features of files that other tools made to a feature store; items that it already has are skipped.
+    """Add the features of files that other tools made to a feature store. Items that it already has are skipped.
 
     The files are read one item (or block of items) at a time, so that memory does not depend on their size. The first
     item that can be used determines the width, and whether the store keeps boxes. An item that cannot be used (NaN or
     infinity, another width, no features, damage, a repeated id) is reported and left out. The store is committed every
-    few seconds, so that an interrupted import continues where it was.
+    few seconds, so that an interrupted import continues from there.
 
     Args:
         source: the file or folder.
         store: the folder of the store, which is created if it is missing.
-        kind: a name in ``FEATURE_FILES``; None infers it.
+        kind: a name in ``FEATURE_FILES``. None infers it.
         ids: a text file with one id per line, for files that do not name their items.
-        image_ids: the images of a data set, to which the names in the files are matched; None keeps the names.
-        fingerprint: what the store records as the maker of the features; None uses the name of the store's folder.
+        image_ids: the images of a data set, to which the names in the files are matched. None keeps the names.
+        fingerprint: the maker of the features that the store records. None uses the name of the store's folder.
         dtype: the number format of the store.
         boxes: whether to keep boxes, if the files have any.
-        progress: a function that is called after every item.
+        progress: a function called after every item.
 
     Raises:
         DataError: the source is missing or of an unknown kind, or none of its items can be used.
@@ -134,7 +134,7 @@ def import_features(
     """
     source, store = Path(source), Path(store)
     if not source.exists():
-        raise DataError(f"{source}: there is no such file or folder; check the path")
+        raise DataError(f"{source}: there is no such file or folder: check the path")
     if (source / MANIFEST).exists():
         raise DataError(f"{source} is already a feature store: use it directly")
     entries = FEATURE_FILES.get(kind or _detect(source))(source, None if ids is None else Path(ids))
@@ -149,7 +149,7 @@ def import_features(
 
 
 class _Import:
-    """A running import: the store, once the width is known, and the outcome of each item."""
+    """A running import: the store, opened with the width of the first item, and the outcome of each item."""
 
     def __init__(
         self, store: Path, fingerprint: str | None, dtype: StoreDtype, boxes: bool, stack: ExitStack
@@ -163,7 +163,7 @@ class _Import:
         if (store / MANIFEST).exists():
             before = FeatureStore(store, fingerprint)
             if fingerprint is None and before.fingerprint.startswith(IMPORTED):
-                self._fingerprint = before.fingerprint  # whatever the current name of its folder
+                self._fingerprint = before.fingerprint  # even if its folder has another name now
             self._boxes = boxes and before.has_boxes
             self._writer = self._open(before.dim)
 
@@ -174,7 +174,7 @@ class _Import:
             return
         try:
             if item in self._seen:
-                raise BadFeaturesError("its id came before; the first counts")
+                raise BadFeaturesError("its id came before, and the first item counts")
             if self._writer is not None and item in self._writer:
                 self.report.existing += 1
             else:
@@ -188,15 +188,13 @@ class _Import:
             self._pace.keep(self._writer.commit)
 
     def finished(self, source: Path) -> ImportReport:
-        """Return the report; raise an error if no item was imported."""
+        """Return the report. Raise an error if no item was imported."""
         report = self.report
         if report.done or report.existing:
             return report
         if report.failed:
             place, reason = report.failed[0]
-            raise DataError(
-                f"{source}: not one of {report.seen} items can be used (first: {place}: {reason})"
-            )
+            raise DataError(f"{source}: none of {report.seen} items can be used (first: {place}: {reason})")
         if report.unmatched:
             raise DataError(
                 f"{source}: none of its {report.seen} items is an image of the data set "

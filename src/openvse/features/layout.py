@@ -1,16 +1,16 @@
 """The files of a feature store, and how they stay consistent.
 
-    features.npy   local features of all items, one after the other: [rows, C], float16 or float32
-    boxes.npy      the box of each local feature in its image: [rows, 4], float32; only in a store with boxes
+        features.npy   local features of all items, one after the other: [rows, C], float16 or float32
+    boxes.npy      the box of each local feature in its image: [rows, 4], float32, only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
-    sources.jsonl  which file each item was made from, where that is known; see features/sources.py
+    sources.jsonl  the source file of each item, if known (see features/sources.py)
     store.json     the manifest: format, encoder, how much of the other files is committed, and its checksums
     writer.lock    locked while a process writes
 
 All but the manifest and the lock only ever grow. A commit makes them durable and then replaces the manifest by rename,
-so its cost does not depend on the size of the store; what lies beyond the manifest's counts is the rest of an
-interrupted write, which readers ignore and the next writer cuts off.
+so its cost does not depend on the size of the store. Bytes beyond the manifest's counts remain from an interrupted
+write. Readers ignore them and the next writer cuts them off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IDS = "ids.txt"
 MANIFEST = "store.json"
 
 IMPORTED = "imported:"
-"""The prefix of the fingerprint of imported features of unknown origin; the name of a folder follows."""
+"""The prefix of the fingerprint of imported features of unknown origin. The name of a folder follows."""
 
 # The size of numpy's own header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
@@ -52,8 +52,8 @@ SMALL_BYTES = 1 << 24
 class StoreManifest:
     """The content of ``store.json``: how the features were made, and how much of them is committed.
 
-    ``encoder`` is the fingerprint of what made them, ``dim`` C, ``rows`` the sum of all N, ``id_bytes`` the committed
-    bytes of ``ids.txt``, and ``sums`` the CRC-32 of what is committed of each growing file, without its header.
+    ``encoder`` is the fingerprint of their maker, ``dim`` C, ``rows`` the sum of all N, ``id_bytes`` the committed
+    bytes of ``ids.txt``, and ``sums`` the CRC-32 of the committed part of each growing file, without its header.
     """
 
     encoder: str
@@ -90,7 +90,7 @@ class StoreManifest:
 
     @classmethod
     def read(cls, folder: Path) -> StoreManifest:
-        """Return the manifest of a store; raise StoreError if it is missing, damaged, or of another format."""
+        """Return the manifest of a store. Raise StoreError if it is missing, damaged, or of another format."""
         path = folder / MANIFEST
         if not path.is_file():
             raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")
@@ -101,8 +101,8 @@ class StoreManifest:
             raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
         if name != FORMAT or version != VERSION:
             raise StoreError(
-                f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION}: extract "
-                f"again, or use the openvse that made it"
+                f"feature store {folder} has format {name} {version}, but this openvse reads {FORMAT} {VERSION}: "
+                f"extract again, or use the openvse that made it"
             )
         try:
             manifest = cls(**fields)
@@ -122,7 +122,7 @@ class StoreManifest:
         write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
     def fits(self, encoder: str) -> bool:
-        """Return whether an encoder can read the features; if it decodes JPEGs smaller, also those of whole files."""
+        """Return whether an encoder can read the features. An encoder of smaller JPEGs accepts whole files'."""
         return self.encoder in (encoder, encoder.replace(SMALLER_JPEGS, ""))
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
@@ -139,7 +139,7 @@ class StoreManifest:
                 raise damaged_store(folder, f"{name} has {size} of {expected} bytes")
 
     def summed(self, folder: Path, before: StoreManifest) -> StoreManifest:
-        """Return the manifest with its checksums; what came after an earlier commit is read again."""
+        """Return the manifest with its checksums. The part after an earlier commit is read again."""
         sums = {
             name: checksum(
                 folder / name, skip=end, size=self.file_bytes[name] - end, start=before.sums.get(name, 0)
@@ -158,7 +158,7 @@ class StoreManifest:
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
-    """Return the bytes of ``ids.txt`` for some identifiers; file names that are not valid UTF-8 are preserved."""
+    """Return the bytes of ``ids.txt`` for some identifiers. File names that are not valid UTF-8 are preserved."""
     return "".join(f"{item}\n" for item in ids).encode(errors="surrogateescape")
 
 
@@ -182,4 +182,4 @@ def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 
 def damaged_store(folder: Path, what: str) -> StoreError:
     """Return the error for a damaged store, which no extraction leaves behind, however it ends."""
-    return StoreError(f"feature store {folder} is damaged: {what}; delete the folder and extract again")
+    return StoreError(f"feature store {folder} is damaged: {what}. Delete the folder and extract again")

@@ -1,9 +1,9 @@
 """The source file of each item of a store, so that stored features can replace a file that has not changed.
 
     sources.jsonl   one line per item, next to the store's own files: the id, the path from the store's folder, the time
-                    of the last change and the size of the source file; the last line of an item counts
+                    of the last change and the size of the source file (the last line of an item counts)
 
-A store without this file, or without a line for an item, is complete; the source is then not known.
+A store without this file, or without a line for an item, is complete. The source is then not known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SourceFile:
 
 
 class SourceLog:
-    """Notes the source files of items as they are added; ``anew``, existing lines belong to an earlier store."""
+    """Notes the source files of items as they are added. With ``anew``, existing lines belong to an earlier store."""
 
     def __init__(self, store: Path, *, anew: bool) -> None:
         self._folder = Path(os.path.realpath(store))
@@ -52,7 +52,7 @@ class SourceLog:
 
 
 def changed_since(sources: Mapping[str, SourceFile], images: Iterable[tuple[str, ImageFile]]) -> list[str]:
-    """Return the ids of images whose file is not the one that was read: it has another size, or was written since.
+    """Return the ids of images whose file has changed since it was read: it has another size or a later time.
 
     If all files have another time, they were copied, and only sizes are compared.
     """
@@ -69,7 +69,7 @@ def changed_since(sources: Mapping[str, SourceFile], images: Iterable[tuple[str,
 
 
 def read_sources(store: Path) -> Mapping[Path, SourceFile]:
-    """Return a store's source files by real path, none without a list; raise StoreError if it is unreadable."""
+    """Return a store's source files by real path, none without a list. Raise StoreError if it is unreadable."""
     folder, sources = os.path.realpath(store), dict[Path, SourceFile]()
     try:
         lines = read_lines(store / SOURCES)

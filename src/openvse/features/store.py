@@ -1,4 +1,4 @@
-"""Reading a feature store: any batch, with no more memory than it takes; a folder of stores may replace a store."""
+"""Reading a feature store: any batch in its own size of memory. A folder of stores may replace a store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def positions_of(
     missing = [item for item in ids if item not in known]
     if missing:
         named = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
-        raise StoreError(f"{source} has no features of {len(missing)} of {len(ids)} items: {named}; {remedy}")
+        raise StoreError(
+            f"{source} has no features of {len(missing)} of {len(ids)} items ({named}): {remedy}"
+        )
     return np.fromiter((known[item] for item in ids), dtype=np.int64, count=len(ids))
 
 
@@ -50,15 +52,15 @@ def as_inputs(stored: Shaped[np.ndarray, "B N C"], lengths: Int[np.ndarray, "B"]
 
 
 class FeatureStore:
-    """Local features of images on disk, by identifier; a ``FeatureSource``.
+    """Local features of images on disk, by identifier. A ``FeatureSource``.
 
     Each item is read from its place in the file, directly into the padded batch. Compared with a fancy index of a
-    memory map, this is at least as fast from the page cache and several times faster from disk, where a map faults
-    page by page; and the pages of a map count as memory of this process, in the end for the whole store. To map the
-    file nevertheless: ``np.load(path / "features.npy", mmap_mode="r")``.
+    memory map, this is at least as fast from the page cache and several times faster from disk, where a map faults page
+    by page. The pages of a map also count as memory of this process, in the end for the whole store. To map the file
+    nevertheless: ``np.load(path / "features.npy", mmap_mode="r")``.
 
-    The store holds what was committed when it was opened; a writer may continue meanwhile. It pickles as its path,
-    so that each worker of a data loader opens it itself.
+    The store holds the data committed before it was opened. A writer may continue meanwhile. It pickles as its path, so
+    that each worker of a data loader opens it itself.
 
     Examples:
         >>> store = FeatureStore(Path("features"))  # doctest: +SKIP
@@ -72,8 +74,8 @@ class FeatureStore:
 
         Args:
             path: the folder of the store.
-            expected_fingerprint: the encoder that must have made the store; None accepts any.
-            check: compare all files with their checksums, whatever their size; small ones always are.
+            expected_fingerprint: the encoder that must have made the store. None accepts any.
+            check: compare all files with their checksums, whatever their size. Small files are always compared.
 
         Raises:
             StoreError: the store is missing, damaged, of another format version or made by another encoder.
@@ -145,16 +147,16 @@ class FeatureStore:
             return ""
         return (
             f"{len(changed)} image(s) have changed since {self.path} was made (first: {escaped(changed[0])}), whose "
-            f"features are of the earlier files: delete that store, or extract into another"
+            f"features come from the earlier files: delete this store, or extract into another"
         )
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return the positions of items; raise StoreError, with the first three, if some are missing."""
+        """Return the positions of items. Raise StoreError, with the first three, if some are missing."""
         return positions_of(
             ids,
             self._position_of,
             source=f"feature store {self.path}",
-            remedy="run 'openvse extract' again, it adds what is new",
+            remedy="run 'openvse extract' again, which adds them",
         )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
@@ -164,7 +166,7 @@ class FeatureStore:
             positions: the positions of the items, in any order, with repeats allowed.
 
         Returns:
-            ``float32 [B, N, C]`` values, padded with zeros, and the mask; N is that of the longest item.
+            ``float32 [B, N, C]`` values, padded with zeros to the N of the longest item, and the mask.
 
         Raises:
             StoreError: the file has become shorter since the store was opened.
@@ -202,16 +204,16 @@ class FeatureStore:
 
 
 def open_store(path: Path | None, encoder: ImageEncoder | TransformersText) -> FeatureStore | None:
-    """Open the store that an encoder can read, as ``open_fitting`` does; None if no path is given."""
+    """Open the store that an encoder can read, like ``open_fitting``. None without a path."""
     if path is None:
         return None
     return open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
 
 
 def has_store_of(path: Path, encoder: ImageEncoder) -> bool:
-    """Return whether a store, or one in a folder of stores, may be of an encoder.
+    """Return whether a store, or one in a folder of stores, may belong to an encoder.
 
-    A place without any store counts, too: ``open_store`` says what is wrong with it.
+    A place without any store counts, too, and ``open_store`` reports its fault.
     """
     folders = [path] if (path / MANIFEST).exists() else [each.parent for each in path.glob(f"*/{MANIFEST}")]
     made = [StoreManifest.read(folder) for folder in folders]
@@ -221,7 +223,7 @@ def has_store_of(path: Path, encoder: ImageEncoder) -> bool:
 
 
 def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore | None:
-    """Open the store of token states that a text encoder can read; None without a path, or if it can use none.
+    """Open the store of token states that a text encoder can read. None without a path, or if it can use none.
 
     A text model that was fine-tuned, for instance, cannot use stored states.
     """
@@ -229,12 +231,12 @@ def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore |
 
 
 def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:
-    """Open a store, or the one in a folder of stores that fits.
+    """Open a store, or the fitting one in a folder of stores.
 
     Args:
         path: a store, or a folder that holds stores, for instance ``features`` with ``features/grid`` and
             ``features/regions``.
-        fingerprint: the encoder that must have made the store; None takes any, and in a folder the one of width
+        fingerprint: the encoder that must have made the store. None takes any, and in a folder the one of width
             ``dim``.
         dim: C, the width of the features that the model expects.
 
@@ -254,12 +256,12 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     wanted = f"width {dim}" if fingerprint is None else f"encoder {fingerprint!r}"
     if not fitting:
         raise StoreError(
-            f"no feature store in {path} is of {wanted}; there are {_listed(stores.items())}: extract or import the "
-            f"features that the model reads, or give another folder"
+            f"no feature store in {path} belongs to {wanted} (there are {_listed(stores.items())}): extract or "
+            f"import the features that the model reads, or give another folder"
         )
     remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")
     raise StoreError(
-        f"{len(fitting)} feature stores in {path} are of {wanted}: {_listed(fitting.items())}; {remedy}"
+        f"{len(fitting)} feature stores in {path} belong to {wanted} ({_listed(fitting.items())}): {remedy}"
     )
 
 

@@ -49,9 +49,9 @@ class StoredFeatures:
         return int(self.store.positions([source.id])[0]) if source.id in self.store else None
 
     def holds(self, ids: Sequence[str], files: Sequence[ImageFile]) -> bool:
-        """Return whether the store has all of some images under these identifiers, as their files are now.
+        """Return whether the store has all of some images under these identifiers, and their files have not changed.
 
-        A model that cannot read images has nothing else to read, so that files do not matter.
+        For a model that cannot read images, the state of the files does not matter.
         """
         if not self._reads_images:
             return all(item in self.store for item in ids)
@@ -85,15 +85,15 @@ def find_stored_features(
     """Return the stored features that can replace images when a model indexes them.
 
     Args:
-        folder: the folder from which the model was loaded; the store of a run is next to its ``best/``, or its recipe
+        folder: the folder from which the model was loaded. The store of a run is next to its ``best/``, or its recipe
             names it.
-        features: the folder of a store; None looks for the store of the model's run.
+        features: the folder of a store. None looks for the store of the model's run.
 
     Returns:
-        The stored features; None if no store is named and the run has none that the model's encoder made.
+        The stored features, or None if no store is named and the run has none that the model's encoder made.
 
     Raises:
-        StoreError: the store that is named is missing, damaged, or made by another encoder.
+        StoreError: the named store is missing, damaged, or made by another encoder.
     """
     if features is not None:
         store = open_store(features, model.image.encoder)

@@ -1,4 +1,4 @@
-"""Writing a feature store: append and commit; a writer that is killed at any moment can be continued."""
+"""Writing a feature store: append and commit. A writer that is killed at any moment can be continued."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from openvse.files import locked, replacing, writing
 
 
 class FeatureStoreWriter:
-    """Creates a feature store, or continues one; a context manager that commits when it ends.
+    """Creates a feature store, or continues one. A context manager that commits when it ends.
 
-    Items become part of the store with ``commit``. A writer that is killed loses only what came after its last commit:
-    the next writer cuts off the remains and continues.
+    Items become part of the store with ``commit``. A writer that is killed loses only the items after its last commit.
+    The next writer cuts off the remains and continues.
 
     Examples:
         >>> with FeatureStoreWriter("features", fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
@@ -57,8 +57,8 @@ class FeatureStoreWriter:
             path: the folder of the store, which is created if it is missing.
             fingerprint: the encoder that makes the features.
             dim: C, the width of a local feature.
-            dtype: the number format; float16 halves the disk space and holds numbers up to 65504.
-            boxes: whether to keep the box of each local feature; then every item needs boxes.
+            dtype: the number format. float16 halves the disk space and holds numbers up to 65504.
+            boxes: whether to keep the box of each local feature. Then every item needs boxes.
 
         Raises:
             StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
@@ -83,7 +83,7 @@ class FeatureStoreWriter:
             }
             for name, size in self._manifest.file_bytes.items():
                 self._files[name].truncate(size)
-            # The row after each item; of those committed before, only the last matters. Adding an item and
+            # The row after each item. Of the items committed before, only the last matters. Adding an item and
             # committing each change one thing, at their end, so that an interrupt leaves nothing half-done.
             self._ends = dict.fromkeys(read_ids(path, self._manifest), self._manifest.rows)
             self._open = opening.pop_all()
@@ -101,7 +101,7 @@ class FeatureStoreWriter:
         return item in self._ends
 
     def add(self, item: str, local: Float[Tensor, "N C"], boxes: Float[Tensor, "R 4"] | None = None) -> None:
-        """Append the local features of one item; they count once they are committed.
+        """Append the local features of one item. They count once they are committed.
 
         Args:
             item: the identifier, for instance the file name.
@@ -110,9 +110,9 @@ class FeatureStoreWriter:
                 height, in a store that keeps boxes.
 
         Raises:
-            BadFeaturesError: the identifier is already in the store or invalid; the features are empty, of another
-                width, not finite, or too large for the number format; or the boxes are missing or invalid. The store
-                stays as it was.
+            BadFeaturesError: the identifier is already in the store or invalid, the features are empty, of another
+                width, not finite, or too large for the number format, or the boxes are missing or invalid. The store
+                does not change.
             DiskError: the disk is full or cannot be written to.
         """
         self._check_item(item, local)
@@ -122,7 +122,7 @@ class FeatureStoreWriter:
         with writing(self.path):
             for name, values in rows.items():
                 row = self._manifest.row_types[name]
-                # The position is set anew each time: after a failed write it may be anywhere.
+                # The position is set again each time, because after a failed write it may be anywhere.
                 self._files[name].seek(HEADER_BYTES + self._rows * row.itemsize)
                 self._files[name].write(
                     values.detach().float().cpu().numpy().astype(row.base, order="C").data
@@ -130,7 +130,7 @@ class FeatureStoreWriter:
         self._ends[item] = self._rows + len(local)
 
     def commit(self) -> None:
-        """Make all that was added durable; raise DiskError, and keep the last commit, if that fails."""
+        """Make all added items durable. If this fails, raise DiskError and keep the last commit."""
         old = self._manifest
         new = dict(islice(self._ends.items(), old.items, None))
         if not new:
@@ -155,7 +155,7 @@ class FeatureStoreWriter:
         return next(reversed(self._ends.values()), 0)
 
     def _append(self, name: str, tail: bytes, header: bytes) -> None:
-        """Write the new data after the committed data, and the header in its place; then wait for the disk."""
+        """Write the new data after the committed data, and the header in its place, then wait for the disk."""
         file = self._files[name]
         if tail:
             file.seek(self._manifest.file_bytes[name])
@@ -175,7 +175,7 @@ class FeatureStoreWriter:
             raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
             raise BadFeaturesError(
-                f"features of {item!r} have shape {list(local.shape)}, this store takes [N, {dim}], N >= 1"
+                f"features of {item!r} have shape {list(local.shape)}, but this store takes [N, {dim}], N >= 1"
             )
         peak = float(local.detach().abs().max())
         if not math.isfinite(peak):
@@ -185,7 +185,7 @@ class FeatureStoreWriter:
         largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
         if peak > largest:
             raise BadFeaturesError(
-                f"features of {item!r} reach {peak:.6g}, {dtype} ends at {largest:.6g}: "
+                f"features of {item!r} reach {peak:.6g}, but {dtype} ends at {largest:.6g}: "
                 f"write to a new store with dtype float32"
             )
 
@@ -193,7 +193,9 @@ class FeatureStoreWriter:
 def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
     if boxes is None or boxes.shape != (count, 4):
         given = "no boxes" if boxes is None else f"boxes {list(boxes.shape)}"
-        raise BadFeaturesError(f"{item!r} has {given}, this store takes boxes [{count}, 4] with its features")
+        raise BadFeaturesError(
+            f"{item!r} has {given}, but this store takes boxes [{count}, 4] with its features"
+        )
     left, top, right, bottom = boxes.unbind(1)
     if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
         raise BadFeaturesError(
@@ -205,7 +207,7 @@ def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
 def _create(folder: Path, empty: StoreManifest) -> None:
     features = folder / FEATURES
     if features.exists() and features.stat().st_size > HEADER_BYTES:
-        # Other data, or a store that lost its manifest, must not be overwritten.
+        # Other data, or a store without its manifest, must not be overwritten.
         raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
     for name in empty.file_bytes:
         with replacing(folder / name) as partial:

@@ -25,21 +25,21 @@ from openvse.scoring.hubs import BANK
 from openvse.specs import ModelSpec
 
 _fingerprints: WeakKeyDictionary[Model, tuple[object, str]] = WeakKeyDictionary()
-"""The last fingerprint of each model, with the state of the weights that it is of."""
+"""The last fingerprint of each model, with the state of its weights."""
 
 
 class Model(nn.Module, ABC):
     """A model of any task.
 
     Args:
-        spec: the parts of the model; None derives it from the modules (see ``describe``).
+        spec: the parts of the model. None derives it from the modules (see ``describe``).
         provenance: the origin of the model (the recipe's name, the data set, results on validation), for people and for
             reports. It is not checked, and is written into the model folder.
 
     Attributes:
         task: a name in the registry of tasks.
-        purpose: what the model does, as the end of a sentence that begins with its name.
-        source: the folder or hub id from which it was loaded; "" for a model that was made here.
+        purpose: the use of the model, as the end of a sentence that begins with its name.
+        source: the folder or hub id from which it was loaded, or "" for a model made here.
     """
 
     task: ClassVar[str]
@@ -53,14 +53,14 @@ class Model(nn.Module, ABC):
 
     @property
     def spec(self) -> ModelSpec:
-        """The parts of the model; raise ModelError if the model has parts that a recipe cannot name."""
+        """The parts of the model. Raise ModelError if the model has parts that a recipe cannot name."""
         if self._spec is None:
             self._spec = self.describe()
         return self._spec
 
     @abstractmethod
     def describe(self) -> ModelSpec:
-        """Derive the spec from the parts, for a model that was made without one.
+        """Derive the spec from the parts, for a model made without one.
 
         Raises:
             ModelError: a part is not registered, or was made for widths that a build would not give it.
@@ -71,7 +71,7 @@ class Model(nn.Module, ABC):
         """Write the files needed besides the weights (vocabularies, a backbone's config) into the model folder."""
 
     def read_more(self, folder: Path) -> None:
-        """Read what the model folder keeps besides parts and weights, which are already read; nothing by default."""
+        """Read the other content of the model folder, after parts and weights. By default nothing."""
 
     @property
     def device(self) -> torch.device:
@@ -80,7 +80,7 @@ class Model(nn.Module, ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the weights and the spec; an index stores that of the model that made it.
+        """A hash of the weights and the spec. An index stores the hash of the model that made it.
 
         It is kept until the weights change.
         """
@@ -99,14 +99,14 @@ class Model(nn.Module, ABC):
     def save(self, folder: str | Path, *, alone: bool = False) -> Path:
         """Write the model folder: config.json, model.safetensors and the files that the encoders need.
 
-        The new files take the places of those of an earlier model all at once. Adapters are merged into the weights,
-        and paths of this machine are cut to their last name.
+        The new files replace an earlier model's files all at once. Adapters are merged into the weights, and paths of
+        this machine are cut to their last name.
 
         Args:
-            alone: remove what else is in the folder.
+            alone: remove all other files of the folder.
 
         Raises:
-            DiskError: the disk is full or cannot be written to; the old files are complete.
+            DiskError: the disk is full or cannot be written to. The old files are complete.
         """
         config = {
             "library_name": "openvse",
@@ -139,9 +139,9 @@ def _bytes_of(weight: Tensor) -> UInt8[Tensor, "bytes"]:
 
 
 def _changes(weight: Tensor) -> tuple[object, ...]:
-    """Return what differs once a weight has changed, in a tenth of the time of a hash.
+    """Return a value that changes with any weight, in a tenth of the time of a hash.
 
-    Fused optimizers and changes of ``weight.data`` do not count as changes for autograd, so it is not asked alone.
+    For autograd, fused optimizers and writes to ``weight.data`` are no changes, so its version alone is not enough.
     """
     content = _bytes_of(weight)
     if content.storage_offset() % 8:

@@ -35,16 +35,16 @@ scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog on
 print(model.ask("kitchen.jpg", ["how many chairs are there?"], top_k=3))""",
 }
 _LIMITS = (
-    "It has seen the words and the kinds of images of its training data, and no others; what those data lack or get "
-    "wrong, it lacks or gets wrong too.",
+    "It has seen only the words and the kinds of images of its training data. It repeats the gaps and the errors of "
+    "these data.",
     "Scores order the candidates of one query. They are not probabilities and do not compare across models.",
-    "The licence of the training data, where there is one, is stated above; the weights come with no other promise.",
+    "The licence of the training data, where there is one, is stated above. The weights come with no other promise.",
 )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The description of a model in its folder; neither the spec nor the provenance is checked yet."""
+    """The description of a model in its folder, with an unchecked spec and provenance."""
 
     task: str
     spec: Mapping[str, Any]
@@ -52,7 +52,7 @@ class ModelConfig:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Read the description of a model; raise ModelError if it is missing, incomplete, or of another format."""
+    """Read the description of a model. Raise ModelError if it is missing, incomplete, or of another format."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelError(
@@ -70,17 +70,17 @@ def read_config(folder: Path) -> ModelConfig:
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
     if version != FORMAT_VERSION:
         raise ModelError(
-            f"{folder} has model format {version}, this openvse ({__version__}) reads {FORMAT_VERSION}: update "
+            f"{folder} has model format {version}, but this openvse ({__version__}) reads {FORMAT_VERSION}: update "
             f"openvse, or train or convert the model again"
         )
     tree, provenance = config.get("model"), config.get("provenance")
     if not isinstance(tree, dict):
-        raise ModelError(f"{folder / CONFIG} does not say what the model is made of: save the model again")
+        raise ModelError(f"{folder / CONFIG} does not name the parts of the model: save the model again")
     return ModelConfig(str(config.get("task")), tree, provenance if isinstance(provenance, dict) else {})
 
 
 def read_weights(modules: nn.Module, folder: Path) -> None:
-    """Load weights into a model; raise ModelError if the file is truncated, or its tensors do not fit."""
+    """Load weights into a model. Raise ModelError if the file is truncated, or its tensors do not fit."""
     try:
         load_model(modules, str(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:
@@ -103,7 +103,7 @@ def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, A
     sections = [
         f"# {name}",
         str(provenance.get("description") or "") or f"A model for {task}, trained with openvse.",
-        f"## What it is\n\n{_parts(spec)}",
+        f"## Parts\n\n{_parts(spec)}",
         _training(provenance),
         _figures(provenance.get("validation")),
         f"## Use\n\n```python\nimport openvse\n\n{use}\n```",
@@ -139,7 +139,7 @@ def _training(provenance: Mapping[str, Any]) -> str:
 
 
 def _figures(validation: Any) -> str:
-    """Return a table of the validation results with their intervals; nothing if there are none."""
+    """Return a table of the validation results with their intervals, empty if there are none."""
     metrics = validation.get("metrics") if isinstance(validation, Mapping) else None
     if not isinstance(metrics, Mapping) or not metrics:
         return ""

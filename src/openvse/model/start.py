@@ -1,4 +1,4 @@
-"""The model from which a run begins: parts that agree take its weights, and the others begin anew."""
+"""The model from which a run begins. Parts that agree take its weights, and the others start untrained."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ _OF_TRAINING = frozenset(
         "word_vectors",
     }
 )
-"""Options that decide how a part trains or what it reads, but not what its weights mean."""
+"""Options that decide how a part trains or its input, but not the meaning of its weights."""
 
 _AROUND = frozenset({"projection", "global_vector", "pooled"})
 """Options of an encoder that decide what follows its network."""
 
 _CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone", "side"})
-"""Arguments that the build decides; a difference in width shows in the shapes of the weights."""
+"""Arguments that the build decides. A difference in width shows in the shapes of the weights."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the weights of a part of a new model come from, with a note: why not from the start, or what was added."""
+    """The origin of a part's weights in a new model, with a note: the reason for new weights, or the additions."""
 
     part: str
     taken: bool
@@ -79,20 +79,20 @@ class Start:
     folder: Path
 
     def assets_for(self, side: str, mine: TowerSpec | None) -> Path | None:
-        """Return the folder from which an encoder is built, if its network is the start's; None otherwise."""
+        """Return the folder from which an encoder is built if its network is the start's, otherwise None."""
         theirs = tower_of(self.model.spec, side)
         if mine is None or theirs is None or differences(side, mine.encoder, theirs.encoder):
             return None
         return self.folder
 
     def provenance(self) -> dict[str, str]:
-        """Return what a new model records about its start: the fingerprint, and no folder of this machine."""
+        """Return the record of a new model's start: the fingerprint, and no folder of this machine."""
         return {"name": str(without_folders(self.name)), "fingerprint": self.model.fingerprint}
 
     def give(self, model: Model) -> list[Origin]:
-        """Copy the weights of all parts that agree into a model built with ``assets_for``; tell each part's origin.
+        """Copy the weights of all parts that agree into a model built with ``assets_for``, and return the origins.
 
-        Raise RecipeError if no part agrees, or if a backbone that was fine-tuned would be taken for the original one.
+        Raise RecipeError if no part agrees, or if a fine-tuned backbone would replace the original one.
         """
         origins = take_weights(model, self.model)
         if not any(origin.taken for origin in origins):
@@ -106,7 +106,7 @@ class Start:
 
 @torch.no_grad()
 def take_weights(model: Model, start: Model) -> list[Origin]:
-    """Copy the weights of all parts that agree from one model to another; see ``Start.give``."""
+    """Copy the weights of all parts that agree from one model to another. See ``Start.give``."""
     origins: list[Origin] = []
     for name, child in model.named_children():
         theirs = getattr(start, name, None)
@@ -121,13 +121,13 @@ def take_weights(model: Model, start: Model) -> list[Origin]:
 
 
 def tower_of(spec: ModelSpec, side: str) -> TowerSpec | None:
-    """Return the spec of a side; None if the model does not have it."""
+    """Return the spec of a side, or None if the model does not have it."""
     tower = getattr(spec, side, None)
     return tower if isinstance(tower, TowerSpec) else None
 
 
 def differences(side: str, mine: Part, theirs: Part) -> list[str]:
-    """Return the differences between the networks of two encoders of a side; none if their weights mean the same."""
+    """Return the differences between the networks of two encoders of a side, none if their weights mean the same."""
     if mine.name != theirs.name:
         return [f"{mine.name} in place of {theirs.name}"]
     registry: Registry[Any] = BACKBONES if side == "image" else TEXT_ENCODERS
@@ -154,13 +154,13 @@ def _stated(options: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
         try:
             stated[key] = option_as_said(value, key)
-        except ModelError:  # an option of a plug-in's part, which its kind alone tells
+        except ModelError:  # an option of a plug-in's part, compared by its kind alone
             stated[key] = type(value).__name__
     return dict(without_folders(stated))
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the one form in which it is compared: lists for tuples, its name for a part without options."""
+    """Return a value in its form for comparison: lists for tuples, its name for a part without options."""
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, Mapping) and value.keys() == {"name"}:
@@ -196,7 +196,7 @@ def _take_tower(
 
 
 def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[str]) -> Iterator[Origin]:
-    """Take an encoder whole, or those of its children that agree."""
+    """Copy an encoder whole, or its children that agree."""
     if type(mine) is not type(theirs):
         yield Origin(part, False, "; ".join(reasons))
         return
@@ -221,13 +221,13 @@ def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[s
 def _refuse_other_features(part: str, mine: ImageEncoder, theirs: ImageEncoder) -> None:
     if theirs.fine_tune and not mine.fine_tune:
         raise RecipeError(
-            f"{part}: the start has fine-tuned its backbone, which stored features of the original would not fit: set "
-            f"{part}.fine_tune=true, and keep the backbone still by training.phases.0.frozen=[{part}.backbone]"
+            f"{part}: the start has fine-tuned its backbone, so stored features of the original do not fit it: set "
+            f"{part}.fine_tune=true, and freeze the backbone by training.phases.0.frozen=[{part}.backbone]"
         )
 
 
 def _take_bigru(part: str, mine: BiGRU, theirs: BiGRU, reasons: Sequence[str]) -> Iterator[Origin]:
-    """Take the vectors word by word, whatever their ids, and the GRU where it agrees."""
+    """Copy the vectors word by word, independent of their ids, and the GRU where it agrees."""
     if mine.words.embedding_dim != theirs.words.embedding_dim:
         yield Origin(part, False, "; ".join(reasons))
         return
@@ -249,14 +249,14 @@ def _take_bigru(part: str, mine: BiGRU, theirs: BiGRU, reasons: Sequence[str]) -
 
 
 def _copy_rows(mine: Tensor, theirs: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy rows of one weight into another; the pairs are (own row, row of the start)."""
+    """Copy rows of one weight into another. The pairs are (own row, row of the start)."""
     if pairs:
         own, other = torch.tensor(pairs).T
         mine[own] = theirs[other]
 
 
 def _take_answers(model: Any, start: Any) -> Origin:
-    """Take the rows of the last layer of an answerer, answer by answer."""
+    """Copy the rows of the last layer of an answerer, answer by answer."""
     mine, theirs = model.classifier, start.classifier
     if mine.in_features != theirs.in_features:
         note = f"{mine.in_features} wide in place of {theirs.in_features}"
@@ -271,7 +271,7 @@ def _take_answers(model: Any, start: Any) -> Origin:
 
 
 def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Iterator[Origin]:
-    """Take a whole part if kind, options and shapes agree; parts without weights are only reported if they differ."""
+    """Copy a whole part if kind, options and shapes agree. Parts without weights are only reported if they differ."""
     if not mine.state_dict():
         other = isinstance(theirs, nn.Module) and type(theirs) is not type(mine)
         if note or other:
@@ -284,7 +284,7 @@ def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Itera
 
 
 def _difference(mine: nn.Module, theirs: Any) -> str:
-    """Return why the weights of two modules do not agree; the text is empty if they do."""
+    """Return why the weights of two modules do not agree. The text is empty if they agree."""
     if not isinstance(theirs, nn.Module):
         return "the start has none"
     if type(mine) is not type(theirs):

@@ -1,4 +1,4 @@
-"""One side of a model: an encoder, an aggregator, and scaling to unit length; and its evaluation mode."""
+"""One side of a model: an encoder, an aggregator, and scaling to unit length. Also evaluation mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EncoderT = TypeVar("EncoderT", bound=Encoder)
 
 
 class Tower(nn.Module, Generic[EncoderT]):
-    """Maps collated items of one modality to embeddings; the one place where they are normalised.
+    """Maps collated items of one modality to embeddings, and is the only place that normalises them.
 
     Args:
         encoder: the part that turns Inputs into Features.
@@ -41,8 +41,8 @@ class Tower(nn.Module, Generic[EncoderT]):
 def embed_in_chunks(tower: Tower[Any], inputs: Inputs, size: int) -> EmbeddingSet:
     """Embed a large batch for training, ``size`` items at a time, in the memory of a chunk.
 
-    No activations of a chunk are kept; the backward pass embeds it again, with the same random numbers. So the gradient
-    is that of the whole batch (Gao et al., Scaling deep contrastive learning batch size under memory limited setup,
+    No activations of a chunk are kept. The backward pass embeds it again, with the same random numbers. So the gradient
+    equals the whole batch's (Gao et al., Scaling deep contrastive learning batch size under memory limited setup,
     2021), unless a part normalises over the batch.
     """
     parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
@@ -50,7 +50,7 @@ def embed_in_chunks(tower: Tower[Any], inputs: Inputs, size: int) -> EmbeddingSe
 
 
 def tower_curves(towers: Mapping[str, Tower[Any] | None]) -> dict[str, list[float]]:
-    """Return the curves of the towers' aggregators, as ``SIDE.NAME``; a side that a model lacks is None."""
+    """Return the curves of the towers' aggregators, as ``SIDE.NAME``. A side that a model lacks is None."""
     return {
         f"{side}.{name}": curve
         for side, tower in towers.items()
@@ -63,9 +63,9 @@ def tower_curves(towers: Mapping[str, Tower[Any] | None]) -> dict[str, list[floa
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put a module into evaluation mode, and afterwards back into its previous mode, also after an error.
 
-    Gradients are not switched off: a caller that does not need them also enters ``torch.inference_mode``.
+    Gradients are not switched off. A caller that does not need them also enters ``torch.inference_mode``.
     """
-    if not any(each.training for each in module.modules()):  # setting it anew costs milliseconds
+    if not any(each.training for each in module.modules()):  # setting it again costs milliseconds
         yield
         return
     was_training = module.training

@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 BatchPositions = Int[np.ndarray, "B"]
 
-_LARGE = 20_000_000  # weights of an image network; smaller ones round too much, or gain little
+_LARGE = 20_000_000  # weights of an image network, since smaller ones round too much, or gain little
 _PROBES, _COSINE = 4, 0.9999  # the drawn images whose embeddings must agree in bf16, and how well
 
 
@@ -45,14 +45,14 @@ class TwoTower(Model):
         image: the tower of images.
         text: the tower of sentences.
         similarity: the part that scores the embeddings of the two.
-        spec: the parts of the model; None derives it from the modules.
-        provenance: the origin of the model; see ``Model``.
+        spec: the parts of the model. None derives it from the modules.
+        provenance: the origin of the model. See ``Model``.
 
     Attributes:
-        chunk_size: the number of items that a training step embeds at a time; None embeds a batch at once.
-        bf16: whether ``encode_pixels``, and so an index or ``encode``, sees images in bf16. None decides it when it is
-            first needed: yes for a large network on a processor that multiplies in bf16, if drawn images have the same
-            embeddings to a cosine of 0.9999.
+        chunk_size: the number of items that a training step embeds at a time. None embeds a batch at once.
+        bf16: whether ``encode_pixels``, and so an index or ``encode``, sees images in bf16. None decides it on first
+        use: yes for a large network on a processor that multiplies in bf16, if drawn images have the same embeddings to
+        a cosine of 0.9999.
 
     Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
@@ -87,7 +87,7 @@ class TwoTower(Model):
         return embed_in_chunks(self.image, images, size), embed_in_chunks(self.text, texts, size)
 
     def read_images(self, images: Sequence[ClipSource]) -> Inputs:
-        """Decode images, or clips if the model reads them, into a batch; see ``read_image``.
+        """Decode images, or clips if the model reads them, into a batch. See ``read_image``.
 
         Raises:
             BadImageError: an image cannot be decoded.
@@ -96,9 +96,9 @@ class TwoTower(Model):
         return self.image.encoder.backbone.collate([self.read_image(image) for image in images])
 
     def read_image(self, image: ClipSource) -> Float[Tensor, "... 3 H W"]:
-        """Decode an image, or a clip if the model reads them, for ``encode_pixels``; threads may call it.
+        """Decode an image, or a clip if the model reads them, for ``encode_pixels``. Threads may call it.
 
-        A large JPEG is decoded smaller, as far as the network does not need more, unless the backbone has the option
+        A large JPEG is decoded at a smaller size that the network still allows, unless the backbone has the option
         ``exact_decode: true``.
 
         Raises:
@@ -108,9 +108,9 @@ class TwoTower(Model):
         return self.image.encoder.backbone.read(image, exact=False)
 
     def encode_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]]) -> EmbeddingSet:
-        """Embed images that ``read_image`` has decoded, as one batch; returns ``[B, K, D]`` on the CPU.
+        """Embed images from ``read_image`` as one batch, and return ``[B, K, D]`` on the CPU.
 
-        The network may see them in bf16 (see the attribute), of which what follows makes embeddings in fp32.
+        The network may see them in bf16 (see the attribute). The later layers make embeddings in fp32.
         """
         if self.bf16 is None:
             self.bf16 = self._agrees_in_bf16()
@@ -147,16 +147,16 @@ class TwoTower(Model):
     def indexable(self) -> bool:
         """Whether searching an index of image embeddings gives exactly the scores of this model.
 
-        A store of vectors orders them as the model does if ``similarity.indexable``, and otherwise only proposes.
+        A vector store ranks them like the model if ``similarity.indexable``, and otherwise only proposes.
         """
         scores = self.similarity.indexable or self.similarity.near_maximum
         return scores and self.image.aggregator.indexable and self.text.aggregator.indexable
 
-    has_whole: ClassVar[bool] = True  # an exported model lacks some of what this one does
+    has_whole: ClassVar[bool] = True  # an exported model lacks some functions of this one
 
     @property
     def whole(self) -> TwoTower:
-        """The model itself; see ``OnnxModel.whole``."""
+        """The model itself. See ``OnnxModel.whole``."""
         return self
 
     @property
@@ -184,7 +184,7 @@ class TwoTower(Model):
         if curve is None or curve.model == self.fingerprint:
             return curve
         _logger.warning(
-            "the curve from score to probability is not used, as it was fitted to other weights (model %s): run "
+            "the calibration curve is not used, because it was fitted to other weights (model %s): run "
             "'openvse evaluate --calibrate' again",
             curve.model,
         )
@@ -198,7 +198,7 @@ class TwoTower(Model):
 
     @property
     def query_bank(self) -> QueryBank | None:
-        """Embeddings of training captions and images, which show hubs; None without, or if the model has changed."""
+        """Embeddings of training captions and images, which show hubs. None without, or if the model has changed."""
         bank = self._bank
         return bank if bank is not None and bank.model == self.fingerprint else None
 
@@ -213,7 +213,7 @@ class TwoTower(Model):
         The next images are decoded in threads meanwhile.
 
         Args:
-            images: any number of images; a single one is a sequence of one.
+            images: any number of images. A single one is a sequence of one.
             batch_size: the number of images at a time.
 
         Returns:
@@ -231,10 +231,10 @@ class TwoTower(Model):
         return embed(self.image, batches, self.device)
 
     def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> EmbeddingSet:
-        """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
+        """Embed sentences. Unknown words are logged, in one warning for all sentences.
 
         Args:
-            captions: any number of sentences; a single one is a sequence of one.
+            captions: any number of sentences. A single one is a sequence of one.
             batch_size: the number of sentences at a time.
 
         Returns:
@@ -274,24 +274,24 @@ class TwoTower(Model):
         return scores.to(images.vectors.device)
 
     def logits(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs as the published dual encoder does from which the model was made: ``scale * score + bias``.
+        """Score all pairs like the published dual encoder from which the model was made: ``scale * score + bias``.
 
         Raises:
-            ModelError: the similarity knows no scale and bias.
+            ModelError: the similarity has no scale and bias.
         """
         if not isinstance(self.similarity, ScaledCosine):
             raise ModelError(
-                "this model has no logits, as its similarity knows no scale: take score, or a model whose similarity "
+                "this model has no logits, because its similarity has no scale: use score, or a model whose similarity "
                 "is scaled_cosine"
             )
         return self.similarity.logits(self.score(images, texts))
 
     def describe(self) -> TwoTowerSpec:
-        """Derive the spec from the parts; see ``Model.describe``."""
+        """Derive the spec from the parts. See ``Model.describe``."""
         width, of_text = joint_width(self.image.encoder), joint_width(self.text.encoder)
         if width != of_text:
             raise ModelError(
-                f"the image side was made for embed_dim {width} and the text side for {of_text}: make both for the "
+                f"the image side was made for embed_dim {width}, but the text side for {of_text}: make both for the "
                 f"same width"
             )
         return TwoTowerSpec(
@@ -311,7 +311,7 @@ class TwoTower(Model):
             bank.write(folder)
 
     def read_more(self, folder: Path) -> None:
-        """Read the curve from score to probability and the query bank, if there are any that can be used."""
+        """Read the curve from score to probability and the query bank, if they exist and can be used."""
         self._calibration, self._bank = read_calibration(folder), read_bank(folder)
 
 
@@ -319,7 +319,7 @@ class TwoTower(Model):
 def embed(
     tower: Tower[Any], batches: Iterable[tuple[BatchPositions, Inputs]], device: torch.device | str
 ) -> EmbeddingSet:
-    """Embed batches with either side of a model, and return the items on the CPU, sorted by the positions given."""
+    """Embed batches with either side of a model, and return the items on the CPU, sorted by their positions."""
     positions: list[BatchPositions] = []
     parts: list[EmbeddingSet] = []
     with evaluating(tower):

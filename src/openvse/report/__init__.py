@@ -1,4 +1,4 @@
-"""Runs on a page or in a table: what was trained, how it went and what it reaches."""
+"""Runs on a page or in a table: their training, progress and results."""
 
 from __future__ import annotations
 

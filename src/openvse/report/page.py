@@ -1,4 +1,4 @@
-"""Runs on one web page that holds its images and figures itself: figures or a comparison, training, and queries."""
+"""Runs on one self-contained web page: figures or a comparison, training, and queries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TITLES = {"images_per_s": "items per second", "learning_rate": "learning rate"}
 
 
 SIDE_PX = 176
-"""The longer side of an image on the page; small, because a page holds many."""
+"""The longer side of an image on the page, small because a page holds many."""
 
 _TICK = "\N{CHECK MARK}"
 _Small = Callable[[ImageFile], str | None]
@@ -60,10 +60,10 @@ def runs_page(
     comparison: Comparison | None = None,
     examples: Mapping[str, Sequence[AnsweredQueries]] | None = None,
 ) -> str:
-    """Return an HTML page about runs, whose figures on a test set stand first.
+    """Return an HTML page about runs, which begins with their figures on a test set.
 
     Args:
-        reports: the runs; the figures are those of a single one.
+        reports: the runs. A single run shows its figures.
         comparison: the figures of several runs.
         examples: the gains and losses of each row of the comparison against the first, by the name of the row.
     """
@@ -130,7 +130,7 @@ def _legend(labels: Iterable[str]) -> str:
 
 
 def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return the table of figures of a single run, with the notes below it; nothing if it was not evaluated."""
+    """Return the table of figures of a single run, with the notes below it. Empty if it was not evaluated."""
     if len(reports) != 1 or (findings := reports[0].findings) is None:
         return []
     about = [f"below a figure: its {CONFIDENCE:.0%} interval"] if findings.intervals else []
@@ -144,7 +144,7 @@ def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
 
 
 def _table(name: str, findings: Findings, names: Sequence[str]) -> str:
-    """Return a table with a line for each metric, which fits on a phone; an interval stands below its figure."""
+    """Return a table with a line for each metric, narrow enough for a phone, with intervals below the figures."""
     below = (f"\n{interval}" if interval else "" for interval in interval_cells(findings.intervals, names))
     own = [
         figure + interval
@@ -157,7 +157,7 @@ def _table(name: str, findings: Findings, names: Sequence[str]) -> str:
 
 
 def _published(findings: Findings, names: Sequence[str]) -> str:
-    """Return a table of what papers publish for other methods on the same data, a line for each source."""
+    """Return a table of the published figures of other methods on the same data, a line for each source."""
     elsewhere = published_elsewhere(findings)
     known = [name for name in names if any(name in metrics for metrics in elsewhere.values())]
     if not known:
@@ -181,7 +181,7 @@ def curve_sections(reports: Sequence[MeasuredReport]) -> list[str]:
         *_section(
             "Diagnostics",
             [*_from_records(reports, "diagnostics")],
-            "What the loss and its miner report: for instance the number of negatives, alignment (mean distance of "
+            "Numbers from the loss and its miner: for instance the number of negatives, alignment (mean distance of "
             "pairs) and uniformity (spread of all embeddings).",
         ),
         *_pooling(reports),
@@ -212,7 +212,7 @@ _DOTS = 24
 def _chart(lines: Sequence[_Line], x: str, y: str) -> str:
     """Return a line chart, over a logarithmic axis where the values differ by more than ``_WIDE_RANGE``.
 
-    A loss does whose first epoch sums over all negatives.
+    For example the loss of a run whose first epoch sums over all negatives.
     """
 
     def draw() -> Figure:
@@ -264,7 +264,7 @@ def _chosen(names: Sequence[str], kind: str) -> list[str]:
 
 
 def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
-    """Yield the learned pooling coefficients by the size of the set; a size has its own colour."""
+    """Yield the learned pooling coefficients by the size of the set. A size has its own colour."""
     charts = []
     for each in reports:
         if each.run.records is None:
@@ -296,7 +296,7 @@ def _by_part(curves: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Seque
 
 
 def _probabilities(reports: Sequence[MeasuredReport]) -> Iterator[str]:
-    """Yield how far the probabilities of the runs hold, for those that know any."""
+    """Yield the reliability of the runs' probabilities, if they have any."""
     charts = []
     for each in reports:
         reliability = each.findings.reliability if each.findings else None
@@ -306,13 +306,12 @@ def _probabilities(reports: Sequence[MeasuredReport]) -> Iterator[str]:
     yield from _section(
         "Probabilities",
         charts,
-        "How many hits are relevant, beside the probability that the model gives them. The dashed line is where both "
-        "are equal.",
+        "The share of relevant hits, against the probability from the model. On the dashed line both are equal.",
     )
 
 
 def _plain(name: str) -> str:
-    """Return the name of a diagnostic in words: its term and direction, and what it counts."""
+    """Return the name of a diagnostic in words: its term and direction, and the counted thing."""
     words = {"i2t": "image to text", "t2i": "text to image"}
     if name in _TITLES:
         return _TITLES[name]
@@ -344,7 +343,7 @@ def _direction(
 
 
 def _query_card(query: AnsweredQuery, small: _Small, rows: Sequence[str] = ()) -> str:
-    """Return a query with what was found for it: the first results of one model, or the first one of each row."""
+    """Return a query with its results: the first results of one model, or the first one of each row."""
     labels = [f"{row}'s {result}" for row, result in zip(rows, query.results, strict=True)] if rows else []
     answers = [*zip(query.answers, query.hits, labels or [""] * len(query.answers), strict=True)]
     result = "" if rows else f'<span class="result">{escape(query.results[0])}</span>'
@@ -380,15 +379,15 @@ _VALUES = ("before", "after", "difference", "interval")
 
 
 def start_sections(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return a section with a table for each run that began from a model; nothing if none did, or none has finished."""
+    """Return a section with a table for each finished run that began from a model, or nothing."""
     tables = "".join(_start_table(each.run, named=len(reports) > 1) for each in reports)
     return [f"<section>\n<h2>Before and after, on validation</h2>\n{tables}</section>"] if tables else []
 
 
 def start_of(run: ReportedRun) -> Mapping[str, Any]:
-    """Return what a run says about the model that it began from: ``name``, ``fingerprint`` and ``changes`` by metric.
+    """Return a run's record of the model that it began from: ``name``, ``fingerprint`` and ``changes`` by metric.
 
-    The name is that of the recipe, which says more than the last part of a path.
+    The name is the recipe's, which is clearer than the last part of a path.
 
     It is empty for a run without such a model. ``changes`` is empty until the run has finished.
     """
@@ -401,7 +400,7 @@ def start_of(run: ReportedRun) -> Mapping[str, Any]:
     if isinstance(written, Mapping) and isinstance(written.get("start"), Mapping):
         return {**written["start"], **name, "changes": written.get("metrics", {})}
     start = run.config.provenance.get("start")
-    # A model of epoch 0 is the start itself, whose folder tells of its own start.
+    # A model of epoch 0 is the start itself, whose folder describes its own start.
     return {**start, **name} if isinstance(start, Mapping) and run.best_epoch != 0 else {}
 
 
@@ -426,7 +425,7 @@ def _start_table(run: ReportedRun, *, named: bool) -> str:
         f"{heading}{Table(('', 'before', 'after', 'difference'), rows).to_html(named=True)}\n"
         f'<ul class="notes"><li>before: {escape(str(start.get("name", "")))}, the model '
         f"that the run began from.{lines}</li><li>below a difference: its {CONFIDENCE:.0%} interval, by a paired "
-        f"bootstrap over images; one that holds 0 shows no difference</li></ul>\n"
+        f"bootstrap over images. An interval that holds 0 shows no difference</li></ul>\n"
     )
 
 
@@ -553,10 +552,10 @@ def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
 
 
 def published_elsewhere(findings: Findings) -> dict[str, Metrics]:
-    """Return the figures that papers publish for the data set of an evaluation, by their source.
+    """Return the published figures for the data set of an evaluation, by their source.
 
-    The figures of the recipe of the run are in its own findings and not here. A shipped recipe is about the data set
-    whose name its own begins with: ``vse_infinity/flickr30k_regions_bert`` is about ``flickr30k``.
+    The figures of the run's recipe are in its own findings and not here. The name of a shipped recipe begins with its
+    data set: ``vse_infinity/flickr30k_regions_bert`` is about ``flickr30k``.
     """
     published: dict[str, Metrics] = {}
     data, _, split = findings.data.partition("/")

@@ -1,4 +1,4 @@
-"""A run as a report shows it: model, recipe and records; and what it reaches, beside what it began from."""
+"""A run for a report: model, recipe and records, and its results beside the start's."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ReportedRun:
     """A run, or a model without its run.
 
     Attributes:
-        named: the run, as it was named.
+        named: the run with its name.
         config: the description of its model.
-        recipe: its recipe; None for a model without its run.
-        records: its records; None for a model without its run.
+        recipe: its recipe. None for a model without its run.
+        records: its records. None for a model without its run.
     """
 
     named: NamedRun
@@ -54,17 +54,17 @@ class ReportedRun:
         return epoch if isinstance(epoch, int) else None
 
     def data(self) -> str:
-        """Return the source of the data that it was trained on; raise OpenVSEError if it does not say."""
+        """Return the source of the data that it was trained on. Raise OpenVSEError if the recipe names none."""
         source = _at(self.recipe, "data", "source")
         if not isinstance(source, str):
             raise OpenVSEError(
-                f"{self.named.source} does not say where its data are: give --on DATA, or --no-test to leave out the "
+                f"{self.named.source} does not name its data: give --on DATA, or --no-test to leave out the "
                 f"figures on a test set"
             )
         return source
 
     def store(self) -> Path | None:
-        """Return the feature store that it was trained with, or None; raise OpenVSEError if it is gone."""
+        """Return the feature store that it was trained with, or None. Raise OpenVSEError if it is gone."""
         stated = _at(self.recipe, "data", "features")
         if not isinstance(stated, str):
             return None
@@ -76,7 +76,7 @@ class ReportedRun:
         store = next((place for place in places if place.exists()), None)
         if store is None and stated != AUTO:
             raise OpenVSEError(
-                f"{self.named.source} was trained with the feature store {stated}, which is not there: give "
+                f"{self.named.source} was trained with the feature store {stated}, which is missing: give "
                 f"--features STORE, or --no-test"
             )
         return store
@@ -89,7 +89,7 @@ class ReportedRun:
 
 
 def read_run(source: str) -> ReportedRun:
-    """Read what a run says about itself."""
+    """Read the files of a run about itself."""
     named = find_run(source)
     model = folder_of_model(named.model)
     recipe, records = None, None
@@ -118,18 +118,18 @@ def _at(tree: Mapping[str, Any] | None, *keys: str) -> object:
 
 
 FIRST_HITS = 10
-"""The number of first results of each query that are kept; more than an image of most data sets has captions."""
+"""The number of first results kept of each query, more than an image of most data sets has captions."""
 
 
 @dataclass(frozen=True)
 class MeasuredReport:
-    """A run and what was measured for its report.
+    """A run and its measurements for its report.
 
     Attributes:
         parameters: the number of weights of its model.
-        trained: the number of those that the run may have changed.
+        trained: the number of weights that the run may have changed.
         fingerprint: the fingerprint of its model.
-        findings: what its best model reaches on the test set; None if nothing was evaluated.
+        findings: the results of its best model on the test set. None if nothing was evaluated.
     """
 
     run: ReportedRun
@@ -148,7 +148,7 @@ class MeasuredReport:
 
 
 def weighed(model: Model) -> tuple[int, int, str]:
-    """Return the number of weights of a model, of those that may have been trained, and its fingerprint."""
+    """Return the number of weights of a model, the number that may have been trained, and its fingerprint."""
     weights = [*model.parameters()]
     learned = sum(weight.numel() for weight in weights if weight.requires_grad)
     return sum(weight.numel() for weight in weights), learned, model.fingerprint

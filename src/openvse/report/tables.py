@@ -41,7 +41,7 @@ def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
 
 
 def remarks(measured: MeasuredReport) -> list[str]:
-    """Return what a reader needs to know about the table, a line at a time: leakage first."""
+    """Return the notes to the table, a line at a time, leakage first."""
     if measured.findings is None:
         return []
     size, *others = measured.findings.notes or ("",)
@@ -53,13 +53,13 @@ def remarks(measured: MeasuredReport) -> list[str]:
         f"on {measured.findings.data}: {size}",
         *others,
         *problems,
-        *(["i2t: images ask for texts; t2i: texts ask for images"] if sides else []),
+        *(["i2t: images ask for texts. t2i: texts ask for images"] if sides else []),
     ]
 
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What the runs of a row say about their training; empty if one of them does not say it.
+    """The runs' own records of the training in a row, empty if one run has none.
 
     Attributes:
         validation: the metrics of the best model of each run on validation.
@@ -71,7 +71,7 @@ class RowFacts:
 
 
 def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
-    """Return what the folders of the runs of a row say; ensembles and models without their run say nothing."""
+    """Return the records in the folders of a row's runs. Ensembles and models without their run have none."""
     validation: list[Mapping[str, float]] = []
     minutes: list[float] = []
     for run in runs:
@@ -79,7 +79,7 @@ def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
             continue
         try:
             read = read_run(run.source)
-        except OpenVSEError:  # a model whose records are gone can still be compared
+        except OpenVSEError:  # a model without its records can still be compared
             continue
         measured = read.config.provenance.get("validation")
         if isinstance(measured, Mapping) and isinstance(measured.get("metrics"), Mapping):
@@ -121,13 +121,13 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
 
 
 def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> list[str]:
-    """Return what a reader needs to know about the table, a line at a time."""
+    """Return the notes to the table, a line at a time."""
     lines = [f"on {comparison.name}: {comparison.about()}"]
     if any(row.spread for row in comparison.rows):
         lines.append("±: standard deviation over the seeds of a row")
     lines.append(
         f"difference: to {comparison.rows[0].name}, with its {CONFIDENCE:.0%} interval (paired bootstrap over images, "
-        f"{comparison.resamples:,} resamples, seed {comparison.seed}); an interval that holds 0 shows no difference"
+        f"{comparison.resamples:,} resamples, seed {comparison.seed}). An interval that holds 0 shows no difference"
     )
     if any(row.spread for row in comparison.rows):
         lines.append("the bootstrap also draws the seeds of a row again")
@@ -139,13 +139,13 @@ def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> lis
 
 
 def _metrics(comparison: Comparison) -> tuple[str, list[str]]:
-    """Return the metric that rows are compared by, and all metrics of the table; RSUM stands behind its recalls."""
+    """Return the metric that rows are compared by, and all metrics of the table. RSUM comes after its recalls."""
     names = compared_metrics(comparison)
     return names[0], [*names[1:], names[0]] if names[0] == "rsum" else names
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Return the mean, and the standard deviation (divided by n - 1) of several values; "" for none."""
+    """Return the mean, and the standard deviation (divided by n - 1) of several values, or "" for none."""
     if len(values) < 2:
         return "".join(f"{value:.1f}" for value in values)
     mean = sum(values) / len(values)
@@ -173,7 +173,7 @@ def letters(comparison: Comparison) -> dict[str, str]:
 
 
 def compared_metrics(comparison: Comparison) -> list[str]:
-    """Return the metrics that tables show: RSUM and recalls, or whatever else has resamples."""
+    """Return the metrics that tables show: RSUM and recalls, or all others with resamples."""
     there = comparison.contrasts[0].differences
     return [name for name in ("rsum", *RECALLS) if name in there] or [
         name for name in there if not name.endswith("meanr")
@@ -181,7 +181,7 @@ def compared_metrics(comparison: Comparison) -> list[str]:
 
 
 def row_table(comparison: Comparison) -> Table:
-    """Return the table of rows; a line of spreads follows a row of several runs."""
+    """Return the table of rows. A line of spreads follows a row of several runs."""
     names = compared_metrics(comparison)
     lines = []
     for name, row in zip(letters(comparison).values(), comparison.rows, strict=True):
@@ -218,14 +218,14 @@ def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:
 
 
 def row_remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield what a reader needs to know about the figures, a sentence or two at a time."""
+    """Yield the notes to the figures, a sentence or two at a time."""
     yield (
-        f"interval: paired bootstrap over images, {comparison.resamples:,} resamples, seed {comparison.seed}; "
+        f"interval: paired bootstrap over images, {comparison.resamples:,} resamples, seed {comparison.seed}. "
         f'"not shown" means that it holds 0'
     )
     yield (
-        f"would show: the smallest true difference that such a test set shows in {POWER:.0%} of cases; "
-        f'a "not shown" says nothing about smaller ones'
+        f"would show: the smallest true difference that such a test set shows in {POWER:.0%} of cases. "
+        f'"not shown" does not exclude smaller ones'
     )
     counts = [len(row.runs) for row in comparison.rows]
     if max(counts) == 1:
@@ -238,7 +238,7 @@ def row_remarks(comparison: Comparison) -> Iterator[str]:
         if min(counts) == 1:
             yield "a row of one run has no spread: an interval leaves out how far another seed would move it"
     if "t2i" in comparison.contrasts[0].signs:
-        yield "p: exact sign test; the texts of an image are not independent, so their p is too small"
+        yield "p: exact sign test. The texts of an image are not independent, so their p is too small"
     if len(comparison.contrasts) > 1:
         yield f"{len(comparison.contrasts)} comparisons: intervals and p are not corrected for their number"
 
@@ -259,7 +259,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def comparison_values(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain values; docs/json.md describes them."""
+    """Return the comparison as plain values, which docs/json.md describes."""
     return {
         "data": comparison.name,
         "size": dict(comparison.size),

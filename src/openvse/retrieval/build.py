@@ -28,12 +28,12 @@ def build_model(
     seed: int = 0,
     start: Start | None = None,
 ) -> TwoTower:
-    """Build an untrained model; a recipe for retrieval is such a spec.
+    """Build an untrained model. A recipe for retrieval is such a spec.
 
     Args:
-        captions: the training captions, from which a vocabulary is built; never those of validation or test.
+        captions: the training captions, from which a vocabulary is built, never validation or test captions.
         assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
-        start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
+        start: a model whose files are read for the encoders that agree with its own. ``Start.give`` then copies its
             weights. A vocabulary grows by the words of the captions.
     """
     own = TwoTowerSpec.of(spec.model_dump(mode="json"))
@@ -52,7 +52,7 @@ def build_model(
 
 
 def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
-    """Raise RecipeError if a similarity would get vectors of a length, or distributions, that it does not compare."""
+    """Raise RecipeError if a similarity would get vectors of a length, or distributions, that it cannot compare."""
     if any(tower.aggregator.yields_gaussian is not similarity.reads_gaussians for tower in towers):
         raise RecipeError(
             f"similarity {spec.similarity.name} gets embeddings of {spec.image.aggregator.name} (images) and "
@@ -60,16 +60,16 @@ def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[
         )
     if similarity.reads_unit_vectors and not all(tower.aggregator.unit_length for tower in towers):
         raise RecipeError(
-            f"similarity {spec.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "
-            f"their length, as do frame_levels and graph_levels: set unit_length: true of tokens, or similarity: "
-            f"fused; the other two need similarity: hierarchical"
+            f"similarity {spec.similarity.name} compares embeddings of unit length, but the aggregators tokens, "
+            f"frame_levels and graph_levels keep their length: set unit_length: true of tokens, or similarity: "
+            f"fused (tokens) or hierarchical (the other two)"
         )
 
 
 def build_objective(
     recipe: RetrievalRecipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
 ) -> Objective:
-    """Build the objective of a recipe with the overrides of a phase; refuse a term that does not suit the model."""
+    """Build the objective of a recipe with the overrides of a phase. Refuse a term that does not suit the model."""
     tree = recipe.to_dict()
     for path, value in (phase.objective if phase else {}).items():
         tree = apply_override(tree, f"objective.{path}", value)
@@ -93,28 +93,28 @@ def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -
     image, text = model.image.aggregator, model.text.aggregator
     if term.reads_gaussians and not model.similarity.reads_gaussians:
         raise RecipeError(
-            f"{who} compares distributions, and similarity {recipe.similarity.name} does not: set similarity: csd, and "
+            f"{who} compares distributions, but similarity {recipe.similarity.name} does not: set similarity: csd, and "
             f"both aggregators to gaussian"
         )
     if term.needs_residual and not (image.yields_residual or text.yields_residual):
         raise RecipeError(
-            f"{who} acts on residuals, and neither image.aggregator {recipe.image.aggregator.name} nor "
+            f"{who} acts on residuals, but neither image.aggregator {recipe.image.aggregator.name} nor "
             f"text.aggregator {recipe.text.aggregator.name} yields any: use pie_net or slot_attention on at "
             f"least one side, or remove the term"
         )
     if term.needs_source and not (image.yields_source and text.yields_source):
         raise RecipeError(
-            f"{who} reconstructs what the codes were made of: set image.aggregator and text.aggregator to autoencoder"
+            f"{who} reconstructs the sources of codes: set image.aggregator and text.aggregator to autoencoder"
         )
     if term.scores_views and not image.fixed_k:
         raise RecipeError(
-            f"{who} needs the same number of embeddings for every image, and image.aggregator "
+            f"{who} needs the same number of embeddings for every image, but image.aggregator "
             f"{recipe.image.aggregator.name} yields as many as an image has elements: choose one with a fixed "
             f"number, such as multi_view"
         )
     if term.scores_views and not model.similarity.is_cosine:
         raise RecipeError(
-            f"{who} scores views by their cosine, and similarity {recipe.similarity.name} is another: set "
+            f"{who} scores views by their cosine, but similarity {recipe.similarity.name} does not: set "
             f"similarity: set_max, or use contrast in place of the term"
         )
 

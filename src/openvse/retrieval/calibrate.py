@@ -26,7 +26,7 @@ class CountedCorpus:
 
 
 def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
-    """Return what counts the scores of a corpus; None if it is too small for a curve."""
+    """Return the counter of a corpus's scores, or None if it is too small for a curve."""
     if too_small_to_calibrate(corpus.relevance) is not None:
         return None
     return CountedCorpus(ScoreCounts(member, corpus.relevance), corpus)

@@ -1,8 +1,8 @@
-"""The best linear map from images to sentences, in closed form: a start for training, and what training has to beat.
+"""The best linear map from images to sentences, in closed form: a start for training, and a baseline for it.
 
 Both aggregators of the model are ``pooled_linear``, or ``gated`` or ``beside`` around one. Ridge regression maps its
-pooled images to the mean of the pooled sentences of each image; both sides are then whitened in part, so that what all
-captions share (people, dogs) counts less.
+pooled images to the mean of the pooled sentences of each image. Both sides are then whitened in part, so that content
+common to all captions (people, dogs) counts less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_IMAGES = 3
 """The fewest images from which a map can be solved, one of which is left out."""
 
 WHITENING, FLOOR = 0.25, 0.03
-"""Exponent of the whitening (0 is none, 0.5 is full), and the share of the largest variance that is added to each."""
+"""Exponent of the whitening (0 is none, 0.5 is full), and the share of the largest variance added to each."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Ridge:
     Attributes:
         target_mean: the prediction for the mean image, which is subtracted before.
         ridge: in units of the mean squared length of the centred images.
-        explained: the share of the targets' variance that the predictions of left-out items explain; negative if the
+        explained: the share of the targets' variance that the predictions of left-out items explain. Negative if the
             mean is a better guess.
     """
 
@@ -68,7 +68,7 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
     variances, basis = np.linalg.eigh(x @ x.T if dual else x.T @ x)
     variances = variances.clip(min=0)
     unit = variances.sum() / count or 1.0  # all images may be the same
-    # In the basis, x = left * scale; the predictions of a ridge r shrink each direction by v / (v + r).
+    # In the basis, x = left * scale. The predictions of a ridge r shrink each direction by v / (v + r).
     left = basis if dual else x @ basis
     onto = left.T @ y
     candidates: list[tuple[float, float, Float[np.ndarray, "k"]]] = []
@@ -88,8 +88,8 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
 def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.ndarray, "S D"]:
     """Return ``V (v / v_max + FLOOR)^-WHITENING`` from the covariance ``V v V^T`` of centred predictions.
 
-    Without the rotation back, cosines are those of the symmetric whitening. The directions come in the order of their
-    variance: a smaller ``width`` leaves out the last, a larger one is filled with zeros.
+    Without the rotation back, cosines equal the symmetric whitening's. The directions come in the order of their
+    variance. A smaller ``width`` leaves out the last, a larger one is filled with zeros.
     """
     variances, basis = np.linalg.eigh(predictions.T @ predictions)
     variances, basis = variances[::-1].clip(min=0), basis[:, ::-1]
@@ -104,11 +104,11 @@ def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.nda
 def solve(
     model: TwoTower, training: Corpus, features: FeatureSource | None, text_features: FeatureStore | None
 ) -> Ridge:
-    """Give both sides of a model the weights of the closed form; what is added behind a gate stays as it is.
+    """Give both sides of a model the weights of the closed form. Poolings behind a gate do not change.
 
     Where the maps are residual, as around the aggregators of CLIP, the images move towards their sentences, which stay.
-    Stored features are read in place of images, and stored token states in place of captions. The regression that is
-    returned says how sure it is.
+    Stored features are read in place of images, and stored token states in place of captions. The returned regression
+    holds its own error.
     """
     image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
     described = TwoTower(_described(model.image, image), _described(model.text, text), model.similarity)
@@ -137,7 +137,7 @@ def can_adapt(model: TwoTower) -> bool:
 def _adapt(image: PooledLinear, images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"]) -> Ridge:
     """Move images towards their sentences by a map that the ridge pulls to 0, at which they have their own scores."""
     x, y = images - images.mean(0), targets - targets.mean(0)
-    own = (x * y).sum() / max((x**2).sum(), np.finfo(float).tiny)  # what the images as they are predict best
+    own = (x * y).sum() / max((x**2).sum(), np.finfo(float).tiny)  # the best prediction of unmoved images
     regression = ridge_regression(images, y - own * x)
     gains = own > 0 and regression.explained > 0
     _set(image, regression.weight / own if gains else 0 * regression.weight, regression.image_mean)
@@ -145,7 +145,7 @@ def _adapt(image: PooledLinear, images: Float[np.ndarray, "n C"], targets: Float
 
 
 def linear_of(side: str, aggregator: Aggregator) -> PooledLinear:
-    """Return the linear map that an aggregator is, or that is its ``base``; raise RecipeError if it has none."""
+    """Return the linear map of an aggregator, or of its ``base``. Raise RecipeError if it has none."""
     inner = aggregator.base if isinstance(aggregator, Gated | Beside) else aggregator
     if not isinstance(inner, PooledLinear):
         raise RecipeError(

@@ -37,7 +37,7 @@ from openvse.training.kind import Compared, LoadedRun, Request
 from openvse.types import FeatureSource, OnProgress
 
 _FIRST_HITS = 1
-"""How many first results of each query are kept for the examples."""
+"""The number of first results of each query kept for the examples."""
 
 
 def _examples(corpus: Corpus, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
@@ -75,12 +75,12 @@ def _example(
 def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     """Rank the same images and texts with each run, one run in memory at a time.
 
-    The runs are loaded twice: all are checked before anything is embedded. Texts that several runs read with the same
-    frozen text model are read once.
+    The runs are loaded twice, because all are checked before anything is embedded. Texts that several runs read with
+    the same frozen text model are read once.
     """
     whole = open_captioned(request)
     shares_texts, reads_images = _check(loaded, request.part(whole), request)
-    if reads_images:  # they have to be there
+    if reads_images:  # the files must exist
         whole = open_captioned(request, require_images=True)
     corpus, shared = request.part(whole), leakage_between_splits(whole, request.split)
     runs: list[MeasuredRun] = []
@@ -115,7 +115,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
 
 
 def _check(loaded: Iterable[LoadedRun], corpus: Corpus, request: Request) -> tuple[bool, bool]:
-    """Open all that the runs need; return whether frozen text models are the same, and whether images are read."""
+    """Open the inputs of all runs. Return whether frozen text models are the same, and whether images are read."""
     makers: list[str] = []
     done, reads_images = 0, False
     for run in loaded:
@@ -131,7 +131,7 @@ def _check(loaded: Iterable[LoadedRun], corpus: Corpus, request: Request) -> tup
 
 
 def _with_states(models: Sequence[TwoTower], corpus: Corpus, request: Request, folder: Path) -> Request:
-    """Store the states of the texts that frozen text models make, as far as they are missing in a folder of stores."""
+    """Store the states of the texts from frozen text models that are missing in a folder of stores."""
     for model in models:
         encoder = model.text.encoder
         if states_can_be_stored(encoder):
@@ -160,11 +160,11 @@ def _same_images(
     is_first: bool,
     embedded: Corpus | None = None,
 ) -> Corpus:
-    """Return the readable images; raise DataError if the models before read others."""
+    """Return the readable images. Raise DataError if the models before read others."""
     readable = with_features(corpus, store) if embedded is None else embedded
     if not is_first and len(readable) < len(corpus):
         raise DataError(
-            f"{source} can read {len(readable)} of the {len(corpus)} images that the runs before it read: name it "
+            f"{source} can read {len(readable)} of the {len(corpus)} images that the earlier runs read: name it "
             f"first, or extract its features from the same images"
         )
     return readable
@@ -172,4 +172,4 @@ def _same_images(
 
 def _place(rank: float, runs: int) -> str:
     mean = f" (mean of {runs} runs)" if runs > 1 else ""
-    return "first hit" if rank == 1 else f"first hit; right at {rank:.4g}{mean}"
+    return "first hit" if rank == 1 else f"first hit (right at {rank:.4g}{mean})"

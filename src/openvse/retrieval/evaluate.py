@@ -1,4 +1,4 @@
-"""The evaluation of two-tower models on a data set, and what a report shows of it: the best and the worst queries."""
+"""The evaluation of two-tower models on a data set, and its part of a report: the best and the worst queries."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ RELIABILITY = "reliability.png"
 SHOWN = 4
 """The number of first results that a report shows of each query."""
 NamedBank: TypeAlias = tuple[str, QueryBank]
-"""A query bank, and what a report calls it."""
+"""A query bank, and its name in a report."""
 SIDES = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
 """The directions, with the titles of their queries."""
 
-_NO_STORE = "no feature store there is of its encoder"
+_NO_STORE = "no feature store there belongs to its encoder"
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RetrievalEvaluation(Evaluation):
-    """A retrieval report; ``corpus`` holds the images that could be read."""
+    """A retrieval report. ``corpus`` holds the images that could be read."""
 
     report: Report | JudgedReport
     corpus: Corpus | None = None
@@ -109,7 +109,7 @@ class RetrievalEvaluation(Evaluation):
 
 
 def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
-    """Rank in both directions; the scores of several models are averaged, or the last one re-ranks for the others."""
+    """Rank in both directions. The scores of several models are averaged, or the last one re-ranks for the others."""
     if request.exchanged:
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     request, protocol = under_protocol(request, "retrieval")
@@ -150,7 +150,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
 
 
 def check_calibration(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> None:
-    """Raise OpenVSEError if a curve is asked for that cannot be fitted, before anything is embedded."""
+    """Raise OpenVSEError for a requested curve that cannot be fitted, before anything is embedded."""
     if not request.calibrate:
         return
     if len(models) > 1 or request.folds > 1 or request.query_bank or request.protocol:
@@ -159,14 +159,14 @@ def check_calibration(models: Sequence[TwoTower], corpus: Corpus, request: Reque
         )
     if request.split != "all" and canonical_split(request.split) == "test":
         raise OpenVSEError(
-            "--calibrate fits a curve, for which the test split is not used: give --split validation"
+            "--calibrate fits a curve, which must not see the test split: give --split validation"
         )
     if reason := too_small_to_calibrate(corpus.relevance):
         raise DataError(f"{corpus.name} is too small for a curve from score to probability: {reason}")
 
 
 def open_captioned(request: Request, *, require_images: bool = False) -> Corpus:
-    """Open all splits of the data of a request; without stores, or if required, the images have to be there."""
+    """Open all splits of the data of a request. Without stores, or if required, the images must exist."""
     return open_corpus(
         request.data,
         require_images=require_images or not request.features,
@@ -178,10 +178,10 @@ def open_captioned(request: Request, *, require_images: bool = False) -> Corpus:
 def stores_for(
     models: Sequence[TwoTower], corpus: Corpus, request: Request, *, first: int = 0, several: bool = False
 ) -> list[FeatureSource | None]:
-    """Return the store of each model: the named one; or that of its run, if it holds all images as they are now.
+    """Return the store of each model: the named one, or its run's, if it holds all images in their present state.
 
-    ``first`` is the number of the first model among those of the request. If one place was named for ``several``, a
-    model that can read images reads them where no store there is of its encoder.
+    ``first`` is the number of the first model among those in the request. If one place was named for ``several``, a
+    model that can read images reads them where no store there belongs to its encoder.
     """
     stores: list[FeatureSource | None] = []
     for number, model in enumerate(models):
@@ -203,7 +203,7 @@ def embed_requested(
     stores: Sequence[FeatureSource | None],
     request: Request,
 ) -> EmbeddedEnsemble:
-    """Embed a corpus as a request says, with the stores of its images for each model; see ``embed_ensemble``."""
+    """Embed a corpus for a request, with the stores of its images for each model. See ``embed_ensemble``."""
     return embed_ensemble(
         models,
         corpus,
@@ -216,9 +216,9 @@ def embed_requested(
 
 
 def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> NamedBank | None:
-    """Embed the query bank that a request names, or return that of the model, and what it is called.
+    """Embed the query bank that a request names, or return the model's own, with its name.
 
-    The corpus has all splits of the data; a model's own bank is left out where it may hold what is evaluated.
+    The corpus has all splits of the data. A model's own bank is left out where it may hold evaluated items.
     """
     model, plain = models[0], len(models) == 1 and not (request.rerank or request.every)
     split, measured = (
@@ -234,7 +234,7 @@ def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> N
         )
     if split == measured or "all" in (split, measured):
         raise OpenVSEError(
-            f"the query bank is split {split}, and split {measured} is evaluated: take another split as the bank, such "
+            f"the query bank is split {split}, but split {measured} is evaluated: take another split as the bank, such "
             f"as train"
         )
     asked = replace(request, split=split)
@@ -251,9 +251,9 @@ def report_on(
     bank: NamedBank | None = None,
     counted: CountedCorpus | None = None,
 ) -> Report:
-    """Rank embedded images and texts as a request says; with ``request.rerank``, the last model re-ranks.
+    """Rank embedded images and texts for a request. With ``request.rerank``, the last model re-ranks.
 
-    ``counted`` counts the scores for a new curve; how well the present one holds is then not measured.
+    ``counted`` counts the scores for a new curve. The reliability of the present curve is then not measured.
     """
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
@@ -296,7 +296,7 @@ Judge = Callable[[NumberedItems, Similarity, str], JudgedReport]
 
 
 def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: Request) -> Judge | None:
-    """Read the judgements of a protocol, before anything is embedded, and return what evaluates on them."""
+    """Read the judgements of a protocol, before anything is embedded, and return their evaluation function."""
     if protocol is None or not protocol.annotations:
         return None
     if len(models) > 1 or request.rerank or request.query_bank:
@@ -331,7 +331,7 @@ def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[
 
 
 def _published(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> dict[str, dict[str, float]]:
-    """Return the published results of the model's recipe for such a test set; none for an ensemble."""
+    """Return the published results of the model's recipe for such a test set, none for an ensemble."""
     if len(models) > 1:
         return {}
     size = {"num_images": len(corpus), "folds": folds}
@@ -339,13 +339,13 @@ def _published(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> dict[s
 
 
 def _protocol_of_figures(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> Iterator[str]:
-    """Yield a line for each protocol that would let the published results of the model stand beside the report."""
+    """Yield a line for each protocol that would make the published results of the model comparable."""
     size, fitting = {"num_images": len(corpus), "folds": folds}, protocols_of(corpus)
     for name, protocol in PROTOCOLS.items() if len(models) == 1 else ():
         figures = published_for(models[0].provenance, size, [name]).keys()
         if name not in fitting and figures - published_for(models[0].provenance, size).keys():
             yield (
-                f"the published figures are of other sentences of {protocol.data}: give --protocol {name} to compare"
+                f"the published figures belong to other sentences of {protocol.data}: give --protocol {name} to compare"
             )
 
 
@@ -355,7 +355,7 @@ def _queries(corpus: Corpus, outcomes: Outcomes | None, count: int) -> Iterator[
 
 
 class _Direction:
-    """The queries of one direction, with what each of them has found."""
+    """The queries of one direction, with the results of each."""
 
     def __init__(self, corpus: Corpus, side: str, outcomes: QueryOutcomes) -> None:
         self._corpus, self._outcomes, self._asks_with_image = corpus, outcomes, side == "i2t"
@@ -366,7 +366,7 @@ class _Direction:
         self._starts = np.searchsorted(asking[order], np.arange(asking.max() + 2))
 
     def queries(self, title: str, count: int) -> AnsweredQueries:
-        """Return those that are right at once by the widest margin, and those whose right answer is farthest."""
+        """Return the queries that are right by the widest margin, and the queries whose right answer is farthest."""
         ranks = self._outcomes.ranks
         margins = np.where(ranks == 1, self._margins(), -np.inf)
         best = [number for number in np.argsort(-margins, kind="stable").tolist() if ranks[number] == 1]

@@ -28,13 +28,13 @@ class HitReranker:
     ``SearchEngine.answer`` takes one.
 
     Args:
-        model: any model; its similarity scores pairs of query and image.
-        top: the number of hits of each query that are re-ranked; the others follow them in their order.
-        weight: w, the weight of the new score; the score of the index has the weight 1 - w. Only a score of the model
+        model: any model. Its similarity scores pairs of query and image.
+        top: the number of hits of each query that are re-ranked. The others follow them in their order.
+        weight: w, the weight of the new score. The score of the index has the weight 1 - w. Only a score of the model
             alone (1) has a probability, by the model's own curve.
-        features: the stored local features of the images, by their path below the indexed folder; without features
-            the images are decoded.
-        keep_bytes: memory for the embeddings of the images that were read last, for further queries; a file that has
+        features: the stored local features of the images, by their path below the indexed folder. Without features the
+            images are decoded.
+        keep_bytes: memory for the embeddings of the images that were read last, for further queries. A file that has
             changed is read again.
 
     Raises:
@@ -64,7 +64,7 @@ class HitReranker:
         self._embeddings: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 
     def first(self, page: Page) -> Page:
-        """Return the page of the index that a page of the new order needs; both orders are one behind ``top``."""
+        """Return the page of the index that a page of the new order needs. Both orders are equal after ``top``."""
         if page.skip >= self.top:
             return page
         top_k = max(self.top, page.skip + page.top_k)
@@ -79,14 +79,14 @@ class HitReranker:
         An image that can no longer be read is logged, and follows the images that were re-ranked.
 
         Args:
-            queries: of the answers.
-            answers: to the pages that ``first`` returns.
-            pages: of the hits of each query in their new order. Their thresholds refer to the new scores, so hits
+            queries: the queries of the answers.
+            answers: the answers to the pages that ``first`` returns.
+            pages: the pages of each query's hits in their new order. Their thresholds refer to the new scores, so hits
                 that are not ranked again do not reach them.
 
         Raises:
-            DataError: a query is not just a sentence, or a precision is wanted of a mixture of two scores.
-            ModelError: a score is NaN or infinite, or a precision is wanted and the model keeps no curve.
+            DataError: a query is not just a sentence, or a mixture of two scores should have a precision.
+            ModelError: a score is NaN or infinite, or a precision is requested and the model keeps no curve.
         """
         if not all(query.is_sentence for query in queries):
             raise DataError("re-ranking takes sentences alone as queries: leave out images, items and avoid")
@@ -119,7 +119,7 @@ class HitReranker:
         if not scores.isfinite().all():
             _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]
             raise ModelError(
-                f"the re-ranking model scores {hit.id} as NaN or infinite, so the images cannot be ranked: check its "
+                f"the re-ranking model scores {hit.id} as NaN or infinite, so it cannot rank the images: check its "
                 f"weights and features"
             )
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
@@ -157,7 +157,7 @@ class HitReranker:
         )
 
     def _embed(self, hits: dict[str, Hit]) -> tuple[EmbeddingSet | None, dict[str, int]]:
-        """Embed the images that can be read and are not kept, some at a time, and return the row of each."""
+        """Embed the readable images that are not kept, some at a time, and return the row of each."""
         keys = {name: _key(hit) for name, hit in hits.items()}
         cached = {
             name: known for name, key in keys.items() if (known := self._embeddings.find(key)) is not None
@@ -178,7 +178,7 @@ class HitReranker:
         return EmbeddingSet.concatenate(parts) if parts else None, rows
 
     def _decode(self, ids: Sequence[str], hits: dict[str, Hit]) -> tuple[list[str], Inputs | None]:
-        """Read the images; leave out those that cannot be read."""
+        """Read the images, without unreadable ones."""
         backbone = self._model.image.encoder.backbone
         items = {}
         for name in ids:
@@ -189,7 +189,7 @@ class HitReranker:
         return list(items), backbone.collate(list(items.values())) if items else None
 
     def _look_up(self, ids: Sequence[str]) -> tuple[list[str], Inputs | None]:
-        """Return the features of those images that are in the store."""
+        """Return the features of the images that are in the store."""
         assert self._features is not None
         known = [name for name in ids if name in self._features]
         if len(known) < len(ids):
@@ -198,7 +198,7 @@ class HitReranker:
 
 
 def _key(hit: Hit) -> Hashable:
-    """Return a key that changes with the file; one that is gone has a key, too, and then cannot be read."""
+    """Return a key that changes with the file. A missing file has a key, too, and then cannot be read."""
     try:
         status = hit.path.stat()
     except OSError:

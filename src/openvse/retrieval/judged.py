@@ -113,10 +113,10 @@ def _rank_among(
     every: bool = False,
     swapped: bool = False,
 ) -> QueryRanks:
-    """Rank candidates for queries of any modality; queries without a positive are left out.
+    """Rank candidates for queries of any modality. Queries without a positive are left out.
 
     With ``itself``, query n is candidate n, which is then never ahead of a positive. With ``swapped``, the similarity
-    takes the candidates first (images are asked for by texts).
+    has the candidates first (texts as queries for images).
     """
     asking, rows_of_pairs = np.unique(positives[0], return_inverse=True)
     asked = queries[torch.from_numpy(asking)]
@@ -140,7 +140,7 @@ def _rank_among(
 def _measured(
     ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int[np.ndarray, "Q"]
 ) -> Direction:
-    """Return the means of what counts for each query, with intervals over the images that queries are or belong to."""
+    """Return the means over the queries, with intervals over the images that queries are or belong to."""
     counted = np.column_stack([*columns.values()]).astype(np.float64)
     metrics = dict(zip(columns, (100.0 * counted.mean(axis=0)).tolist(), strict=True))
     intervals = grouped_intervals(counted, list(columns), images, resamples=BOOTSTRAPS, seed=0)
@@ -154,15 +154,15 @@ def bootstrap_correlation(
 ) -> Correlation:
     """Return the sampled Spearman correlation of Crisscrossed Captions (Parekh et al., EACL 2021).
 
-    A query has several rated pairs, which are not independent. Therefore each sample draws half of the queries
-    without replacement and one pair of each, and takes Spearman's correlation of their ratings and scores; the result
-    is the mean over the samples. Equal values have the mean of their ranks.
+    A query has several rated pairs, which are not independent. Therefore each sample draws half of the queries without
+    replacement and one pair of each, and computes Spearman's correlation of their ratings and scores. The result is the
+    mean over the samples. Equal values have the mean of their ranks.
     """
     order = np.argsort(queries, kind="stable")
     _, starts, counts = np.unique(queries[order], return_index=True, return_counts=True)
     if len(starts) < 4:
         raise DataError(
-            f"{len(starts)} queries have ratings, and a correlation needs at least 4: give more pairs"
+            f"{len(starts)} queries have ratings, but a correlation needs at least 4: give more pairs"
         )
     generator = np.random.default_rng(0)
     correlations = []
@@ -175,7 +175,7 @@ def bootstrap_correlation(
 
 
 def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> float:
-    """Return Spearman's rank correlation with mean ranks for equal values; 0 if one side is constant."""
+    """Return Spearman's rank correlation with mean ranks for equal values, or 0 if one side is constant."""
     ranks = [_mean_ranks(values) for values in (one, other)]
     centred = [each - each.mean() for each in ranks]
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
@@ -204,7 +204,7 @@ class NumberedItems:
     text_images: Int[np.ndarray, "T"]
 
     def images_of(self, queries: Int[np.ndarray, "Q"], *, are_texts: bool) -> Int[np.ndarray, "Q"]:
-        """Return the image of each query: that of a text, or the image itself."""
+        """Return the image of each query: a text's image, or the image itself."""
         return self.text_images[queries] if are_texts else queries
 
     def with_texts(self, mask: Bool[np.ndarray, "T"]) -> NumberedItems:
@@ -237,12 +237,12 @@ def judge_cxc(
     """Evaluate on Crisscrossed Captions, as VSE-infinity's released code does for its Table 5.
 
     A rated pair with a caption is positive if its rating is at least 3, and a pair of images from 2.5 on. Image-text
-    positives are the rated pairs, which include all pairs of COCO; captions of the same image are positive for each
+    positives are the rated pairs, which include all pairs of COCO. Captions of the same image are positive for each
     other, whatever their rating. The gallery holds the captions and images of the ratings, without the query itself.
     Queries without a positive item are left out.
 
-    ``strict`` is the other reading of Parekh et al. (EACL 2021): 3 for all pairs, and captions of one image that were
-    rated lower are not positive.
+    ``strict`` is the other reading of Parekh et al. (EACL 2021): 3 for all pairs, and captions of one image with lower
+    ratings are not positive.
     """
     listed = np.unique(rated["sits"].first)
     problems = [*_left_out(listed, items.text_numbers, "captions"), *items.corpus.problems]
@@ -264,7 +264,7 @@ def judge_cxc(
         notes=(
             f"a pair is positive if its rating is at least {POSITIVE:g} of 5 (images: {from_images:g}); captions of "
             f"one image are" + (", unless rated lower" if strict else ", whatever their rating"),
-            "queries without a positive item are left out; the query is not a candidate",
+            "queries without a positive item are left out. The query is not a candidate",
             f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each; mean ± "
             f"standard deviation",
             "ties are pessimistic",
@@ -302,10 +302,10 @@ def judge_eccv_caption(
 ) -> JudgedReport:
     """Evaluate on ECCV Caption: mAP@R, R-Precision and R@1 of the queries of its files."""
     problems = [*items.corpus.problems]
-    notes = ["queries are those of ECCV Caption; ties are pessimistic", _INTERVALS]
+    notes = ["queries come from ECCV Caption. Ties are pessimistic", _INTERVALS]
     if judged.captions is None:
         notes.append(
-            "the gallery has all captions: original_caption_to_image.json, which lists 25,000, is not there"
+            "the gallery has all captions, because original_caption_to_image.json, which lists 25,000, is missing"
         )
     else:
         problems += _left_out(np.array(sorted(judged.captions)), items.text_numbers, "captions")
@@ -320,7 +320,7 @@ def judge_eccv_caption(
         missing = missing[np.isin(missing, queries)]
         if len(missing):
             problems.append(
-                f"{name}: {len(missing):,} positive items are not in the gallery; they count as not found"
+                f"{name}: {len(missing):,} positive items are not in the gallery and count as not found"
             )
         lost = len(positives) - len(np.unique(queries))
         if lost:
@@ -344,12 +344,12 @@ def judge_eccv_caption(
 
 
 def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> RatedPairs:
-    """Return rated pairs by the positions of their items, as far as both are there."""
+    """Return rated pairs by the positions of their items, if both items are in the corpus."""
     one, other = _positions(rated.first, first), _positions(rated.second, second)
     there = (one >= 0) & (other >= 0)
     if not there.any():
         raise DataError(
-            "the ratings are of none of the images and captions of this data set: give COCO in Karpathy's split, and "
+            "the ratings name none of the images and captions of this data set: give COCO in Karpathy's split, and "
             "the --split of the ratings"
         )
     return RatedPairs(one[there], other[there], rated.ratings[there])
@@ -380,7 +380,7 @@ def _both_ways(pairs: PairArrays) -> PairArrays:
 
 
 def _co_captions(images: Int[np.ndarray, "T"], rated: RatedPairs | None) -> PairArrays:
-    """Return the pairs of texts of one image, without those that are rated below the threshold."""
+    """Return the pairs of texts of one image, without pairs rated below the threshold."""
     order = np.argsort(images, kind="stable")
     pairs = [
         (order[:-step][same], order[step:][same])

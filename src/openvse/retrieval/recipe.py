@@ -10,7 +10,7 @@ from openvse.specs import Part, RunRecipe, Strict, TrainingSpec, TwoTowerSpec
 
 
 class PublishedRecalls(Strict):
-    """Results of the paper that a recipe follows; evaluation shows them too if its protocol is the same.
+    """Results of the paper that a recipe follows. Evaluation shows them too if its protocol is the same.
 
     Attributes:
         source: paper, table, data set and protocol, in words.
@@ -34,7 +34,7 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     """Everything that decides a run of retrieval: the model's spec, objective, data, training and seed.
 
     Attributes:
-        objective: the terms of the loss by name; a term that is null is left out, so that a recipe can drop a term of
+        objective: the terms of the loss by name. A term that is null is left out, so that a recipe can drop a term of
             its base.
         published: the results of the paper that the recipe follows.
     """
@@ -54,19 +54,19 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     @classmethod
     def _reserved(cls, value: dict[str, Part]) -> dict[str, Part]:
         if "loss" in value:
-            raise ValueError("a term may not be called 'loss': that is the name of their sum")
+            raise ValueError("a term is called 'loss', which is the name of their sum: name it otherwise")
         return value
 
     @field_validator("published", mode="before")
     @classmethod
     def _nothing_published(cls, value: Any) -> Any:
-        return () if value is None else value  # so a recipe drops those of its base
+        return () if value is None else value  # so a recipe can drop the published results of its base
 
     @field_validator("training")
     @classmethod
     def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
         if value.plateau is not None and value.plateau.metric == "accuracy":
             raise ValueError(
-                "plateau.metric is accuracy, which retrieval does not have: take rsum or a recall"
+                "plateau.metric is accuracy, which retrieval does not have: set rsum or a recall"
             )
         return value

@@ -135,7 +135,7 @@ class RetrievalTask(Task[Batch]):
         return features, self.text_features if _same_states(model.text.encoder, text) else None
 
     def finish(self, model: Model, folder: Path) -> None:
-        """Give the best model its query bank, where it scores a pair by embeddings and there are images enough."""
+        """Give the best model its query bank, if it scores a pair by embeddings and there are enough images."""
         if not isinstance(model, TwoTower) or not model.indexable or model.query_bank is not None:
             return
         features, texts = self._stores_of(model)
@@ -153,7 +153,7 @@ class RetrievalTask(Task[Batch]):
         text_features: FeatureStore | None,
         processes: Processes = ALONE,
     ) -> dict[str, float]:
-        """Rank the validation split by a model, and keep what its report has besides metrics."""
+        """Rank the validation split by a model, and keep the other results of its report."""
         embedded = embed_corpus(
             model, self.validation, features, text_features=text_features, processes=processes
         )
@@ -186,18 +186,18 @@ class RetrievalTask(Task[Batch]):
 
 
 def _same_states(one: TextEncoder, other: TextEncoder) -> bool:
-    """Return whether stored states of one text encoder are those of the other."""
+    """Return whether two text encoders have the same stored states."""
     both = isinstance(one, TransformersText) and isinstance(other, TransformersText)
     return both and one.fingerprint == other.fingerprint
 
 
 def _set_chunks(model: TwoTower, size: int | None) -> None:
-    """Let training steps embed a batch in chunks; raise RecipeError if a part normalises over the batch."""
+    """Let training steps embed a batch in chunks. Raise RecipeError if a part normalises over the batch."""
     model.train()
     for name, module in model.named_modules():
         if size is not None and isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise RecipeError(
-                f"recipe: training.chunk_size: {name} normalises over the batch, which would be a chunk: leave "
+                f"recipe: training.chunk_size: {name} normalises over the batch, but a chunk is smaller: leave "
                 f"chunk_size out, or choose another part (such as projection: linear in place of residual_mlp)"
             )
     model.chunk_size = size
@@ -228,7 +228,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     model = build_model(recipe, captions=training.captions, seed=recipe.seed, start=inputs.start)
     inputs.begin(model)
     coverage = count_words(model.text.encoder, training.captions, inputs, "caption")
-    # Data that the model does not suit are refused before hours of extraction.
+    # Data that do not suit the model are refused before hours of extraction.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     _set_chunks(model, recipe.training.chunk_size)
     features = open_features(recipe, model.image.encoder, corpus, inputs)
@@ -256,11 +256,11 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
 
 
 MOST_FOR_BASELINE = 10_000
-"""Images from which the linear map is solved that a run is compared with: reading more would delay its first step."""
+"""Number of images for the linear map that is a run's baseline. Reading more would delay its first step."""
 
 
 def linear_baseline(task: RetrievalTask, training: Corpus) -> dict[str, float]:
-    """Return what the closed form reaches on validation from stored features; empty if a side has none."""
+    """Return the metrics of the closed form on validation from stored features, empty if a side has none."""
     if task.features is None or task.text_features is None or len(training) < LEAST_IMAGES:
         return {}
     tree = TwoTowerSpec.of(task.recipe.model_dump(mode="json")).model_dump(mode="json")
@@ -279,15 +279,15 @@ class ClosedForm:
     name: ClassVar[str] = "closed_form"
 
     def begin(self, task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:
-        """Give the model of a task the weights of the map, say how good it is, and return a copy as its start.
+        """Give the model of a task the weights of the map, report its quality, and return a copy as its start.
 
-        A run that goes on has the copy in its folder.
+        A run that continues has the copy in its folder.
         """
         name = ", ".join(dict.fromkeys([str(task.recipe.start_name), self.name]))
         if inputs.start is not None:
             if inputs.goes_on:
                 return replace(inputs.start, name=name)
-            inputs.watcher.note(f"{inputs.start.name} as it is: {task.summary(task.validate())}")
+            inputs.watcher.note(f"{inputs.start.name} without training: {task.summary(task.validate())}")
         regression = solve(task.model, training, task.features, task.text_features)
         inputs.watcher.note(
             f"start: {self.name}, a linear map from {len(training):,} images to their sentences, which explains "
@@ -301,4 +301,4 @@ class ClosedForm:
 
 
 STARTS: Registry[ClosedForm] = Registry("start", {ClosedForm.name: ClosedForm})
-"""The starts that are made from the data of a run, by the names that a recipe's ``start: {name: ...}`` uses."""
+"""The starts that are made from the data of a run, by the names in a recipe's ``start: {name: ...}``."""

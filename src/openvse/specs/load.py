@@ -1,4 +1,4 @@
-"""Recipes from YAML: a file or a shipped name, its base, dotted overrides, and what it takes from its start."""
+"""Recipes from YAML: a file or a shipped name, its base, dotted overrides, and the parts from its start."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Overrides: TypeAlias = "str | Sequence[str | tuple[str, Any]] | Mapping[str, Any
 SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 
 FROM_START = "start"
-"""The value in a recipe of a side or a part that comes from the start; leaving the key out means the same."""
+"""The value in a recipe of a side or a part that comes from the start. Leaving the key out means the same."""
 
 GATED = "gated"
-"""The aggregator that adds a pooling to another one, its ``base``; in a recipe with a start, that is the start's."""
+"""The aggregator that adds a pooling to another one, its ``base``. With a start, this is the start's aggregator."""
 
 AROUND = {GATED: "base", "pooled_linear": "pool"}
 """The option of an aggregator that may be ``start``: the start's aggregator inside it."""
@@ -33,7 +33,7 @@ AROUND = {GATED: "base", "pooled_linear": "pool"}
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml is ten times as fast
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
 
 
 _MAX_YAML = 1 << 24  # characters
@@ -42,20 +42,20 @@ _MAX_NODES = 1_000_000
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the content of a text of YAML, which may come from anybody; raise RecipeError if it cannot be read."""
+    """Return the content of a text of YAML, which may come from anybody. Raise RecipeError if it cannot be read."""
     if len(text) > _MAX_YAML:
-        raise RecipeError(f"not read: it has {len(text):,} characters, at most {_MAX_YAML:,} are")
+        raise RecipeError(f"not read: it has {len(text):,} characters, but at most {_MAX_YAML:,} are allowed")
     try:
         _check_nodes(yaml.parse(text, _LOADER))
         return yaml.load(text, _LOADER)
     except RecipeError:
         raise
-    except Exception as error:  # numbers and dates that are none raise almost any error
+    except Exception as error:  # invalid numbers and dates raise almost any error
         raise RecipeError(f"not YAML ({_one_line(error)})") from error
 
 
 def _check_nodes(events: Iterable[yaml.Event]) -> None:
-    """Raise RecipeError for YAML so deep that libyaml would end the process, or whose aliases stand for too much."""
+    """Raise RecipeError for YAML so deep that libyaml would end the process, or whose aliases expand to too much."""
     nodes, sizes, around = 0, dict[str | None, int](), list[tuple[str | None, int]]()
     for event in events:
         nodes += 1
@@ -65,19 +65,21 @@ def _check_nodes(events: Iterable[yaml.Event]) -> None:
             case yaml.CollectionEndEvent():
                 anchor, before = around.pop()
                 sizes[anchor] = nodes - before
-            case yaml.AliasEvent():  # of what is around it, it has no end
+            case yaml.AliasEvent():  # an alias to an enclosing node has no end
                 nodes += (
                     _MAX_NODES if event.anchor in (name for name, _ in around) else sizes.get(event.anchor, 0)
                 )
         if len(around) > _MAX_DEPTH or nodes > _MAX_NODES:
-            raise RecipeError(f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values")
+            raise RecipeError(
+                f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values, the most allowed"
+            )
 
 
 def list_recipes(within: str = "") -> list[str]:
     """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``.
 
     Args:
-        within: what the names begin with, before ``/`` or ``_``; or a YAML file, whose recipes are listed instead.
+        within: the beginning of the names, before ``/`` or ``_``, or a YAML file, whose recipes are listed instead.
     """
     if (own := Path(within)).is_file():
         return _names(own)
@@ -118,7 +120,7 @@ def read_recipe(source: str | Path, overrides: Overrides = ()) -> dict[str, Any]
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Read ``key.path=value``, with the value in YAML; raise RecipeError for any other form."""
+    """Read ``key.path=value``, with the value in YAML. Raise RecipeError for any other form."""
     path, separator, value = text.partition("=")
     if not separator or not path:
         raise RecipeError(f"override {text!r} is not of the form key.path=value")
@@ -129,7 +131,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
-    """Check nested mappings against a schema; raise RecipeError, with path and nearest key, if one is wrong."""
+    """Check nested mappings against a schema. Raise RecipeError, with path and nearest key, if one is wrong."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -153,7 +155,7 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
             child = {"name": child}
         if not isinstance(child, dict | list):
             raise RecipeError(
-                f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys"
+                f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys: give its own value"
             )
         _put(node, key, child, path)
         node = child
@@ -167,11 +169,11 @@ def describe(
     prefix: str = "",
     listed_by: str = "openvse list recipes NAME",
 ) -> str:
-    """Return the first problem of a validation in one line: where, what was given, what is allowed.
+    """Return the first problem of a validation in one line: place, given value, allowed values.
 
     Args:
         model: the schema.
-        prefix: the path of what was validated.
+        prefix: the path of the validated tree.
         listed_by: the command that lists the keys.
     """
     first = error.errors()[0]
@@ -183,7 +185,7 @@ def describe(
         return (
             f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)}{choices(allowed, listed_by)}{more}"
         )
-    if first["type"] == "value_error":  # an error of openvse, which says what was given
+    if first["type"] == "value_error":  # an error of openvse, which names the given value
         return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
     given = "" if first["type"] == "missing" else f", got {first['input']!r}"
     return f"{where}: {first['msg'].lower()}{given}{more}"
@@ -205,9 +207,10 @@ def inherited(
 ) -> dict[str, Any]:
     """Return a recipe whose gaps are filled from the spec of its start.
 
-    A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's; options
-    without a name change those of the start's part. The aggregator ``gated`` is the recipe's own, and its ``base`` is a
-    part in the same sense. Fields of the recipe's task that the task of the start lacks keep their default.
+    A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's. Options
+    without a name change the options of the start's part. The aggregator ``gated`` is the recipe's own, and its
+    ``base`` is a part in the same sense. Fields of the recipe's task that the task of the start lacks keep their
+    default.
     """
     filled = dict(tree)
     taken: list[str] = []
@@ -218,12 +221,12 @@ def inherited(
             if field in spec:
                 filled[field] = spec[field]
             elif field in tree:
-                raise RecipeError(f"recipe: {field} is 'start', and {start} has no {field}: name one")
+                raise RecipeError(f"recipe: {field} is 'start', but {start} has no {field}: name one")
     width, own = filled.get("embed_dim"), spec.get("embed_dim")
     if taken and width != own:
         raise RecipeError(
-            f"recipe: embed_dim is {width}, and {taken[0]}, which is that of {start}, was made for {own}: leave "
-            f"embed_dim out, or name the parts of both sides: a named part begins anew where its width differs"
+            f"recipe: embed_dim is {width}, but {taken[0]} of {start} has the width {own}: leave embed_dim out, or "
+            f"name the parts of both sides (a named part starts untrained where its width differs)"
         )
     return filled
 
@@ -236,7 +239,7 @@ def about(source: str) -> tuple[str, str]:
 
 
 def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
-    """Return the file and the row of a recipe; the name of a base begins at the recipe that gives it."""
+    """Return the file and the row of a recipe. The name of a base begins at the recipe that gives it."""
     named = Path(source) if beside is None else beside.parent / source
     files = [named, *(root / f"{source}.yaml" for root in SHIPPED)]
     if whole := next((file for file in files if file.is_file()), None):
@@ -258,20 +261,20 @@ def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
 
 
 def _called(file: Path) -> str:
-    """Return what a file is called: the name of a shipped recipe, or the file itself."""
+    """Return the name of a file: the name of a shipped recipe, or the file itself."""
     root = next((root for root in SHIPPED if file.is_relative_to(root)), None)
     return str(file) if root is None else file.relative_to(root).with_suffix("").as_posix()
 
 
 def _names(file: Path) -> list[str]:
-    """Return what the recipes of a file are called; without a name, it holds only what its rows share."""
+    """Return the names of the recipes of a file. A file without a name holds only the keys that its rows share."""
     rows, called = _rows(file), _called(file)
     whole = [called] if len(rows) == 1 or "name" in rows[""][0] else []
     return whole + [f"{called.removesuffix('.yaml')}_{row}" for row in rows if row]
 
 
 def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return each recipe of a file, the file itself as ``""``: its keys, after those of the rows around it."""
+    """Return each recipe of a file, the file itself as ``""``: its keys, after the keys of the rows around it."""
     return _rows_of(file, file.read_bytes())
 
 
@@ -299,14 +302,14 @@ def _below(file: Path, row: str, around: list[Any]) -> Iterator[tuple[str, list[
 
 def _read(path: Path, row: str, seen: tuple[tuple[Path, str], ...]) -> dict[str, Any]:
     if (path.resolve(), row) in seen:
-        raise RecipeError(f"recipe {path}: its bases lead back to itself")
+        raise RecipeError(f"recipe {path}: its bases lead back to itself: remove one of them")
     around, names, called = _rows(path)[row], _names(path), _called(path)
     if not row and called not in names:
         shared = choices(names, f"openvse list recipes {called}")
-        raise RecipeError(f"recipe {path} holds only what its rows share{shared}: name one of them")
+        raise RecipeError(f"recipe {path} holds only the keys that its rows share{shared}: name one of them")
     base = next((level["base"] for level in reversed(around) if level.get("base")), None)
     tree = {} if base is None else _read(*_find(str(base), path), (*seen, (path.resolve(), row)))
-    for level in around:  # what describes a base does not describe what is built on it
+    for level in around:  # the description of a base does not describe the recipes built on it
         tree = merged({key: value for key, value in tree.items() if key != "description"}, level)
     if row:
         whole = around[0].get("name", path.stem if called == str(path) else called)
@@ -315,7 +318,7 @@ def _read(path: Path, row: str, seen: tuple[tuple[Path, str], ...]) -> dict[str,
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key; a part (a mapping with a name) replaces the whole part of the base.
+    """Merge mappings key by key. A part (a mapping with a name) replaces the whole part of the base.
 
     The shorthand of a part in the base is expanded to a mapping if options are added to it.
     """
@@ -372,10 +375,10 @@ def _one_line(error: Exception) -> str:
 
 
 def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> Any:
-    """Return a side of the model, and note in ``taken`` which of its parts are the start's as they are."""
+    """Return a side of the model, and note in ``taken`` the parts that equal the start's."""
     needed = given == FROM_START or (isinstance(given, Mapping) and not _own(given))
     if needed and not isinstance(theirs, Mapping):
-        raise RecipeError(f"recipe: {side} is that of {start}, which has no {side} side: name its parts")
+        raise RecipeError(f"recipe: {side} comes from {start}, which has no {side} side: name its parts")
     if given == FROM_START:
         taken += [f"{side}.{part}" for part in _PARTS]
         return theirs
@@ -399,7 +402,7 @@ def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> A
 
 
 def _around(wanted: Mapping[str, Any], theirs: Any) -> Any:
-    """Put the start's aggregator inside the wanted one; if it is the same one around another, it is taken whole."""
+    """Put the start's aggregator inside the wanted one. If it is the same one around another, keep it whole."""
     inner = AROUND[wanted["name"]]
     if _without(inner, wanted) == _without(inner, theirs):
         return theirs

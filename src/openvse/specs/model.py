@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LARGEST_EMBED_DIM = 65536
-"""No published model is a tenth as wide; a slip of the keyboard is."""
+"""No published model is a tenth as wide, but a typing error is."""
 
 SpecT = TypeVar("SpecT", bound="ModelSpec")
 
@@ -21,7 +21,7 @@ class Strict(BaseModel):
 
 
 class Part(BaseModel):
-    """A part by its name; all other keys are arguments of its constructor. ``gpo`` is short for ``{name: gpo}``."""
+    """A part by its name. All other keys are arguments of its constructor. ``gpo`` is short for ``{name: gpo}``."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -45,11 +45,11 @@ class TowerSpec(Strict):
 
 
 class ModelSpec(Strict):
-    """The spec of any model; the spec of a task extends it, and the recipe of a task adds the training.
+    """The spec of any model. The spec of a task extends it, and the recipe of a task adds the training.
 
     Attributes:
         embed_dim: D, the joint width.
-        image: the side of the images; None for a model that reads only text.
+        image: the side of the images. None for a model that reads only text.
         text: the side of the sentences.
     """
 
@@ -59,7 +59,7 @@ class ModelSpec(Strict):
 
     @classmethod
     def of(cls: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
-        """Extract a spec from a tree with further keys, such as a recipe; the rest is ignored.
+        """Extract a spec from a tree with further keys, such as a recipe. The rest is ignored.
 
         Raises:
             pydantic.ValidationError: the part that describes the model is invalid.
@@ -69,13 +69,13 @@ class ModelSpec(Strict):
     def portable(self: SpecT) -> SpecT:
         """Return the spec without the folders of this machine: only the last name of an absolute path is kept.
 
-        The file of such a path (a checkpoint, word vectors) is read only when a model is made: the folder of the model
-        holds its own copy.
+        The file of such a path (a checkpoint, word vectors) is read only for a new model. The folder of the model holds
+        its own copy.
         """
         return type(self).model_validate(without_folders(self.model_dump(mode="json")))
 
     def identity(self) -> dict[str, Any]:
-        """Return what distinguishes this model from others with the same weights; the fingerprint covers it."""
+        """Return the values that distinguish models with the same weights. The fingerprint covers them."""
         return self.model_dump(mode="json")
 
 

@@ -14,24 +14,24 @@ class DataSpec(Strict):
 
     Attributes:
         source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
-        features: a feature store to read instead of decoding images, or a folder of stores, of which the one that
-            fits the encoder is used; ``auto`` extracts into the run's folder.
-        text_features: a feature store of token states to read instead of running the text model, or a folder of stores;
+        features: a feature store to read instead of decoding images, or a folder of stores, of which the one that fits
+            the encoder is used. ``auto`` extracts into the run's folder.
+        text_features: a feature store of token states to read instead of running the text model, or a folder of stores.
             ``auto`` extracts into the run's folder if the text model is frozen and the augmentation of tokens works on
-            states, and otherwise runs the text model for each batch; None always runs it.
+            states, and otherwise runs the text model for each batch. None always runs it.
         num_workers: the number of processes that load batches ahead.
         random_views: whether training sees a random crop of each decoded image, mirrored half of the time, and other
-            frames of a clip; false shows the same whole image in every epoch. Stored features have no views.
+            frames of a clip. False shows the same whole image in every epoch. Stored features have no views.
         allow_outside: whether images may be outside the folder of your own data: ``../``, absolute paths, links.
         merge_captions: whether, in your own data, captions of different images that are equal except for case are one
-            text, relevant to all of these images; false makes them wrong for each other.
-        limit: the number of training images, drawn with the seed, with all their captions or questions; None takes
-            all. A draw contains every smaller one of the same seed. Validation and test stay whole.
+            text, relevant to all of these images. False makes them wrong for each other.
+        limit: the number of training images, drawn with the seed, with all their captions or questions. None takes all.
+            A draw contains every smaller one of the same seed. Validation and test stay whole.
         captions_per_image: for retrieval. None draws pairs at random. Otherwise each image occurs once per epoch with
-            this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
+            this many of its captions, drawn again each time, or with ``all`` of them. ``training.batch_size`` then
             counts images.
         copies: for retrieval. How many times each image and each caption of a batch is embedded, each time with other
-            random drops of its augmentation; all copies of a pair are positive. ESA takes 2, and the term ``contrast``
+            random drops of its augmentation. All copies of a pair are positive. ESA takes 2, and the term ``contrast``
             with ``positives: hardest``.
     """
 
@@ -52,10 +52,10 @@ class OptimizerSpec(Strict):
 
     Attributes:
         name: adamw or adam.
-        learning_rate: the learning rate of all parameters without a multiplier; a phase may set its own.
+        learning_rate: the learning rate of all parameters without a multiplier. A phase may set its own.
         weight_decay: the weight decay, which is decoupled for adamw.
         amsgrad: whether to use the AMSGrad variant.
-        multipliers: a factor of the learning rate for each prefix of parameter names; the longest prefix wins.
+        multipliers: a factor of the learning rate for each prefix of parameter names. The longest prefix wins.
     """
 
     name: Literal["adamw", "adam"] = "adamw"
@@ -88,8 +88,8 @@ class PlateauSpec(Strict):
     """Lowers the learning rate when validation no longer improves.
 
     Attributes:
-        factor: the factor of each reduction; it multiplies the rates of the phases until the end of the run.
-        patience: the number of successive validations without a new best after which the rate is lowered: one more than
+        factor: the factor of each reduction. It multiplies the rates of the phases until the end of the run.
+        patience: the number of successive validations without a new best after which the rate is lowered, one more than
             the ``patience`` of ``torch.optim.lr_scheduler.ReduceLROnPlateau``, which lowers it one validation later.
         metric: the metric of the validation. Answering questions has only ``accuracy``.
         mode: max if larger values are better. min if smaller ones are, as in PVSE's released code for RSUM: the rate is
@@ -118,24 +118,24 @@ class TrainingSpec(Strict):
     """The training of a model.
 
     Attributes:
-        batch_size: the number of positive pairs or questions in a batch, over all processes; the number of images if
+        batch_size: the number of positive pairs or questions in a batch, over all processes, or the number of images if
             ``data.captions_per_image`` is set.
-        chunk_size: the number of images, and of sentences, that are embedded at a time; the loss and its gradient are
-            those of the whole batch. Memory follows the chunk, and every item is embedded twice. None embeds a batch at
-            once. For retrieval.
-        phases: the phases, which run in order; none only keeps what the run begins from.
-        plateau: how the learning rate is lowered when validation stagnates; None leaves it to the phases.
-        average: the exponential moving mean of the weights that is validated and kept; None takes the weights as they
-            are.
-        clip_norm: the largest gradient norm; None does not clip.
-        precision: the precision of the towers; scores and loss are always computed in single precision. ``auto`` is
+        chunk_size: the number of images, and of sentences, that are embedded at a time. The loss and its gradient cover
+            the whole batch. Memory follows the chunk, and every item is embedded twice. None embeds a batch at once.
+            For retrieval.
+        phases: the phases, which run in order. An empty list only keeps the start.
+        plateau: how the learning rate is lowered when validation stagnates. None leaves it to the phases.
+        average: the exponential moving mean of the weights that is validated and kept. None validates the weights
+            themselves.
+        clip_norm: the largest gradient norm. None does not clip.
+        precision: the precision of the towers. Scores and loss are always computed in single precision. ``auto`` is
             bf16 where the device has instructions for it, and fp32 elsewhere.
-        device: the device; auto takes the fastest one.
-        threads: the number of CPU threads; None leaves PyTorch's choice.
-        checkpoint_every_s: the seconds between checkpoints within an epoch; each epoch ends with one.
+        device: the device. auto takes the fastest one.
+        threads: the number of CPU threads. None leaves PyTorch's choice.
+        checkpoint_every_s: the seconds between checkpoints within an epoch. Each epoch ends with one.
         log_every: the number of steps between lines of metrics.jsonl.
         validation_images: the number of images of the split, evenly spread, on which to validate, with their texts or
-            questions; None takes all. It is for models that score each pair, whose validation can take longer than an
+            questions. None takes all. It is for models that score each pair, whose validation can take longer than an
             epoch.
     """
 
@@ -158,9 +158,9 @@ class RunRecipe(ModelSpec):
 
     Attributes:
         task: a name in the registry of tasks.
-        description: what the recipe does, in words.
-        start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id. It
-            decides what the recipe leaves open about the model, and parts that agree take its weights; see
+        description: a description in words.
+        start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id.
+            It provides everything that the recipe omits about the model, and the weights of parts that agree. See
             ``docs/start.md``. A mapping is a part that the task makes from the data of the run: ``{name: closed_form}``
             is the best linear map.
         seed: the seed of the initial weights, the order of the data and everything else that is random.

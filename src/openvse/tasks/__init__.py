@@ -11,7 +11,7 @@ TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval, "vqa": VQA
 
 
 def task_kind(task: str) -> TaskKind:
-    """Return the definition of a task; raise RecipeError for an unknown name."""
+    """Return the definition of a task. Raise RecipeError for an unknown name."""
     return TASKS.get(task)()
 
 

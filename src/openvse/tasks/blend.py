@@ -1,4 +1,4 @@
-"""The mean of the weights of two models, which keeps what the first one knew and what the second one learned."""
+"""The mean of the weights of two models, which keeps the knowledge of both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
 
     Words and answers that one of the two models lacks have the vectors of the other. Where the second model has a gated
     pooling on top of the parts of the first, w opens its gate. Of ``num_shares`` shares, evenly spread from 0 to 1, the
-    smallest of equally good ones is taken. The split is one of validation, never the test.
+    smallest of equally good ones wins. Use a validation split, never the test split.
     """
     if first.task != second.task:
         raise ModelError(
@@ -72,8 +72,8 @@ def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], 
             gated.gate.data.zero_()  # the other model has no pooling here: a closed gate gives its vectors exactly
         elif not origin.taken:
             raise ModelError(
-                f"the models cannot be blended: {origin.part} differs ({origin.note}); blend two of the same parts, "
-                f"where the second began from the first"
+                f"the models cannot be blended, because {origin.part} differs ({origin.note}): blend two of the same "
+                f"parts, where the second began from the first"
             )
     inner = {name: weight.clone() for name, weight in model.state_dict().items()}
     own = {name: weight.clone() for name, weight in wider.state_dict().items()}
@@ -82,7 +82,7 @@ def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], 
 
 @torch.no_grad()
 def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
-    """Give a model the mean of two sets of weights; integers are those of the second."""
+    """Give a model the mean of two sets of weights, with the integers of the second."""
     first, second = ends
     for name, weight in model.state_dict().items():
         if weight.is_floating_point():
@@ -92,7 +92,7 @@ def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
 
 
 def _size(model: Model) -> tuple[int, int]:
-    """Return the number of gated poolings and of words and answers: the larger model can hold the smaller one."""
+    """Return the number of gated poolings and of words and answers. The larger model can hold the smaller one."""
     gates = sum(isinstance(module, Gated) for module in model.modules())
     return gates, len(_entries(model))
 
@@ -106,7 +106,7 @@ def _entries(model: Any) -> list[str]:
 
 
 def _gated_by(model: Model, origin: Origin) -> Gated | None:
-    """Return the aggregator whose pooling an origin is about, if it was added to the aggregator of the other model."""
+    """Return the aggregator whose pooling belongs to an origin, if the other model lacks this pooling."""
     side, _, part = origin.part.partition(".")
     aggregator = getattr(getattr(model, side, None), "aggregator", None)
     return aggregator if part == "aggregator.pool" and isinstance(aggregator, Gated) else None

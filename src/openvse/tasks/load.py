@@ -21,11 +21,11 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 def load(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> Model:
-    """Load a model folder, or that of a run, or one from the Hugging Face hub, ready to use.
+    """Load a model folder, the best model of a run, or a model from the Hugging Face hub, ready to use.
 
     Args:
-        source: a folder; that of a run, for its best model; the short name of a published dual encoder, such as
-            ``clip-b32``, which is converted the first time; or a hub id of a model that openvse saved, such as
+        source: the folder of a model or of a run, the short name of a published dual encoder, such as ``clip-b32``,
+            which is converted the first time, or a hub id of a model that openvse saved, such as
             ``someone/flickr30k-vse-infinity``.
         revision: a branch, tag or commit on the hub.
 
@@ -61,7 +61,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 
 
 def folder_of_model(source: str | Path, *, revision: str | None = None) -> Path:
-    """Return the folder of a model, or of the best one of a run; it may have to be downloaded or converted first."""
+    """Return the folder of a model, or of a run's best model. It may have to be downloaded or converted first."""
     folder = given_path(source, "the model")
     if not folder.exists():
         return published_folder(str(source)) or _download(str(source), revision)
@@ -70,26 +70,28 @@ def folder_of_model(source: str | Path, *, revision: str | None = None) -> Path:
 
 
 def load_as(kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu") -> ModelT:
-    """Load a model of a given kind, such as ``TwoTower``; see ``load``."""
+    """Load a model of a certain kind, such as ``TwoTower``. See ``load``."""
     model = load(source, device=device)
     if not isinstance(model, kind):
         raise ModelError(
-            f"{source} {model.purpose}, and this needs a model that {kind.purpose}: name another model, or train a "
+            f"{source} {model.purpose}, but this needs a model that {kind.purpose}: name another model, or train a "
             f"recipe of the task {kind.task}"
         )
     return model
 
 
 def load_two_tower(source: str | Path, *, device: str | torch.device = "cpu") -> TwoTower:
-    """Load a model that embeds images and sentences; see ``load``."""
+    """Load a model that embeds images and sentences. See ``load``."""
     return load_as(TwoTower, source, device=device)
 
 
 def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
-    """Load the two-tower model in a worker; raise ModelError if it is not that of the process which shares its work."""
+    """Load the two-tower model in a worker. Raise ModelError if it differs from its process's model."""
     model = load_two_tower(source, device=device)
     if model.fingerprint != fingerprint:
-        raise ModelError("the model of a worker is another one: give all machines the same model")
+        raise ModelError(
+            "a worker's model differs from the model of the process: give all machines the same one"
+        )
     return model
 
 
@@ -99,7 +101,7 @@ def _download(repo_id: str, revision: str | None) -> Path:
 
     try:
         config = read_json(Path(hf_hub_download(repo_id, CONFIG, revision=revision)))
-        if "format_version" not in config:  # known before gigabytes are downloaded
+        if "format_version" not in config:  # checked before gigabytes are downloaded
             raise ModelError(
                 f"{repo_id} is a model of the hub that openvse did not save: run 'openvse convert {repo_id} MODEL' "
                 f"and name MODEL, or name {repo_id} in a recipe as a tower's model"

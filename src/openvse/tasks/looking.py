@@ -1,4 +1,4 @@
-"""What a model looked at: how much each part of an image, and each word, adds to their score."""
+"""The explanation of a score: how much each part of an image, and each word, adds to it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from openvse.vqa.explain import Explained
 
 @dataclass(frozen=True)
 class ScoreMap:
-    """The parts of an image and of a sentence, and what each adds to the score.
+    """The parts of an image and of a sentence, and how much each adds to the score.
 
     The numbers of a pooling that is linear in the sorted elements (mean, maximum, GPO) add up to the score, apart from
     the constant of the pooling, if it has one. For other poolings they are its first-order part (gradient times input).
 
     Attributes:
         boxes: left, top, right and bottom of the parts, as fractions of the image's width and height.
-        tiled: whether the parts are cells that cover the image; otherwise they are regions, which overlap.
-        view: the number of the image's embedding that fits the sentence best, from 1, and of how many.
+        tiled: whether the parts are cells that cover the image. Otherwise they are regions, which overlap.
+        view: the number of the image's embedding that fits the sentence best, from 1, and the number of embeddings.
     """
 
     boxes: Float[Tensor, "N 4"]
@@ -54,10 +54,10 @@ class ScoreMap:
 
 
 def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
-    """Return what each part of an image and each word of a sentence add to their score.
+    """Return how much each part of an image and each word of a sentence adds to their score.
 
     With v the pooled embedding before it is scaled, t the unit embedding of the sentence and x_n the local features,
-    part n adds ``(dv/dx_n . x_n) . t / |v|``. Of several embeddings the two that fit best are taken. A model that reads
+    part n adds ``(dv/dx_n . x_n) . t / |v|``. Of several embeddings the two that fit best count. A model that reads
     images as one vector, or whose parts have no known places, is refused.
     """
     if not sentence.strip():
@@ -81,7 +81,7 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
     view = best // scores.shape[1] + 1, scores.shape[0]
     shares, of_words = _shares(toward_parts, local), _shares(toward_words, words)
     if len(shares) != len(boxes) or not shares.isfinite().all():
-        raise ModelError("the parts of the image that this model reads have no known places")
+        raise ModelError("the image parts of this model have no known places: choose another model")
     pieces = model.text.encoder.pieces(sentence)
     return ScoreMap(boxes, shares, tiled, pieces, of_words[: len(pieces)], view)
 

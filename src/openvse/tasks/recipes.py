@@ -26,16 +26,16 @@ def load_recipe(source: str | Path, overrides: Overrides = (), *, copy: Path | N
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, a key is unknown, or a value is out of range.
-        ModelError: the model that it begins from is not there.
+        ModelError: the model that it begins from is missing.
     """
     return parse_recipe(read_recipe(source, overrides), copy=copy)
 
 
 def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRecipe:
-    """Check a recipe given as nested mappings; an error gives the path and the nearest key.
+    """Check a recipe in the form of nested mappings. An error gives the path and the nearest key.
 
-    What a recipe with a ``start`` leaves open about its model is filled in from the spec of the start. ``copy`` is the
-    run's own copy of the start, which is read instead if it is there.
+    Anything that a recipe with a ``start`` omits about its model is filled in from the spec of the start. ``copy`` is
+    the run's own copy of the start, which is read instead if it exists.
     """
     task = tree.get("task", "retrieval")
     if not isinstance(task, str) or task not in TASKS:
@@ -46,14 +46,14 @@ def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRec
         tree = _filled(tree, tuple(kind.spec.model_fields), copy)
     elif "image" not in tree and "text" not in tree:
         raise RecipeError(
-            f"recipe {tree.get('name', '')}: neither image nor text is said: name its parts, or a model to begin "
+            f"recipe {tree.get('name', '')} has neither image nor text: name its parts, or a model to begin "
             f"from (--start MODEL, or start: MODEL in the recipe)"
         )
     return validated(kind.recipe, tree)
 
 
 def shown_recipe(source: str | Path) -> dict[str, Any]:
-    """Return all keys of a recipe with their values; ``start`` stands for what the model of a start decides.
+    """Return all keys of a recipe with their values. ``start`` marks values that the model of a start decides.
 
     No model is read or fetched.
     """
@@ -70,12 +70,12 @@ def shown_recipe(source: str | Path) -> dict[str, Any]:
 
 
 def _begins_from_model(tree: Mapping[str, Any]) -> bool:
-    """Return whether a recipe names a model as its start, which may decide what it leaves open."""
+    """Return whether a recipe names a model as its start, which may decide the keys that the recipe omits."""
     return isinstance(tree.get("start"), str) and tree["start"] != ""
 
 
 def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -> Mapping[str, Any]:
-    """Take what a recipe leaves open from the spec of the model that it begins from."""
+    """Fill in the omitted keys of a recipe from the spec of the model that it begins from."""
     if is_complete(tree, fields):
         return tree
     from openvse.model import read_config

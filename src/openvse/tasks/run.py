@@ -75,7 +75,7 @@ def run_recipe(
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
     if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
-        require_peft()  # known before hours of extraction
+        require_peft()  # checked before hours of extraction
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start, goes_on=goes_on)
     task = task_kind(recipe.task).open(recipe, inputs)
@@ -87,7 +87,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     if inputs.accelerator.device.type == "cpu":
         _expect_memory(task, start, recipe.training)
     task.model.provenance = _provenance(recipe, task, inputs.start)
-    if task.start is not None:  # it is this run's own, and may be what the run keeps
+    if task.start is not None:  # the run's own start, which it may keep
         task.start.model.provenance = task.model.provenance | {"start": task.start.provenance()}
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(task.recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
@@ -107,7 +107,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
-    """Load the model to begin from; a run that goes on has a copy of its own, also of a start that its task made."""
+    """Load the model to begin from. A run that continues has a copy of its own, even if its task made the start."""
     name, folder = recipe.start_name, inputs.folder / START
     if name is None or not (goes_on or isinstance(recipe.start, str)):
         return None
@@ -120,7 +120,7 @@ def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | No
 
 
 def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> None:
-    """Raise TrainingError if the weights and what their training keeps exceed the memory of this machine."""
+    """Raise TrainingError if the weights and their training state exceed the memory of this machine."""
     weights = [*task.model.parameters(), *([] if start is None else start.model.parameters())]
     learned = sum(weight.nbytes for weight in task.model.parameters() if weight.requires_grad)
     copies = 3 if spec.average is None else 4  # the gradient, two moments, the mean
@@ -130,12 +130,12 @@ def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> No
         )
     except CheckpointError as error:
         raise TrainingError(
-            f"{error}; or train less of it: fine_tune=false, train_blocks, or lora"
+            f"{error}, or train less of it: fine_tune=false, train_blocks, or lora"
         ) from error
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask, start: Start | None) -> dict[str, Any]:
-    """Return what the folder of a model records about this run; the folder of the run keeps the whole recipe."""
+    """Return the record of this run for the folder of a model. The folder of the run keeps the whole recipe."""
     tree = recipe.to_dict()
     stated = {key: tree[key] for key in ("description", "published") if tree.get(key)}
     data = also_trained_on(task.data, *([] if start is None else [start.model.provenance]))
@@ -144,7 +144,7 @@ def _provenance(recipe: RunRecipe, task: AnyTask, start: Start | None) -> dict[s
 
 
 def _accelerator(spec: TrainingSpec) -> Accelerator:
-    """Set up device, precision and processes; raise TrainingError if the device does not support them."""
+    """Set up device, precision and processes. Raise TrainingError if the device does not support them."""
     # If accelerate chose the CPU itself, it would not join the processes.
     there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     on_cpu = spec.device == "cpu" or (spec.device == "auto" and there is None)
@@ -154,7 +154,7 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
     accelerator = Accelerator(
         cpu=on_cpu,
         mixed_precision="no" if precision == "fp32" else precision,
-        # Parts that a phase freezes have no gradient; searching for them costs time.
+        # Parts that a phase freezes have no gradient. Searching for them costs time.
         kwargs_handlers=[
             DistributedDataParallelKwargs(find_unused_parameters=any(phase.frozen for phase in spec.phases))
         ],
@@ -168,7 +168,7 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
 
 
 def _tell_precision(wanted: str, accelerator: Accelerator, watcher: Watcher) -> None:
-    """Say what ``auto`` became, and warn if a processor is far slower in bf16."""
+    """Log the choice of ``auto``, and warn if a processor is far slower in bf16."""
     if wanted == "auto":
         watcher.note(f"precision: {precision_of(accelerator)}")
     elif wanted == "bf16" and accelerator.device.type == "cpu" and not computes_bf16("cpu"):
@@ -182,7 +182,7 @@ def _tell_precision(wanted: str, accelerator: Accelerator, watcher: Watcher) -> 
 def _claimed(folder: Path, recipe: RunRecipe, *, resume: bool, overwrite: bool) -> Iterator[None]:
     """Make the folder of the run, or check that this run may write there, and keep other processes out.
 
-    A run that ends before it wrote anything, for instance because its data are not there, leaves no folder.
+    A run that ends before it wrote anything, for instance because its data are missing, leaves no folder.
     """
     with made(folder), locked(folder, "run", TrainingError):
         settle(folder, CHECKPOINT)
@@ -199,14 +199,14 @@ def _started_with(folder: Path) -> RunRecipe:
 
 
 def _check_recipe(folder: Path, recipe: RunRecipe) -> None:
-    """Raise TrainingError unless the run that is resumed was started with this recipe, but for phases and places."""
+    """Raise TrainingError unless the resumed run was started with this recipe, except for phases and places."""
     before, tree = _started_with(folder).to_dict(), recipe.to_dict()
     # The trainer knows how far phases may differ, and compares the pairs of the data.
     before["training"]["phases"] = tree["training"]["phases"]
     if changed := changed_keys(before, tree):
         raise TrainingError(
             f"run {folder} was started with another {', '.join(changed)}: resume with its own {folder / RECIPE} (only "
-            f"training.phases may differ, in epochs to come, and where the same data are), or start a new run in "
+            f"future epochs in training.phases and the place of the same data may differ), or start a new run in "
             f"another folder"
         )
 
@@ -223,7 +223,7 @@ def without_places(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_empty(folder: Path, recipe: RunRecipe) -> None:
-    """Raise TrainingError where a new run would replace what an earlier one reached."""
+    """Raise TrainingError where a new run would replace the results of an earlier one."""
     if (folder / CHECKPOINT).exists():
         raise TrainingError(
             f"{folder} already holds a run: continue it with --resume, replace it with --overwrite, or choose "
@@ -237,7 +237,7 @@ def _check_empty(folder: Path, recipe: RunRecipe) -> None:
 
 
 def _anew(folder: Path, recipe: RunRecipe) -> str:
-    """Return the command that begins a new run from the model of a folder, with the phases that were asked for."""
+    """Return the command that begins a new run from the model of a folder, with the requested phases."""
     phases = [phase.model_dump(mode="json", exclude_defaults=True) for phase in recipe.training.phases]
     flow = yaml.safe_dump(phases, default_flow_style=True, width=math.inf).strip()
     named = str(folder / RECIPE) if (folder / RECIPE).is_file() else recipe.name
@@ -246,7 +246,7 @@ def _anew(folder: Path, recipe: RunRecipe) -> str:
 
 
 def _begin(inputs: RunInputs, recipe: RunRecipe, start: Start | None, trainer: Trainer) -> None:
-    """Write recipe, start and first checkpoint, which take the place of an earlier run, of all but its features."""
+    """Write recipe, start and first checkpoint, which replace an earlier run except its features."""
     if not inputs.accelerator.is_main_process:
         trainer.checkpoint()
         return

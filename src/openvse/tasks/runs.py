@@ -1,4 +1,4 @@
-"""Runs by the name that a user gives: their model, their recipe, and how far they have come."""
+"""Runs by the name that a user gives: their model, their recipe, and their progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run or a model, as it was named; a hub id or folder of a model alone has neither folder nor recipe.
+    """A run or a model by its name. A hub id or folder of a model alone has neither folder nor recipe.
 
     The recipe has no seed. The scores of ``others`` are averaged with its own, and ``reranker`` re-ranks its results.
     """
@@ -38,13 +38,13 @@ class NamedRun:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The folders or hub ids of all its models; a re-ranking one is the last."""
+        """The folders or hub ids of all its models. A re-ranking model is the last."""
         again = () if self.reranker is None else (self.reranker.model,)
         return self.model, *(other.model for other in self.others), *again
 
     @property
     def name(self) -> str:
-        """The name in tables: the folder's, without ``best``, or the hub id; that of several models names all."""
+        """The name in tables: the folder's, without ``best``, or the hub id. Several models have all their names."""
         names = " + ".join([self._own_name, *(other.name for other in self.others)])
         return names if self.reranker is None else f"{names} ~ {self.reranker.name}"
 
@@ -53,7 +53,7 @@ class NamedRun:
         return self.model if self.folder is None else self.folder.name
 
     def unfinished(self) -> str:
-        """Return a line that says how far the run has come, or "" if it has finished or does not say."""
+        """Return a line with the progress of the run, or "" if it has finished or has no record."""
         if self.folder is None:
             return ""
         planned, done = _planned_epochs(self.folder), _validated_epochs(self.folder / METRICS)
@@ -62,7 +62,7 @@ class NamedRun:
         return f"{self.source} has finished {done} of {planned} epochs: its best model so far is measured"
 
     def digests(self, split: str) -> set[str]:
-        """Return the hashes of the data of a split that its models name; none for models that do not tell."""
+        """Return the hashes of the data of a split that its models name, none for models without them."""
         digests = set()
         for model in self.models:
             try:
@@ -108,14 +108,14 @@ def find_runs(source: str) -> NamedRun:
 
 
 def find_run(source: str) -> NamedRun:
-    """Return the run or the model of a name: a folder of a run or model, such as ``best/``, or a name for ``load``."""
+    """Return the run or model of a name: the folder of a run or model, such as ``best/``, or a name for ``load``."""
     path = Path(source)
     folder = path.parent if path.name == BEST and (path.parent / RECIPE).is_file() else path
     if not (path / CONFIG).is_file() and (path / BEST / CONFIG).is_file():
         path = path / BEST
     elif not (path / CONFIG).is_file() and any((path / name).exists() for name in (RECIPE, CHECKPOINT)):
         raise ModelError(
-            f"{source} is a run without {BEST}/{CONFIG}: it saves a model after its first epoch; wait for that, or "
+            f"{source} is a run without {BEST}/{CONFIG}, which it saves after its first epoch: wait for it, or "
             f"leave it out"
         )
     if not path.exists():
@@ -125,7 +125,7 @@ def find_run(source: str) -> NamedRun:
 
 
 def split_name(word: str) -> tuple[str | None, str]:
-    """Return the name that a user gives with ``NAME=SOURCE``, and the source; no name if the word itself exists."""
+    """Return the name that a user gives with ``NAME=SOURCE``, and the source, or no name if the word itself exists."""
     name, equals, source = word.partition("=")
     return (name, source) if equals and not Path(word).exists() else (None, word)
 
@@ -134,7 +134,7 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     """Return the rows of a comparison by name, in the order in which they were first named.
 
     Runs whose recipes differ at most in the seed make one row, with the name of the first run without its seed, unless
-    each stands ``apart``. ``NAME=RUN,RUN`` makes a row of its own of several runs.
+    ``apart`` is set. ``NAME=RUN,RUN`` makes a separate row of several runs.
     """
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}
@@ -179,7 +179,7 @@ def _group_name(group: Sequence[NamedRun]) -> str:
 
 
 def _recipe(path: Path) -> str | None:
-    """Return a recipe as text without its seed; None if there is none that can be read."""
+    """Return a recipe as text without its seed, or None if there is no readable one."""
     tree = _tree(path)
     return (
         json.dumps({key: tree[key] for key in sorted(tree) if key != "seed"}, sort_keys=True)
@@ -197,10 +197,10 @@ def _tree(path: Path) -> Mapping[str, Any] | None:
 
 
 def _planned_epochs(folder: Path) -> int:
-    """Return the epochs of the phases for which the run has enough images; 0 if its recipe does not say."""
+    """Return the epochs of the phases for which the run has enough images, or 0 if its recipe has none."""
     try:
         images = read_records(folder / METRICS).of("data")[-1]["train_images"]
-    except (OpenVSEError, IndexError, KeyError):  # of a task that does not tell
+    except (OpenVSEError, IndexError, KeyError):  # from a task without phases
         images = math.inf
     try:
         phases = (_tree(folder / RECIPE) or {})["training"]["phases"]
@@ -210,7 +210,7 @@ def _planned_epochs(folder: Path) -> int:
 
 
 def _validated_epochs(path: Path) -> int:
-    """Return the last epoch with a validation; 0 if there is none, or no record."""
+    """Return the last epoch with a validation, or 0 if there is none, or no record."""
     try:
         validations = read_records(path).of("validation")
     except OpenVSEError:

@@ -12,7 +12,7 @@ import yaml
 
 @dataclass(frozen=True)
 class PaperTerm:
-    """A term of a paper, where papers define it, the parts that implement it, and recipe settings or commands."""
+    """A term of a paper, its defining papers, the parts that implement it, and recipe settings or commands."""
 
     name: str
     source: str

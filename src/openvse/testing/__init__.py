@@ -1,6 +1,6 @@
 """Contract tests for your own parts and data sets, which you call from your own tests.
 
-A check raises ``BrokenContractError``, an ``AssertionError`` with a line for each promise that is broken::
+A check raises ``BrokenContractError``, an ``AssertionError`` with a line for each broken promise::
 
     from openvse.testing import check_aggregator
 
@@ -8,7 +8,7 @@ A check raises ``BrokenContractError``, an ``AssertionError`` with a line for ea
         check_aggregator(MyPool)
         check_aggregator(MyPool, options={"temperature": 0.01})
 
-openvse's own parts are held to the same promises.
+openvse's own parts must keep the same promises.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ def check_aggregator(
 ) -> None:
     """Check that an aggregator keeps the promises on which encoders, training and search rely.
 
-    Padding, NaN in it and the other items of a batch change nothing; inference equals training mode; every parameter
-    and every item gets a finite gradient; order matters only if ``order_aware`` says so; ``fixed_k``, ``indexable`` and
-    ``yields_residual`` are correct; weights can be saved to a file and loaded.
+    Padding, NaN in it and the other items of a batch change nothing. Inference equals training mode. Every parameter
+    and every item gets a finite gradient. Order matters only if ``order_aware`` is True. ``fixed_k``, ``indexable`` and
+    ``yields_residual`` are correct. Weights can be saved to a file and loaded.
 
     Args:
         part: the class of the aggregator, or its name in ``AGGREGATORS``.
@@ -32,7 +32,7 @@ def check_aggregator(
         width: L and D, the width of the features and of the embeddings.
 
     Raises:
-        BrokenContractError: a promise is broken; the message names each.
+        BrokenContractError: a promise is broken. The message names each.
         RecipeError: the aggregator refuses the options.
 
     Examples:
@@ -45,7 +45,7 @@ def check_aggregator(
 
 @dataclass(frozen=True)
 class AggregatorMaker:
-    """Makes the aggregator that is checked, in evaluation mode and double precision; ``width`` is L and D."""
+    """Makes the aggregator under test, in evaluation mode and double precision. ``width`` is L and D."""
 
     part: str | Maker[Aggregator]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class AggregatorMaker:
 
 
 def _batch(width: int, extra: int = 0) -> Features:
-    """Return ragged items whose values depend only on the item; the padding is garbage of the given length."""
+    """Return ragged items whose values depend only on the item. The padding is garbage of the given length."""
     size = max(_LENGTHS) + extra
     local = torch.full((len(_LENGTHS), size, width), 1e4, dtype=torch.float64)
     whole = torch.zeros(len(_LENGTHS), width, dtype=torch.float64)
@@ -148,7 +148,7 @@ def _gradient(make: AggregatorMaker) -> None:
     with torch.no_grad():
         for parameter in aggregator.parameters():
             if not parameter.any():
-                parameter.fill_(0.1)  # a gate at 0 holds back the gradient of what is behind it
+                parameter.fill_(0.1)  # a gate at 0 blocks the gradient of the layers behind it
     features = _batch(make.width)
     local = features.local.clone().requires_grad_()
     vectors = aggregator(replace(features, local=local)).vectors

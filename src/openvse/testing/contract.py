@@ -1,4 +1,4 @@
-"""Contracts, which consist of promises; each is a function that raises an error if the promise is broken."""
+"""Contracts, which consist of promises. Each is a function that raises an error if the promise is broken."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class BrokenContractError(AssertionError):
-    """A part or data set breaks promises on which the rest of openvse relies; each line names one."""
+    """A part or data set breaks promises on which the rest of openvse relies. Each line names one."""
 
 
 def hold(subject: SubjectT, promises: Sequence[Callable[[SubjectT], None]], name: str) -> None:
-    """Check every promise; each is called as its function is."""
+    """Check every promise. Each has the name of its function."""
     broken = []
     for check in promises:
         try:
@@ -43,7 +43,7 @@ def require(holds: bool, message: str) -> None:
 
 
 def require_close(actual: Tensor, expected: Tensor, message: str, *, atol: float = 1e-12) -> None:
-    """Raise BrokenContractError unless two tensors agree except for rounding; NaN never agrees."""
+    """Raise BrokenContractError unless two tensors agree except for rounding. NaN never agrees."""
     if actual.shape != expected.shape:
         raise BrokenContractError(f"{message} (shape {list(actual.shape)} and {list(expected.shape)})")
     difference = (actual.detach() - expected.detach()).abs().nan_to_num(torch.inf)
@@ -57,7 +57,7 @@ def make_part(
     options: Mapping[str, Any],
     context: Mapping[str, Any],
 ) -> PartT:
-    """Make a part as a recipe would; raise RecipeError if the part refuses an option."""
+    """Make a part as a recipe would. Raise RecipeError if the part refuses an option."""
     if isinstance(part, str):
         return build_part(registry, Part(name=part, **options), registry.kind, context)
     return construct(part, options, part_name(part), context)

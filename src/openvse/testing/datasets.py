@@ -19,9 +19,9 @@ from openvse.testing.contract import BrokenContractError, hold, part_name, requi
 def check_dataset(loader: str | Loader, root: str | Path, *, decode: int = 8) -> None:
     """Check that a loader opens a copy of its data set as training and evaluation need it.
 
-    A small copy in the real layout is enough. The copy opens twice with the same result; identifiers are unique; every
-    image has a caption and every caption an image; splits have known names; images can be decoded; the same items open
-    without image files; and an empty folder is refused with one line.
+    A small copy in the real layout is enough. The copy opens twice with the same result. Identifiers are unique. Every
+    image has a caption and every caption an image. Splits have known names. Images can be decoded. The same items open
+    without image files. An empty folder is refused with one line.
 
     Args:
         loader: the loader function, or its registered name.
@@ -29,7 +29,7 @@ def check_dataset(loader: str | Loader, root: str | Path, *, decode: int = 8) ->
         decode: the number of images to decode, evenly spread over the data set.
 
     Raises:
-        BrokenContractError: a promise is broken; the message names each.
+        BrokenContractError: a promise is broken. The message names each.
 
     Examples:
         >>> check_dataset("folder", "photos")  # doctest: +SKIP
@@ -142,10 +142,10 @@ def _empty(copy: _Copy) -> None:
             pass
         except Exception as error:
             raise BrokenContractError(
-                f"an empty folder raises {type(error).__name__}: raise a DataError that says what is missing"
+                f"an empty folder raises {type(error).__name__}: raise a DataError that names the missing files"
             ) from error
         else:
-            raise BrokenContractError("an empty folder opens: raise a DataError that says what is missing")
+            raise BrokenContractError("an empty folder opens: raise a DataError that names the missing files")
 
 
 DATASET_PROMISES = (_again, _identifiers, _partners, _splits, _images, _without_images, _empty)

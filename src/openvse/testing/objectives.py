@@ -1,4 +1,4 @@
-"""The promises of a miner, a criterion and an objective term; see ``check_part``."""
+"""The promises of a miner, a criterion and an objective term. See ``check_part``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHIFTS = (0.0, -5.0, 5.0)  # scores far above and below 0 catch a positive that
 
 
 def _problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return random scores and positives; every anchor has a positive, and some have no negative."""
+    """Return random scores and positives. Every anchor has a positive, and some have no negative."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(anchors, candidates, dtype=torch.float64, generator=generator) * 2 - 1 + shift
     positives = torch.rand(anchors, candidates, generator=generator) > 0.7
@@ -126,7 +126,7 @@ def _vectors(images: int = 4, texts: int = 6, k: int = 3) -> list[Tensor]:
 
 
 def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatch:
-    """Score with set_max; the i-th text belongs to the i-th image, modulo their number."""
+    """Score with set_max. The i-th text belongs to the i-th image, modulo their number."""
     images = EmbeddingSet(
         normalize(vectors[0]),
         torch.ones(vectors[0].shape[:2], dtype=torch.bool),
@@ -143,12 +143,12 @@ def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatc
 
 def _value(term: Term, batch: ScoredBatch) -> Tensor:
     value: Tensor = term(batch)
-    require(value.shape == (), f"the value has the shape {list(value.shape)}, not that of a single number")
+    require(value.shape == (), f"the value has the shape {list(value.shape)}, but must be a single number")
     return value
 
 
 def _require_gradients(term: Term, vectors: list[Tensor]) -> list[Tensor]:
-    """Return the gradients of the vectors; value and gradients must be finite."""
+    """Return the gradients of the vectors. Value and gradients must be finite."""
     given = [tensor.requires_grad_() for tensor in vectors]
     value = _value(term, _batch(given))
     gradients = torch.autograd.grad(value, given, allow_unused=True, materialize_grads=True)

@@ -22,7 +22,7 @@ _COUNTS = ((1, 1), (3, 1), (3, 2))
 
 
 def _embeddings(items: int, k: int, seed: int) -> EmbeddingSet:
-    """Return unit vectors; an item with several embeddings has the first and some of the others."""
+    """Return unit vectors. An item with several embeddings has the first and some of the others."""
     generator = torch.Generator().manual_seed(seed)
     vectors = normalize(torch.randn(items, k, WIDTH, dtype=torch.float64, generator=generator))
     mask = torch.ones(items, k, dtype=torch.bool)
@@ -119,16 +119,15 @@ def check_part(
 ) -> None:
     """Check that a miner, a criterion, an objective term or a similarity keeps the promises of its kind.
 
-    ``docs/parts.md`` lists them: what objectives, training, evaluation and search rely on.
+    ``docs/parts.md`` lists the promises on which objectives, training, evaluation and search rely.
 
     Args:
         registry: the kind of the part: ``MINERS``, ``CRITERIA``, ``TERMS`` or ``SIMILARITIES``.
         part: the class of the part, or its name in the registry.
-        options: the options, as in a recipe. A miner or criterion that a term needs but that is not given is
-            ``hardest`` or ``hinge``.
+        options: the options, as in a recipe. A missing miner or criterion of a term is ``hardest`` or ``hinge``.
 
     Raises:
-        BrokenContractError: a promise is broken; the message names each.
+        BrokenContractError: a promise is broken. The message names each.
         RecipeError: the part refuses the options.
 
     Examples:

@@ -18,7 +18,7 @@ from openvse.stores import CatalogueStore, EngineAddress, ItemFacts, VectorStore
 from openvse.testing.contract import hold, part_name, require
 
 OpenStore: TypeAlias = Callable[..., VectorStore]
-"""A store's class, or its ``StoreKind``: called with an address, K, D, and ``create``."""
+"""A store's class, or its ``StoreKind``, called with an address, K, D, and ``create``."""
 
 COUNT, DIM = 60, 8
 CONDITIONS = (
@@ -28,7 +28,7 @@ CONDITIONS = (
     "year = 2003",
     "year < 2002",
     "tags = t1",
-    "städte = Köln",  # composed; half of the metadata are decomposed
+    "städte = Köln",  # composed, while half of the metadata are decomposed
     "städte < 3",
     "taken >= 2010",
     "date < 2005",
@@ -38,19 +38,19 @@ CONDITIONS = (
 
 
 def check_store(opens: OpenStore, address: EngineAddress) -> None:
-    """Check that a store keeps what it is given, finds the nearest of it, and follows every change.
+    """Check that a store keeps its items, finds the nearest of them, and follows every change.
 
-    It opens a place that was made, and refuses one that was not; what is put is found, replaced and removed, also after
-    it was closed and opened again; a change can be repeated; it finds the nearest items of one and of several
-    embeddings; conditions never hide an item that fulfils them; a store that can be searched without its index returns
-    the facts and embeddings that it was given; and ``drop`` leaves nothing.
+    It opens an existing place, and refuses a missing one. Items are found, replaced and removed, also after it was
+    closed and opened again. A change can be repeated. It finds the nearest items of one and of several embeddings.
+    Conditions never hide an item that fulfils them. A store that can be searched without its index returns its facts
+    and embeddings. ``drop`` leaves nothing.
 
     Args:
         opens: the store's class, or its ``StoreKind``.
-        address: a place that is not there yet; it is removed again.
+        address: a place that does not exist yet. It is removed again.
 
     Raises:
-        BrokenContractError: a promise is broken; the message names each.
+        BrokenContractError: a promise is broken. The message names each.
 
     Examples:
         >>> check_store(MyStore, EngineAddress("mine", "points", folder=tmp_path))  # doctest: +SKIP
@@ -60,7 +60,7 @@ def check_store(opens: OpenStore, address: EngineAddress) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """A store that is checked, and where it may put its data."""
+    """A store under test, and the place for its data."""
 
     opens: OpenStore
     address: EngineAddress
@@ -123,7 +123,7 @@ QUERY = vectors_of(1, seed=1)[0, 0]
 
 
 def _is_refused(place: _Place) -> bool:
-    """Return whether a place cannot be opened, as there is none."""
+    """Return whether a place cannot be opened, because there is none."""
     try:
         place.opens(place.address, 1, DIM).close()
     except EngineError:
@@ -136,7 +136,7 @@ def _opens_what_was_made(place: _Place) -> None:
     with place.filled() as store:
         require(store.num_points() == COUNT, f"num_points is {store.num_points()} of {COUNT}")
         again = place.opens(place.address, 1, DIM)
-        require(_all(again) == set(KEYS.tolist()), "what was put is not there when it is opened again")
+        require(_all(again) == set(KEYS.tolist()), "items are missing when the store is opened again")
         again.close()
 
 
@@ -163,12 +163,12 @@ def _follows_changes(place: _Place) -> None:
         some: Int[np.ndarray, "n"] = KEYS[:10]
         for _ in range(2):  # every change can be repeated
             store.remove(some)
-            require(_all(store) == set(KEYS[10:].tolist()), "what was removed is still found")
+            require(_all(store) == set(KEYS[10:].tolist()), "removed items are still found")
         other = vectors_of(2, seed=5)
         for _ in range(2):
             store.put(KEYS, other, FACTS)
             store.finish()
-        require(store.num_points() == 2 * COUNT, "what is put again is not replaced")
+        require(store.num_points() == 2 * COUNT, "items that are put again are not replaced")
         first = _proposed(store, other[7, 0], 2, Within())[0]
         require(first == int(KEYS[7]), "the new embeddings of an item are not found")
 
@@ -193,18 +193,18 @@ def _returns_what_it_was_given(place: _Place) -> None:
             require(key in vectors, f"the embeddings of item {key} are missing")
             expected = vectors_of(2)[number]
             same = np.sort(vectors[key], axis=0) - np.sort(expected, axis=0)
-            require(bool(np.abs(same).max() < 1e-3), f"the embeddings of item {key} are others")
+            require(bool(np.abs(same).max() < 1e-3), f"the embeddings of item {key} have changed")
         require(store.key_of(FACTS[3].path) == int(KEYS[3]), "key_of does not find an item by its id")
         require(store.key_of("nothing") is None, "key_of finds an item that was never put")
         note = {"format": "openvse-engine", "model": "m"}
         store.write_note(note)
-        require(store.note() == note, "the note is not what was written")
+        require(store.note() == note, "the note differs from the written one")
 
 
 def _drops_everything(place: _Place) -> None:
     with place.filled():
         pass
-    require(_is_refused(place), "what was dropped is opened again: raise EngineError")
+    require(_is_refused(place), "a dropped store is opened again: raise EngineError")
 
 
 STORE_PROMISES = (

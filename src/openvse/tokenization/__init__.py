@@ -1,4 +1,4 @@
-"""From sentences to words and pieces: vocabularies, word splitters, cleaning, and what a model does not know."""
+"""From sentences to words and pieces: vocabularies, word splitters, cleaning, and unknown words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a sentence before a pretrained tokenizer reads it, as its model was trained."""
+"""The cleaning of a sentence before a pretrained tokenizer reads it, as in the model's training."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from openvse.errors import ModelError
 from openvse.files import whole_characters
 
 Cleaning: TypeAlias = Literal["none", "lower", "open_clip"]
-"""The name of a cleaning; see ``cleaned``."""
+"""The name of a cleaning. See ``cleaned``."""
 
 
 def cleaned(sentence: str, cleaning: Cleaning) -> str:
-    r"""Return a sentence as a tokenizer shall read it; halves of surrogate pairs become U+FFFD.
+    r"""Return a sentence in the form for a tokenizer. Halves of surrogate pairs become U+FFFD.
 
-    ``none`` changes nothing else. ``lower`` makes each letter small, as SigLIP 2 was trained (``Siglip2Tokenizer`` of
+    ``none`` changes nothing else. ``lower`` lowers each letter, as in the training of SigLIP 2 (``Siglip2Tokenizer`` of
     transformers). ``open_clip`` is OpenCLIP's cleaning: it mends encodings, curly quotation marks, ligatures and
-    full-width letters (``ftfy``), resolves references of HTML twice, makes all white space one space, and all letters
-    small.
+    full-width letters (``ftfy``), resolves references of HTML twice, makes all white space one space, and lowers all
+    letters.
 
     Example:
         >>> cleaned("Salt &amp;amp; Pepper", "open_clip")
@@ -33,14 +33,14 @@ def cleaned(sentence: str, cleaning: Cleaning) -> str:
 
 
 def _mended(sentence: str) -> str:
-    """Return what ``ftfy`` makes of a sentence; there is nothing to mend in printable ASCII without references."""
+    """Return a sentence repaired by ``ftfy``. Printable ASCII without references needs no repair."""
     if sentence.isascii() and sentence.isprintable() and "&" not in sentence:
         return sentence
     try:
         from ftfy import fix_text
     except ImportError as error:
         raise ModelError(
-            "the sentences of this model are cleaned as in OpenCLIP: pip install ftfy"
+            "the sentences of this model need OpenCLIP's cleaning, but ftfy is not installed: pip install ftfy"
         ) from error
     mended: str = fix_text(sentence)
     return mended

@@ -1,4 +1,4 @@
-"""The vocabulary: the words of the training captions with their ids, what it does not know, and likely spellings."""
+"""The vocabulary: the words of the training captions with their ids, unknown words, and likely spellings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NAMED = 20  # the number of unknown words that a line names
 
 
 class Vocabulary:
-    """Words with their ids: five special tokens first, then the words in the order given.
+    """Words with their ids: five special tokens first, then the words in their order.
 
-    It is built only from the training captions: a word that occurs only in the test captions would have an
+    It is built only from the training captions, because a word that occurs only in the test captions would have an
     untrained embedding.
 
     Args:
@@ -71,10 +71,10 @@ class Vocabulary:
         return cls(words, split=split, nearest=nearest)
 
     def grown(self, captions: Iterable[str], *, min_count: int = 1) -> Vocabulary:
-        """Return a vocabulary with the words of more captions behind those of this one, which keep their ids.
+        """Return a vocabulary with the words of more captions after this one's words, which keep their ids.
 
         Args:
-            captions: of another training set.
+            captions: the captions of another training set.
             min_count: leave out new words that occur less often.
         """
         counts = Counter(word for caption in captions for word in self.split(caption) if word not in self)
@@ -102,10 +102,10 @@ class Vocabulary:
 
         Args:
             caption: any text.
-            max_words: the number of words that are read; the rest is left out.
+            max_words: the number of words that are read. The rest is left out.
 
         Returns:
-            Pairs; the second is None for ``<unk>``.
+            Pairs, the second None for ``<unk>``.
         """
         words = self.split(caption)[:max_words]
         return [(word, word if word in self else self.nearest(word)) for word in words]
@@ -116,7 +116,7 @@ class Vocabulary:
         Args:
             caption: any text.
             boundaries: whether to put ``<start>`` before and ``<end>`` after the words, as VSE++ does.
-            max_words: the number of words that are read; the rest is left out.
+            max_words: the number of words that are read. The rest is left out.
         """
         read = self.read(caption, max_words)
         ids = [UNKNOWN if known is None else self._ids[known] for _, known in read] or [UNKNOWN]
@@ -129,7 +129,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path, *, split: Splitter = split_words, nearest: bool = False) -> Vocabulary:
-        """Read the words that ``save`` wrote; raise ModelError if the file is missing or damaged."""
+        """Read the words that ``save`` wrote. Raise ModelError if the file is missing or damaged."""
         try:
             words = [str(word) for word in read_json(path)["words"]]
         except OSError as error:
@@ -148,7 +148,7 @@ class UnknownWord:
 
     Attributes:
         word: the word, as the encoder splits it off.
-        read_as: the known word that is read instead; None if there is none.
+        read_as: the known word that is read instead. None if there is none.
     """
 
     word: str
@@ -162,12 +162,12 @@ class Coverage:
     Attributes:
         num_tokens: the number of words, or pieces of words, in all sentences.
         num_unknown: the number of these tokens that the encoder does not know.
-        num_words: the number of different words; None for an encoder that cuts words into pieces.
+        num_words: the number of different words. None for an encoder that cuts words into pieces.
         num_known: the number of different words that have their own embedding.
         min_count: how often a word must occur in the training sentences to have its own embedding.
-        num_sentences: the number of sentences that were counted.
+        num_sentences: the number of counted sentences.
         num_cut: the number of sentences that are longer than ``limit``.
-        limit: how many words of a sentence are read.
+        limit: the largest number of words read from a sentence.
     """
 
     num_tokens: int
@@ -183,7 +183,7 @@ class Coverage:
         """Return one line for a terminal.
 
         Args:
-            sentences: what one sentence is called.
+            sentences: the name of one sentence.
 
         Example:
             >>> Coverage(1000, 113, 939, 279, 2).describe()
@@ -207,7 +207,7 @@ class Coverage:
 
 
 def unknown_line(words: Iterable[UnknownWord]) -> str:
-    """Return a line that names unknown words, each once; "" if there are none.
+    """Return a line that names unknown words, each once, or "" if there are none.
 
     Example:
         >>> unknown_line([UnknownWord("elefant", "elephant"), UnknownWord("zebra"), UnknownWord("zebra")])
@@ -223,7 +223,7 @@ def unknown_line(words: Iterable[UnknownWord]) -> str:
     return f"the model does not know the word{'s' * (len(named) > 1)} {', '.join(named[:_NAMED])}{more}"
 
 
-# Each maps spellings of one sound to one form: those of British and American English, and common mistakes.
+# Each maps spellings of one sound to one form: British and American English, and common mistakes.
 _ALIKE = (
     (re.compile("ph"), "f"),
     (re.compile("ck"), "k"),
@@ -248,10 +248,10 @@ _DOUBLES = re.compile(
 class Spellings:
     """Finds the known word nearest to an unknown one, or none if none is clearly near.
 
-    It tries, in this order: the same word in another form (number, person, tense); the same sounds in another
-    spelling; for words of six or more letters, one letter more, less or swapped with its neighbour; for words of
-    eight or more, one letter replaced. The first letter never differs. If several words match, the first known word
-    is taken, so the preferred ones come first.
+    It tries, in this order: the same word in another form (number, person, tense), the same sounds in another spelling,
+    for words of six or more letters, one letter more, less or swapped with its neighbour, and for words of eight or
+    more, one letter replaced. The first letter never differs. If several words match, the first known word wins, so the
+    preferred ones come first.
     """
 
     def __init__(self, words: Iterable[str]) -> None:

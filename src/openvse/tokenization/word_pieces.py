@@ -1,4 +1,4 @@
-"""Which words a tokenizer of word pieces does not know: those with a missing piece, and those that it spells out."""
+"""The words that a tokenizer of word pieces does not know: with a missing piece, or spelled out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unknown_words(sentence: str, encode: Encode, unknown: int | None) -> list[Un
     """Return the words of a sentence, separated at white space, that a tokenizer lacks or spells out, each once.
 
     A tokenizer spells out a word of a script that it has hardly learned: it cuts the word into single letters, or each
-    letter into bytes. So a model for English reads Arabic, of whose words it knows as little as of one that is missing.
+    letter into bytes. A model for English therefore reads Arabic, but knows its words as little as a missing word.
     ``unknown`` is the id of a piece that the tokenizer lacks, if it has one.
     """
     words = list(dict.fromkeys(sentence.split()))
@@ -47,7 +47,7 @@ def count_spelled(sentences: Sequence[str], encode: Encode, unknown: int | None)
 
 
 def _foreign(word: str) -> str:
-    """Return a word without the punctuation around it if it has letters, and none of them is of ASCII; otherwise ""."""
+    """Return a word without the punctuation around it if it has letters, and none of them is of ASCII, otherwise ""."""
     core = "" if word.isascii() else _CORE.search(word)
     is_foreign = core and any(map(str.isalpha, core[0])) and not re.search("[A-Za-z]", core[0])
     return core[0] if core and is_foreign else ""
@@ -61,7 +61,7 @@ def _is_spelled_out(word: str, pieces: tuple[Sequence[int], Sequence[str]] | Non
     )
     count = sum(bool(piece.strip(_SPACE)) for piece in pieces[1])
     if count > letters:
-        return True  # into less than letters
+        return True  # into parts of letters
     # A Chinese character is a word, and a letter alone may be one.
     is_chinese = any(unicodedata.name(each, "").startswith("CJK ") for each in word)
     return not is_chinese and sum(map(str.isalpha, word)) > 1 and 2 * letters < 3 * count

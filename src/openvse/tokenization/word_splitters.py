@@ -1,4 +1,4 @@
-"""Word splitters, which cut a caption into words; a recipe chooses one by name."""
+"""Word splitters, which cut a caption into words. A recipe chooses one by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INITIALS = ("u.s", "u.k", "d.c", "n.y", "l.a", "a.m", "p.m")
 
 
 def split_words(caption: str) -> list[str]:
-    """Return the lower-case words of a caption: runs of letters and digits of any script; all else separates words.
+    """Return the lower-case words of a caption: runs of letters and digits of any script. All else separates words.
 
     Examples:
         >>> split_words("A man's 2 T-shirts.")

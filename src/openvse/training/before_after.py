@@ -30,7 +30,7 @@ _SHOWN = ("rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", 
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of a model on validation after an epoch, with the metrics on every resample; epoch 0 is the start."""
+    """The results of a model on validation after an epoch, with the metrics on every resample. Epoch 0 is the start."""
 
     epoch: int
     metrics: Mapping[str, float]
@@ -49,7 +49,7 @@ class FromStart:
         self.after: Measured | None = None
 
     def measure(self, log: MetricsLog | None) -> float | None:
-        """Measure the start, make it the best model so far, and return its score; None if it cannot be measured."""
+        """Measure the start, make it the best model so far, and return its score, or None if it cannot be measured."""
         model = self.start.model
         try:
             metrics = self.task.validate_start(model)
@@ -73,13 +73,13 @@ class FromStart:
         return metrics[self.task.metric]
 
     def offer(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Record the validation of an epoch; the best one is the result after training."""
+        """Record the validation of an epoch. The best one is the result after training."""
         metric = self.task.metric
         if self.after is None or metrics[metric] > self.after.metrics[metric]:
             self.after = Measured(epoch, metrics, dict(self.task.replicates))
 
     def provenance(self) -> dict[str, Any]:
-        """Return what a model's folder records about its start and the changes since then."""
+        """Return the record of a model's start, and the changes since then, for its folder."""
         return {**self.start.provenance(), "changes": _record(self._differences())}
 
     def conclude(self, log: MetricsLog | None, progress: Progress) -> None:
@@ -116,7 +116,7 @@ class FromStart:
             )
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state that a checkpoint keeps."""
         return {
             name: {
                 "epoch": side.epoch,
@@ -128,13 +128,13 @@ class FromStart:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the result of ``state``."""
         for name, side in state.items():
             rows = {key: row.numpy() for key, row in side["replicates"].items()}
             setattr(self, name, Measured(side["epoch"], side["metrics"], rows))
 
     def _differences(self) -> dict[str, Difference]:
-        """Return the change of each metric that has replicates on both sides; it is empty before both are measured."""
+        """Return the change of each metric with replicates on both sides. It is empty before both are measured."""
         if self.before is None or self.after is None:
             return {}
         one, other = (dict(sorted(each.replicates.items())) for each in (self.before, self.after))

@@ -41,7 +41,7 @@ class Progress:
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
-    """Write a checkpoint; the file under ``path`` is complete at every moment, either the old one or the new one.
+    """Write a checkpoint. The file under ``path`` is complete at every moment, either the old one or the new one.
 
     A Ctrl-C or another stop while the checkpoint is written takes effect when it is complete.
     """
@@ -50,7 +50,7 @@ def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> No
 
 
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
-    """Read a checkpoint without running pickles; raise TrainingError if it is damaged or of another version."""
+    """Read a checkpoint without running pickles. Raise TrainingError if it is damaged or of another version."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
@@ -66,8 +66,8 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         OSError,
     ) as error:
         raise TrainingError(
-            f"checkpoint {path} is damaged ({message_of(error, 120)}): start again with --overwrite, or in another "
-            f"folder; the folder best/ next to it is not affected"
+            f"checkpoint {path} is damaged ({message_of(error, 120)}; the folder best/ next to it is whole): start "
+            f"again with --overwrite, or in another folder"
         ) from error
     if version != FORMAT_VERSION:
         raise TrainingError(

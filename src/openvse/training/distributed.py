@@ -30,15 +30,15 @@ def gather_batch(
     image_keys: Int[Tensor, "I"],
     partners: Int[Tensor, "R 2"] | None = None,
 ) -> Gathered:
-    """Join the batches of all processes; with one process, return the arguments.
+    """Join the batches of all processes. With one process, return the arguments.
 
-    Every process computes the whole loss. The backward pass adds the gradients of all processes; the mean that data
+    Every process computes the whole loss. The backward pass adds the gradients of all processes. The mean that data
     parallelism takes over processes then gives the gradient of this one loss.
 
     Args:
-        image_keys: a number for each image, which is the same in all processes: if two processes hold an image, it is
-            a positive of its texts in both.
-        partners: (image key, row of the local text) for every relevant pair with an image of any process; None if the
+        image_keys: a number for each image, which is the same in all processes. If two processes hold an image, it is a
+            positive of its texts in both.
+        partners: (image key, row of the local text) for every relevant pair with an image of any process. None if the
             local positives are all.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
@@ -75,7 +75,7 @@ def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
 
 
 def _gather_rows(rows: Tensor) -> Tensor:
-    """Concatenate the rows of all processes; they are padded meanwhile, because gathering needs equal shapes."""
+    """Concatenate the rows of all processes. They are padded meanwhile, because gathering needs equal shapes."""
     count = torch.tensor([len(rows)], device=rows.device)
     counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, count)
@@ -87,7 +87,7 @@ def _gather_rows(rows: Tensor) -> Tensor:
 
 
 class _AllGather(torch.autograd.Function):
-    """Stacks the tensors of all processes; the gradient of each part is summed over all processes."""
+    """Stacks the tensors of all processes. The gradient of each part is summed over all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The machine and the software of a run, as its records keep them, and the precision that the machine suggests."""
+"""The machine and the software of a run for its records, and the precision that the machine suggests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GIT_S = 5
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Return what a run was made with: versions, commit, machine, device and the time of its start (UTC)."""
+    """Return the environment of a run: versions, commit, machine, device and the time of its start (UTC)."""
     return {
         "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "openvse": __version__,
@@ -35,10 +35,10 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most memory that this process has used so far, in bytes; None if the system does not say.
+    """Return the most memory that this process has used so far, in bytes. None if the system does not say.
 
-    On a GPU that is what its tensors took there. Elsewhere it is the memory of the process, in which the pages of a
-    feature store count that the system has read and could drop.
+    On a GPU it is the memory of its tensors there. Elsewhere it is the memory of the process, including pages of a
+    feature store that the system has read and could drop.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -51,7 +51,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def source_commit() -> str:
-    """Return the commit of the openvse that runs, with "+changes" if its files differ from it; "" if unknown."""
+    """Return the commit of the running openvse, with "+changes" if its files differ from it, or "" if unknown."""
     try:
         written = metadata.distribution("openvse").read_text("direct_url.json")
         stated = json.loads(written or "{}").get("vcs_info", {}).get("commit_id", "")
@@ -87,7 +87,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precision:
-    """Return ``training.precision`` for a type of device: ``auto`` is bf16 where the device computes it fast."""
+    """Return ``training.precision`` for a type of device. ``auto`` is bf16 where the device computes it fast."""
     if wanted == "auto":
         return "bf16" if computes_bf16(device) else "fp32"
     if wanted == "fp16" and device == "cpu":
@@ -98,5 +98,5 @@ def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precis
 
 
 def precision_of(accelerator: Accelerator) -> str:
-    """Return the precision that a run was set up with."""
+    """Return the precision of a run."""
     return "fp32" if accelerator.mixed_precision == "no" else str(accelerator.mixed_precision)

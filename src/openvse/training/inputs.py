@@ -1,4 +1,4 @@
-"""The inputs of every run: its data, stored features, which may have to be extracted first, and notes on both."""
+"""The inputs of every run: its data, its stored features, extracted first if needed, and notes on both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RecipeT = TypeVar("RecipeT", bound=RunRecipe)
 class RunInputs:
     """The inputs of a run in addition to its recipe.
 
-    One that ``goes_on`` from a checkpoint knows what it measured before its first step.
+    A run that ``goes_on`` from a checkpoint knows the measurements before its first step.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class RunInputs:
 
 
 def source_of(recipe: RunRecipe) -> str:
-    """Return the source of the data; raise RecipeError if the recipe does not name one."""
+    """Return the source of the data. Raise RecipeError if the recipe does not name one."""
     if not recipe.data.source:
         raise RecipeError(
             "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
@@ -68,7 +68,7 @@ def source_of(recipe: RunRecipe) -> str:
 
 
 def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
-    """Return a recipe without the phases that need more images than ``count`` for training, and say which those are."""
+    """Return a recipe without the phases that need more than ``count`` training images, and say which are left out."""
     phases = recipe.training.phases
     left = tuple(phase for phase in phases if phase.least_images <= count)
     if not left and recipe.start is None:
@@ -88,10 +88,10 @@ def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
 def open_features(
     recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus, inputs: RunInputs
 ) -> FeatureSource | None:
-    """Open the recipe's feature store; ``auto`` first extracts missing features into the folder of the run.
+    """Open the recipe's feature store. ``auto`` first extracts missing features into the folder of the run.
 
     If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none. With
-    ``auto`` and a backbone that trains, or that the start has fine-tuned, there is no store: the images are read.
+    ``auto`` and a backbone that trains, or that the start has fine-tuned, there is no store, and the images are read.
     """
     where = recipe.data.features
     own = own_features(corpus, encoder.backbone) if where in (None, AUTO) else None
@@ -118,9 +118,10 @@ def open_features(
 def open_text_features(
     recipe: RunRecipe, encoder: TextEncoder, texts: Sequence[str], inputs: RunInputs
 ) -> FeatureStore | None:
-    """Open the recipe's store of token states; ``auto`` first extracts the states of all texts into the run's folder.
+    """Open the recipe's store of token states. ``auto`` first extracts the states of all texts into the run's folder.
 
-    None means that the encoder reads token ids: the recipe says so, or ``auto`` and stored states do not suit it.
+    None means that the encoder reads token ids, because the recipe says so, or ``auto`` and stored states do not suit
+    it.
     """
     where = recipe.data.text_features
     if where is None:
@@ -151,7 +152,7 @@ def count_words(
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:
-    """Return the data in a model's provenance: name, images of each split, licence, and a sample of what is learned."""
+    """Return the data for a model's provenance: name, images of each split, licence, and a sample of the training."""
     labels = np.asarray(corpus.split_labels())
     splits = {split: count for split, count in Counter(labels.tolist()).items() if split}
     facts = FACTS.get(corpus.name)
@@ -168,22 +169,22 @@ def drawn(positions: Int[np.ndarray, "I"], recipe: RunRecipe) -> Int[np.ndarray,
 
 
 def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:
-    """Return ``wanted`` of ``count`` positions, evenly spread; all positions if there are fewer."""
+    """Return ``wanted`` of ``count`` positions, evenly spread, or all positions if there are fewer."""
     wanted = min(wanted, count)
     return np.arange(wanted) * count // wanted
 
 
 ENOUGH = 100
-"""Number of items that is enough to give no warning: the interval is then at most 10 points to either side."""
+"""Number of items that is enough to give no warning. The interval is then at most 10 points to either side."""
 
 
 def small_split_warning(count: int, items: str, figure: str) -> str:
-    """Return a warning of wide intervals on a small validation split; "" if the split is large enough."""
+    """Return a warning of wide intervals on a small validation split, or "" if the split is large enough."""
     if count >= ENOUGH:
         return ""
     widest = 100 * 1.96 * math.sqrt(0.25 / count)  # of a share of one half, by the normal approximation
     return (
         f"validation has only {count} {items}: the 95 % interval of {figure} reaches up to "
         f"{widest:.0f} points to either side, so smaller differences between epochs or models "
-        f"mean nothing; keep at least {ENOUGH} {items} for validation where you can"
+        f"mean nothing: keep at least {ENOUGH} {items} for validation where you can"
     )

@@ -35,15 +35,15 @@ class Request:
     Attributes:
         features: none, one for all models, or one for each model.
         folds: the number of equal parts that are evaluated separately and averaged.
-        text_features: a store of token states, or a folder of stores, for the models whose text model is frozen; the
-            others read the texts.
-        rerank_weight: w, the weight of the re-ranking score; the score of the other models has the weight 1 - w.
+        text_features: a store of token states, or a folder of stores, for the models whose text model is frozen. The
+            other models read the texts.
+        rerank_weight: w, the weight of the re-ranking score. The score of the other models has the weight 1 - w.
         exchanged: whether each question is also answered about another image.
         every: whether all relevant items are placed, and not only the best: mAP@R and the like.
         keep: the number of first results of each query to keep, for a report that shows them.
-        query_bank: the split whose images and captions are a query bank; "" for the bank that the model keeps.
-        places: the folders of the models; the store of a model's run replaces images that have not changed, if it
-            holds all that are needed.
+        query_bank: the split whose images and captions are a query bank. "" for the bank that the model keeps.
+        places: the folders of the models. The store of a model's run replaces images that have not changed, if it holds
+            all of them.
     """
 
     data: str
@@ -70,11 +70,11 @@ class Request:
     places: Sequence[str | Path] = ()
 
     def part(self, data: Data) -> Data:
-        """Return the split of a corpus or of questions; all of it for the split "all"."""
+        """Return the split of a corpus or of questions, or all of it for the split "all"."""
         return data if self.split == "all" else data.split(self.split)
 
     def store(self, number: int) -> Path | None:
-        """Return the feature store of the model with this number, counted from 0; None to read the images."""
+        """Return the feature store of the model with this number, counted from 0. None reads the images."""
         if len(self.features) == 1:
             return self.features[0]
         return self.features[number] if self.features else None
@@ -90,7 +90,7 @@ class Request:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run of a comparison, with its models in memory; if ``rerank``, the last one re-ranks for the others."""
+    """A run of a comparison, with its models in memory. If ``rerank``, the last model re-ranks for the others."""
 
     source: str
     models: tuple[Model, ...]
@@ -107,21 +107,19 @@ class Evaluation:
     calibration: Calibration | None = field(default=None, kw_only=True)
 
     def score(self) -> tuple[str, float]:
-        """Return name and value of the metric that chooses models (larger is better); raise ModelError without one."""
-        raise ModelError(
-            "models of this task have no metric by which one can be chosen: evaluate them instead"
-        )
+        """Return name and value of the metric that chooses models (larger is better). Raise ModelError without one."""
+        raise ModelError("models of this task have no metric to choose one by: evaluate them instead")
 
     def findings(self, count: int) -> Findings:
         """Return the figures of one model, and its ``count`` best and worst queries of each kind."""
         raise ModelError("models of this task have no report: evaluate them instead")
 
     def to_markdown(self) -> str:
-        """Return the figures as a table; nothing if there are none."""
+        """Return the figures as a table, empty if there are none."""
         return "" if self.report is None else self.report.to_markdown()
 
     def to_json(self) -> str:
-        """Return the figures as JSON; null if there are none."""
+        """Return the figures as JSON, null if there are none."""
         return "null" if self.report is None else self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
@@ -134,12 +132,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison has measured: each run on the same test set.
+    """The measurements of a comparison: each run on the same test set.
 
     Attributes:
         frame: the comparison without its rows.
         examples: a function that returns the queries on which two rows differ most, at most so many gains and losses of
-            each kind; what is found is that of the first run of each row.
+            each kind, with the results of the first run of each row.
     """
 
     runs: tuple[MeasuredRun, ...]
@@ -166,7 +164,7 @@ class TaskKind(ABC):
         """Measure models of this task."""
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
-        """Measure each run on the same test set, one in memory at a time; all are checked before the first one."""
+        """Measure each run on the same test set, one in memory at a time. All are checked before the first one."""
         raise ModelError("models of this task cannot be compared: evaluate each of them")
 
 
@@ -182,7 +180,7 @@ def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol |
         return request, None
     protocol = protocol_named(request.protocol)
     if protocol.task != task:
-        raise OpenVSEError(f"protocol {protocol.name} is for {protocol.task}, and the model is for {task}")
+        raise OpenVSEError(f"protocol {protocol.name} is for {protocol.task}, but the model is for {task}")
     if request.folds not in (1, protocol.folds):
         raise OpenVSEError(f"protocol {protocol.name} has {protocol.folds} fold(s): leave out --folds")
     split = protocol.split if request.split == "test" else request.split
@@ -194,14 +192,14 @@ def expect_data(protocol: TestProtocol | None, name: str) -> None:
     """Raise OpenVSEError if a data set is not the one of a protocol."""
     if protocol is not None and name != protocol.data:
         raise OpenVSEError(
-            f"protocol {protocol.name} is on {protocol.data}, and the data set is {name}: give {protocol.data}:ROOT"
+            f"protocol {protocol.name} is on {protocol.data}, but the data set is {name}: give {protocol.data}:ROOT"
         )
 
 
 def published_for(
     provenance: Mapping[str, Any], size: Mapping[str, int], protocols: Collection[str] = ()
 ) -> dict[str, dict[str, float]]:
-    """Return those published figures of a model's recipe that can stand beside an evaluation, by their source.
+    """Return the published figures of a model's recipe that are comparable with an evaluation, by their source.
 
     An entry must have the values of ``size``, such as ``{"num_images": 1000, "folds": 1}`` (a missing one counts as 1),
     and name no other protocol. Provenance is not validated, so entries of another form are left out.

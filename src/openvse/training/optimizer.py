@@ -1,8 +1,8 @@
 """The optimiser of a recipe, the learning rate of each step, and the mean of the weights over the last steps.
 
-Parameters are grouped by their learning-rate multiplier; some are frozen. The schedule is known before training
-begins: phases and linear warm-up. If validation stagnates, the factor of the plateau multiplies its rate. Users are
-told what a phase changes, so that a jump of the loss does not surprise.
+Parameters are grouped by their learning-rate multiplier, and some are frozen. The schedule is fixed before training
+begins. It has phases and linear warm-up. If validation stagnates, the factor of the plateau multiplies its rate. Each
+phase is announced with its changes, so that a jump of the loss does not surprise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openvse.specs import AverageSpec, OptimizerSpec, PhaseSpec, PlateauSpec, Ru
 def build_optimizer(
     spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of a recipe; a group of parameters for each learning-rate ``multiplier``."""
+    """Return the optimiser of a recipe, with a group of parameters for each learning-rate ``multiplier``."""
     check_prefixes(
         spec.multipliers,
         [name for name, _ in parameters],
@@ -100,12 +100,12 @@ class WeightAverage:
             self._put(own)
 
     def state(self) -> dict[str, object]:
-        """Return what a checkpoint keeps."""
+        """Return the state that a checkpoint keeps."""
         means = {name: mean for (name, _), mean in zip(self._parameters, self._means, strict=True)}
         return {"steps": self._steps, "means": means}
 
     def load_state(self, state: Mapping[str, object]) -> None:
-        """Restore what ``state`` returned; raise KeyError if it is from another model."""
+        """Restore the result of ``state``. Raise KeyError if it is from another model."""
         steps, means = state["steps"], state["means"]
         if not isinstance(steps, int) or not isinstance(means, Mapping):
             raise KeyError("average")
@@ -137,7 +137,7 @@ class Schedule:
         return self._locate(epoch)[0]
 
     def learning_rate(self, epoch: int, step: int) -> float:
-        """Return the base learning rate of a step, which is counted within the epoch.
+        """Return the base learning rate of a step, counted within the epoch.
 
         A warm-up of ``w`` epochs rises linearly and reaches the full rate with the last step of those epochs.
         """
@@ -151,7 +151,7 @@ class Schedule:
     def apply(
         self, optimizer: torch.optim.Optimizer, epoch: int, step: int, *, rate_factor: float = 1.0
     ) -> float:
-        """Set the learning rate of each group to ``rate_factor`` times that of the phase; return the base rate."""
+        """Set the learning rate of each group to ``rate_factor`` times the phase's, and return the base rate."""
         rate = rate_factor * self.learning_rate(epoch, step)
         for group in optimizer.param_groups:
             group["lr"] = rate * group["multiplier"]
@@ -168,7 +168,7 @@ class Schedule:
 
 
 def same_past(before: Sequence[PhaseSpec], now: Sequence[PhaseSpec], epochs: int) -> bool:
-    """Return whether two schedules treat the first epochs alike, so that a run may go on from the one to the other."""
+    """Return whether two schedules treat the first epochs alike, so that a run may continue with the other one."""
 
     def past(phases: Sequence[PhaseSpec]) -> list[tuple[PhaseSpec, int]]:
         every = [(phase.model_copy(update={"epochs": 1}), n) for phase in phases for n in range(phase.epochs)]
@@ -179,9 +179,9 @@ def same_past(before: Sequence[PhaseSpec], now: Sequence[PhaseSpec], epochs: int
 
 @dataclass(frozen=True)
 class Plateau:
-    """The number of validations without progress, and the factor of the learning rate that follows from them.
+    """The number of validations without progress, and the factor of the learning rate that follows from it.
 
-    ``best`` is the largest value so far; with ``mode: min``, minus the smallest value.
+    ``best`` is the largest value so far, or with ``mode: min``, minus the smallest value.
     """
 
     best: float = -math.inf
@@ -202,7 +202,7 @@ class Plateau:
 
 
 OBJECTIVE = "objective."
-"""The prefix of those changes that give the loss another scale."""
+"""The prefix of the changes that give the loss another scale."""
 
 
 def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
@@ -246,7 +246,7 @@ def _settings(recipe: RunRecipe, index: int) -> dict[str, Any]:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a tree by their paths; the name of a part has the path of the part itself."""
+    """Yield the values of a tree by their paths. The name of a part has the path of the part itself."""
     if not isinstance(value, Mapping):
         yield path, value
         return

@@ -42,7 +42,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch of training and the validation after it; ``seconds`` is the training time of the run so far."""
+    """One epoch of training and the validation after it. ``seconds`` is the training time of the run so far."""
 
     epoch: int
     loss: float
@@ -54,7 +54,7 @@ class EpochReport:
 
 @runtime_checkable
 class Watcher(Protocol):
-    """An observer of a run; that of the command line shows the progress."""
+    """An observer of a run. The command line's observer shows the progress."""
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Called when training starts or continues."""
@@ -82,12 +82,12 @@ class Silent(Watcher):
 
 
 class MetricsLog:
-    """Appends records to ``metrics.jsonl`` and TensorBoard; every method raises DiskError if the disk refuses.
+    """Appends records to ``metrics.jsonl`` and TensorBoard. Every method raises DiskError if the disk refuses.
 
     A resumed run repeats the steps after its checkpoint, so their old records are dropped.
 
     Args:
-        epochs: the number of epochs whose validation the checkpoint includes; None means all epochs that are over at
+        epochs: the number of epochs whose validation the checkpoint includes. None means all epochs completed by
             ``last_step``. A checkpoint can be written between the last step of an epoch and its validation.
     """
 
@@ -98,7 +98,7 @@ class MetricsLog:
             self._board = _Board(folder / "tensorboard", last_step + 1)
 
     def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
-        """Add one record of numbers, to TensorBoard too; a reader only sees complete lines."""
+        """Add one record of numbers, to TensorBoard too. A reader only sees complete lines."""
         self.note(kind, epoch, global_step, values)
         with writing(self._path.with_name("tensorboard")):
             self._board.write(global_step, {f"{kind}/{name}": value for name, value in values.items()})
@@ -118,8 +118,8 @@ class MetricsLog:
 class _Board:
     """A file of scalars for TensorBoard, which leaves out the records of earlier files from ``first_step`` on.
 
-    TensorBoard's own writers, and PyTorch's, hand each scalar to a thread. A signal in the middle of that can leave the
-    thread waiting for two minutes, and with it the end of the run. So this one writes in the thread that trains.
+    TensorBoard's own writers, and PyTorch's, hand each scalar to a thread. A signal during this can leave the thread
+    waiting for two minutes, and with it the end of the run. So this one writes in the thread that trains.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -168,7 +168,7 @@ def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
 
 @dataclass(frozen=True)
 class Series:
-    """A number over the steps of a run, with the epoch of each value; values that are not finite are left out."""
+    """A number over the steps of a run, with the epoch of each value. Values that are not finite are left out."""
 
     steps: Sequence[float]
     epochs: Sequence[float]
@@ -177,7 +177,7 @@ class Series:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What a run has written about itself, and the number of lines that are no records, as a killed run may leave."""
+    """The records of a run, and the number of lines that are no records, as a killed run may leave."""
 
     records: tuple[Mapping[str, Any], ...]
     unreadable: int = 0
@@ -192,7 +192,7 @@ class RunRecords:
         return [name for name in names if len(self.series(kind, name).values)]
 
     def series(self, kind: str, name: str) -> Series:
-        """Return one number over the run; empty if it was never recorded."""
+        """Return one number over the run, empty if it was never recorded."""
         there = [
             tuple(float(record[key]) for key in ("global_step", "epoch", name))
             for record in self.of(kind)
@@ -214,27 +214,27 @@ class RunRecords:
         }
 
     def seconds(self) -> float | None:
-        """Return the training time in seconds, as far as it was recorded."""
+        """Return the recorded training time in seconds."""
         return max(self.series("time", "seconds").values, default=None)
 
     def memory(self) -> float | None:
-        """Return the peak memory of training in bytes; None if it was not recorded."""
+        """Return the peak memory of training in bytes. None if it was not recorded."""
         return max(self.series("time", "memory_bytes").values, default=None)
 
 
 def read_records(path: Path) -> RunRecords:
-    """Read ``metrics.jsonl``, and count lines that are no records; raise OpenVSEError if it holds no record."""
+    """Read ``metrics.jsonl``, and count lines that are no records. Raise OpenVSEError if it holds no record."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise OpenVSEError(
-            f"{path.parent} has no {METRICS} that can be read ({error.strerror}), so nothing is known of its "
-            f"training: name a run that has trained, or its best/ for a report on the model alone"
+            f"{path.parent} has no {METRICS} that can be read ({error.strerror}), and its training left no other "
+            f"record: name a run that has trained, or its best/ for a report on the model alone"
         ) from error
     records = [*_records(lines)]
     if not records:
         raise OpenVSEError(
-            f"{path} holds no record: the run has not finished a step, or the file is damaged; name another run"
+            f"{path} holds no record, because no step finished or the file is damaged: name another run"
         )
     return RunRecords(tuple(records), len([line for line in lines if line.strip()]) - len(records))
 

@@ -47,14 +47,14 @@ class Task(ABC, Generic[BatchT]):
     Attributes:
         metric: the metric of the validation whose largest value selects the model.
         collapse: the meaning of collapse for this task, and advice (``collapse.py``).
-        objectives: the objectives with their parameters, one for each phase; empty if the task has none.
-        data: the name of the data set, the number of images in each split, and the licence if it is known.
+        objectives: the objectives with their parameters, one for each phase. Empty if the task has none.
+        data: the name of the data set, the number of images in each split, and the licence if known.
         replicates: the metrics of the last validation on every resample of its bootstrap, the same resamples each time.
-        coverage: the words of the training sentences that the text encoder knows; None if it cannot tell.
-        splits: the identity of the splits "train" and "validation", by which a run that goes on notices other data;
-            empty if the task does not tell.
-        start: the model to begin from that the task made from its data; None if it made none.
-        baseline: the metrics on validation of what a run should beat; empty if the task has no such model.
+        coverage: the words of the training sentences that the text encoder knows. None if it cannot tell.
+        splits: the identity of the splits "train" and "validation", by which a continued run notices other data. Empty
+            if the task does not give one.
+        start: the start model that the task made from its data. None if it made none.
+        baseline: the metrics on validation that a run should beat. Empty if the task has no such model.
     """
 
     metric: ClassVar[str]
@@ -81,7 +81,7 @@ class Task(ABC, Generic[BatchT]):
         self.splits: Mapping[str, SplitData] = {}
         self.start: Start | None = None
         self.baseline: Mapping[str, float] = {}
-        # PyTorch does not demand a length of a Dataset; ours have one.
+        # PyTorch does not demand a length of a Dataset. Ours have one.
         self._drawn: int | PairsOfImages = len(training)  # type: ignore[arg-type]
 
     @property
@@ -90,7 +90,7 @@ class Task(ABC, Generic[BatchT]):
         return len(self._batches(0, 0))
 
     def epoch(self, number: int, start: int) -> Iterable[BatchT]:
-        """Return the batches of an epoch from number ``start`` on; their order depends only on seed and epoch."""
+        """Return the batches of an epoch from number ``start`` on. Their order depends only on seed and epoch."""
         # The loader has its own generator, so that it does not change the random numbers of dropout.
         loader = DataLoader(
             self.training,
@@ -108,20 +108,20 @@ class Task(ABC, Generic[BatchT]):
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
-        """Return the metrics of the present model on the validation split; ``metric`` is one of them.
+        """Return the metrics of the present model on the validation split. ``metric`` is one of them.
 
-        All processes of a run call it, so they can share the work; the metrics of the first one count.
+        All processes of a run call it, so they can share the work. The metrics of the first process count.
         """
 
     def validate_start(self, start: Model) -> dict[str, float]:
-        """Return the metrics of the model that a run starts from, of any task, as ``validate`` does.
+        """Return the metrics of the model that a run starts from, of any task, like ``validate``.
 
-        An OpenVSEError says why it cannot be measured, to end a sentence that begins with its name.
+        An OpenVSEError gives the reason if it cannot be measured, as the end of a sentence that begins with its name.
         """
         raise TrainingError(f"the task {self.recipe.task} does not measure it")
 
     def seen_by(self, provenance: Mapping[str, Any]) -> Seen:
-        """Return how much of the validation split a model of this provenance was trained on; nothing by default."""
+        """Return how much of the validation split a model of this provenance was trained on, by default nothing."""
         return Seen(0, 0)
 
     @abstractmethod
@@ -129,10 +129,10 @@ class Task(ABC, Generic[BatchT]):
         """Return the metrics of a validation in a few words."""
 
     def calibrate(self, model: Model) -> None:
-        """Give a model what its folder keeps of its last validation, before it is saved; by default nothing."""
+        """Give a model the results of its last validation for its folder, before it is saved. By default nothing."""
 
     def finish(self, model: Model, folder: Path) -> None:
-        """Add to the folder of the best model, at the end of a run, what needs no epoch; by default nothing."""
+        """Add files that need no epoch to the folder of the best model, at the end of a run. By default nothing."""
 
     def curves(self) -> dict[str, list[float]]:
         """Return learned values that papers plot as curves, by name."""

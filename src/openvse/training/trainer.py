@@ -40,7 +40,7 @@ from openvse.training.task import AnyTask, Step
 
 
 class EpochClock:
-    """Measures the steps of one epoch; validation and the time between two sessions do not count."""
+    """Measures the steps of one epoch. Validation and the time between two sessions do not count."""
 
     def __init__(self, seconds: float, step: int) -> None:
         self._seconds_before, self._reported_step = seconds, step
@@ -52,7 +52,7 @@ class EpochClock:
         return self._seconds_before + self._now - self._start
 
     def steps_per_s(self, step: int) -> float:
-        """Return the steps per second since the last call; ``step`` batches of the epoch are done."""
+        """Return the steps per second since the last call. ``step`` batches of the epoch are done."""
         speed = (step - self._reported_step) / max(self._now - self._report, 1e-9)
         self._report, self._reported_step = self._now, step
         return speed
@@ -68,7 +68,7 @@ class EpochClock:
 
 @dataclass(frozen=True)
 class _Unread:
-    """The loss of a step, which may not be computed yet: its terms, and what it would be at collapse, if asked."""
+    """The loss of a step, which may not be computed yet: its terms, and on request its value at collapse."""
 
     number: int
     description: str
@@ -93,7 +93,7 @@ class Trainer:
         self.model = task.model.to(accelerator.device)
         self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
         self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
-        # Parts that their encoder has frozen (fine_tune: false) never train, whether or not a phase names them.
+        # Parts that their encoder has frozen (fine_tune: false) never train, even if a phase names them.
         named = [*self.model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
         self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         for index, phase in enumerate(recipe.training.phases):
@@ -109,7 +109,7 @@ class Trainer:
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
-        """Train from the present state of the run to its last epoch; after an error the last checkpoint stays."""
+        """Train from the present state of the run to its last epoch. After an error the last checkpoint stays."""
         done, log = self.progress, None
         if self.accelerator.is_main_process:
             log = MetricsLog(self.folder, done.global_step, done.epoch)
@@ -151,7 +151,7 @@ class Trainer:
             self.checkpoint()
 
     def resume(self, planned: Sequence[PhaseSpec]) -> None:
-        """Load the state in ``last.pt``; ``planned`` are the phases that the run had so far."""
+        """Load the state in ``last.pt``. ``planned`` are the phases of the run so far."""
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
         self._go_on_under(planned)
         self._expect_data(state["data"])
@@ -169,11 +169,11 @@ class Trainer:
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             raise TrainingError(
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({message_of(error)}): resume with the "
-                f"recipe with which the run was started"
+                f"recipe that started the run"
             ) from error
 
     def _expect_data(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise TrainingError if the pairs of a split are not those of a checkpoint."""
+        """Raise TrainingError if the pairs of a split differ from a checkpoint's."""
         before = {name: SplitData(**values) for name, values in saved.items()}
         changes = [
             f"{name}: {then.size} then, {now.size if now.size != then.size else 'others or in another order'} now"
@@ -182,12 +182,12 @@ class Trainer:
         ]
         if changes:
             raise TrainingError(
-                f"the data are not those with which {self.folder} was trained so far ({'; '.join(changes)}): give the "
+                f"the data have changed since {self.folder} began ({'; '.join(changes)}): give the "
                 f"same pairs in the same order, or begin a new run from it (--start {self.folder} --out ANOTHER)"
             )
 
     def _go_on_under(self, planned: Sequence[PhaseSpec]) -> None:
-        """Say how the schedule continues if phases were added or changed, which epochs that are done must not be."""
+        """Say how the schedule continues if phases were added or changed. Completed epochs must not change."""
         phases, done, now = self.recipe.training.phases, self.progress, self.schedule.num_epochs
         if "train" in self.task.splits:  # as in ``with_phases_for``
             images = self.task.splits["train"].images
@@ -199,7 +199,7 @@ class Trainer:
             wrong = "its loss learns parameters, of which each phase has its own, and training.phases has other phases"
         if wrong:
             raise TrainingError(
-                f"{self.folder}: {wrong}; give the last phase of its recipe.yaml more epochs, or begin a new run from "
+                f"{self.folder}: {wrong}. Give the last phase of its recipe.yaml more epochs, or begin a new run from "
                 f"its best model: --start {self.folder}"
             )
         if [*planned] != [*phases] and done.epoch < now:
@@ -211,7 +211,7 @@ class Trainer:
             )
 
     def _continue_random_numbers(self, states: list[dict[str, Any]]) -> None:
-        """Go on with the random numbers of this process; a process that the run did not have before begins anew."""
+        """Restore the random numbers of this process. A process that is new to the run begins with new ones."""
         accelerator = self.accelerator
         if accelerator.process_index < len(states):
             _set_random_state(states[accelerator.process_index])
@@ -219,8 +219,8 @@ class Trainer:
             torch.manual_seed(self.recipe.seed + accelerator.process_index + self.progress.global_step)
         if accelerator.num_processes != len(states) and accelerator.is_main_process:
             self.watcher.note(
-                f"the run had {len(states)} process(es) and goes on with {accelerator.num_processes}: its batches stay "
-                f"the same, augmentation and dropout draw other random numbers"
+                f"the run had {len(states)} process(es) and continues with {accelerator.num_processes}: its "
+                f"batches stay the same, but augmentation and dropout draw other random numbers"
             )
 
     def _train_epoch(self, log: MetricsLog | None) -> None:
@@ -280,7 +280,7 @@ class Trainer:
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"the loss is {loss} at step {step.number} on {step.description}: check the features for NaN, "
-                    f"lower optimizer.learning_rate or set training.precision=fp32; the last checkpoint is kept"
+                    f"lower optimizer.learning_rate or set training.precision=fp32 (the last checkpoint is kept)"
                 )
             self.progress.loss_sum += loss
             for collapsed in islice(values, len(step.collapsed)):
@@ -347,7 +347,7 @@ class Trainer:
             self.progress.best_score, self.progress.best_epoch = score[0], 0
 
     def _enter_phase(self, epoch: int, log: MetricsLog | None) -> None:
-        """Announce a phase that begins, and copy what its objective learned in the phase before (a temperature)."""
+        """Announce a phase that begins, and copy the values that the previous objective learned (a temperature)."""
         index = self.schedule.phase_index(epoch)
         begins = index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0
         if not begins:
@@ -355,7 +355,7 @@ class Trainer:
         self.watcher.note(announcement(self.recipe, index))
         if log is not None:
             sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
-            # The settings are valid from the next step on; a run that is resumed before it announces them again.
+            # The settings are valid from the next step on. A run resumed before it announces them again.
             begins_at = epoch + 1, self.progress.global_step + 1
             log.note("phase", *begins_at, {"phase": index + 1, "sets": sets})
         if len(self.objectives):
@@ -377,7 +377,7 @@ class Trainer:
         self.watcher.step(StepReport(epoch, step, done, terms, rate, speed, self.task.unit))
 
     def _agree(self, due: bool, *, may_wait: bool) -> bool:
-        """Return whether a checkpoint is due in any process: clocks differ, but all processes must write together."""
+        """Return whether a checkpoint is due in any process. Clocks differ, but all processes must write together."""
         if self.accelerator.num_processes == 1:
             return due
         if not may_wait:
@@ -386,7 +386,7 @@ class Trainer:
         return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
     def checkpoint(self, folder: Path | None = None) -> None:
-        """Write a checkpoint into the folder of the run, or into another one; every process calls it."""
+        """Write a checkpoint into the folder of the run, or into another folder. Every process calls it."""
         random: list[dict[str, Any]] = gather_object([_random_state()])
         if self.accelerator.is_main_process:
             scaler = self.accelerator.scaler
@@ -400,7 +400,7 @@ class Trainer:
                 **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.state()}),
             }
-            sync(self.folder / METRICS)  # with all that the checkpoint has done
+            sync(self.folder / METRICS)  # with every record up to the checkpoint
             save_checkpoint((folder or self.folder) / CHECKPOINT, self.progress, state)
 
 
@@ -414,7 +414,7 @@ def _numbers(scalars: Sequence[Tensor]) -> list[float]:
 
 
 def _random_state() -> dict[str, Any]:
-    """Return the random states that dropout and size augmentation use; the order of the data has none."""
+    """Return the random states that dropout and size augmentation use. The order of the data has none."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 

@@ -1,4 +1,4 @@
-"""Accuracies of predicted answers: that of VQA, exact matches of sets, and WUPS.
+"""Accuracies of predicted answers: VQA's accuracy, exact matches of sets, and WUPS.
 
 The votes of annotators count in the first. WUPS gives partial credit to words of similar meaning.
 """
@@ -16,7 +16,7 @@ from openvse.errors import DataError
 from openvse.vqa.answers import normalize_answer, vote_score
 
 THRESHOLDS = (0.9, 0.0)
-"""The thresholds for DAQUAR: at 0.9 only near synonyms count fully, at 0.0 every similarity does."""
+"""The thresholds for DAQUAR. At 0.9 only near synonyms count fully, at 0.0 every similarity does."""
 
 _DOWN_WEIGHT = 0.1
 
@@ -26,9 +26,9 @@ def answer_accuracy(
 ) -> Float[np.ndarray, "Q"]:
     """Return the score of each predicted answer, from 0 to 1.
 
-    With votes it is VQA's accuracy (Antol et al., ICCV 2015): the mean, over the subsets that leave out one
-    annotator, of min(annotators in the subset who gave the answer / 3, 1). Otherwise an answer that is one of the
-    given ones scores 1. Answers are compared in their normal form.
+    With votes it is VQA's accuracy (Antol et al., ICCV 2015): the mean, over the subsets that leave out one annotator,
+    of min(annotators in the subset who gave the answer / 3, 1). Otherwise an answer equal to one of the annotated
+    answers scores 1. Answers are compared in their normal form.
 
     Deviation: the official code does not normalise answers if all annotators agree.
 
@@ -52,8 +52,8 @@ def exact_match(
 ) -> Float[np.ndarray, "Q"]:
     """Return 1 for each question whose predicted set of answers is the given set, otherwise 0.
 
-    It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form; neither their
-    order nor repetitions matter.
+    It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form. Their order
+    and repetitions do not matter.
 
     Args:
         predictions: the members of the predicted set for each of Q questions.
@@ -80,7 +80,7 @@ def _numbered(given: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarra
 def _check(num_predictions: int, answers: Sequence[Sequence[str]]) -> None:
     if num_predictions != len(answers):
         raise DataError(
-            f"{num_predictions} predictions for {len(answers)} questions: give one for each question"
+            f"got {num_predictions} predictions for {len(answers)} questions: give one for each question"
         )
     empty = next((number for number, given in enumerate(answers) if not given), None)
     if empty is not None:

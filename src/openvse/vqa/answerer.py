@@ -31,7 +31,7 @@ ANSWERS_FILE = "answers.json"
 
 
 class Guess(NamedTuple):
-    """An answer and its probability; probabilities need not add up to 1, since each answer is decided independently."""
+    """An answer and its probability. Probabilities need not add up to 1, since each answer is decided independently."""
 
     answer: str
     probability: float
@@ -76,14 +76,14 @@ class Answerer(Model):
     answers from only the embedding of the question.
 
     Args:
-        image: the tower of images; None for the question-only model.
+        image: the tower of images. None for the question-only model.
         text: the tower of questions.
-        fusion: the part that reduces an image and a question together; None without images.
+        fusion: the part that reduces an image and a question together. None without images.
         answers: the answers to choose from.
         embed_dim: D.
         dropout: the dropout probability of the feed-forward layers.
-        spec: the parts of the model; None derives it from the modules.
-        provenance: the origin of the model; see ``Model``.
+        spec: the parts of the model. None derives it from the modules.
+        provenance: the origin of the model. See ``Model``.
 
     Examples:
         >>> model = openvse.load("runs/daquar/best")  # doctest: +SKIP
@@ -116,7 +116,7 @@ class Answerer(Model):
         self.text_layer = FeedForward(embed_dim, dropout)
         sides = 1 if image is None else 2
         self.classifier = nn.Linear(sides * embed_dim, len(answers))
-        # Each answer starts at probability 1/A; from one half, an epoch would be spent learning that most are wrong.
+        # Each answer starts at probability 1/A. From one half, an epoch would be spent learning that most are wrong.
         nn.init.constant_(self.classifier.bias, -math.log(len(answers)))
 
     @property
@@ -126,7 +126,7 @@ class Answerer(Model):
 
     @property
     def reads_images(self) -> bool:
-        """Whether it needs no stored features; a model of questions alone reads no images, and needs none."""
+        """Whether it needs no stored features. A question-only model reads no images, and needs none."""
         return self.image is None or self.image.encoder.backbone.reads_images
 
     def forward(
@@ -135,7 +135,7 @@ class Answerer(Model):
         """Return the logit of each answer.
 
         Args:
-            images: I images, each once; None for the question-only model.
+            images: I images, each once. None for the question-only model.
             image_of: the row of each question's image.
             questions: Q questions.
 
@@ -147,7 +147,7 @@ class Answerer(Model):
     def with_attention(
         self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs
     ) -> tuple[Float[Tensor, "Q A"], Attended | None]:
-        """Return the logits of ``forward``, and the attention weights of the same pass; None without weights."""
+        """Return the logits of ``forward``, and the attention weights of the same pass. None without weights."""
         if self.image is None or self.fusion is None or self.image_layer is None:
             return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
         regions, words = self.fusion.prepare(self._look(images), self.text(questions))
@@ -165,12 +165,12 @@ class Answerer(Model):
     ) -> list[list[Guess]]:
         """Answer questions about an image, which is encoded once per batch of questions.
 
-        Words that the model does not know are logged, in one warning for all questions; ``answer`` and ``explain``
-        return them. An empty question is logged too, and gets no answers.
+        Unknown words are logged, in one warning for all questions. ``answer`` and ``explain`` return them. An empty
+        question is logged too, and gets no answers.
 
         Args:
-            image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``; not read by the question-only model.
-            questions: one or more questions; a single one is a sequence of one.
+            image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``. The question-only model does not read it.
+            questions: one or more questions. A single one is a sequence of one.
             top_k: the number of answers to each question, the most probable first.
             batch_size: the number of questions at a time.
 
@@ -186,7 +186,7 @@ class Answerer(Model):
     def answer(
         self, images: Inputs | None, questions: str | Sequence[str], *, top_k: int = 5, batch_size: int = 64
     ) -> list[Answered]:
-        """Answer questions about an image from ``read``, with the attention weights of each; see ``ask``."""
+        """Answer questions about an image from ``read``, with the attention weights of each. See ``ask``."""
         questions = [questions] if isinstance(questions, str) else questions
         asked = _not_empty(questions)
         unknown = self.unknown_words(asked)
@@ -210,22 +210,22 @@ class Answerer(Model):
         return [self.text.encoder.unknown_words(question) for question in questions]
 
     def read(self, image: ClipSource | None) -> Inputs | None:
-        """Return an image as a batch of one, on the model's device; None for the question-only model."""
+        """Return an image as a batch of one, on the model's device. None for the question-only model."""
         if self.image is None:
             return None
         if image is None:
-            raise ModelError("this model looks at an image, and none is given: name one")
+            raise ModelError("this model looks at an image, but got none: name one")
         backbone = self.image.encoder.backbone
         return backbone.collate([backbone.read(image, exact=False)]).to(self.device)
 
     def read_questions(self, questions: Sequence[str]) -> Inputs:
-        """Return the token ids of questions, on the model's device; raise DataError for an empty one."""
+        """Return the token ids of questions, on the model's device. Raise DataError for an empty one."""
         if not all(question.strip() for question in questions):
             raise DataError("a question is empty: ask something, such as 'how many chairs are there?'")
         return pad(self.text.encoder.tokenize(questions)).to(self.device)
 
     def describe(self) -> AnswererSpec:
-        """Derive the spec from the parts; see ``Model.describe``."""
+        """Derive the spec from the parts. See ``Model.describe``."""
         image = fusion = None
         if self.image is not None and self.fusion is not None:
             image = describe_tower("image", self.image.encoder, self.image.aggregator)
@@ -259,7 +259,7 @@ class Answerer(Model):
 
     def _look(self, images: Inputs | None) -> EmbeddingSet:
         if self.image is None or images is None:
-            raise ModelError("this model looks at images, and none are given")
+            raise ModelError("this model looks at images, but got none: name them")
         seen: EmbeddingSet = self.image(images)
         return seen
 
@@ -269,7 +269,7 @@ class Answerer(Model):
 
 
 def _not_empty(questions: Sequence[str]) -> list[str]:
-    """Return the questions that are not empty, and log how many are; raise DataError if all are."""
+    """Return the questions that are not empty, and log how many are. Raise DataError if all are."""
     if not questions:
         raise DataError("there is no question: give at least one")
     asked = [question for question in questions if question.strip()]

@@ -45,11 +45,11 @@ _WITH_APOSTROPHE = {
 
 @lru_cache(maxsize=1 << 18)
 def normalize_answer(answer: str) -> str:
-    """Return the form in which VQA's evaluation compares answers (Antol et al., ICCV 2015; its published code).
+    """Return the form in which VQA's evaluation compares answers (Antol et al., ICCV 2015, and its published code).
 
-    The answer becomes lower case; punctuation becomes a space, or nothing if a space is next to any sign of its kind
-    or the answer has a comma inside a number; periods are removed unless a digit follows; number words up to ten and
-    "none" become digits; articles are removed; contractions without their apostrophe get it back.
+    The answer becomes lower case. Punctuation becomes a space, or nothing if a space is next to any sign of its kind or
+    the answer has a comma inside a number. Periods are removed unless a digit follows. Number words up to ten and
+    "none" become digits. Articles are removed. Contractions without their apostrophe get it back.
 
     Deviation: an answer of which nothing would remain ("a", "the", "?") is only changed to lower case.
 
@@ -73,8 +73,8 @@ def normalize_answer(answer: str) -> str:
 def are_votes(answers: Iterable[Sequence[str]]) -> bool:
     """Return whether the answers to each question are votes of annotators, several of which give the full score.
 
-    They are if no question has only one to three answers, as in VQA 2.0 (ten each). Otherwise each given answer is
-    right, as in DAQUAR (one, or the members of a set). Questions without answers do not matter.
+    They are votes if no question has only one to three answers, as in VQA 2.0 (ten each). Otherwise each annotated
+    answer is right, as in DAQUAR (one, or the members of a set). Questions without answers do not matter.
     """
     counts = [len(given) for given in answers if given]
     return bool(counts) and min(counts) >= MIN_VOTES
@@ -86,7 +86,8 @@ def vote_score(
     """Return VQA's accuracy of an answer that ``matches`` of the annotators gave, from 0 to 1.
 
     It is the mean, over the subsets that leave out one annotator, of min(matches in the subset / 3, 1) (Antol et al.,
-    ICCV 2015; Goyal et al., CVPR 2017). Each annotator who agrees is missing in one subset, so the mean has only two
+    ICCV 2015, and Goyal et al., CVPR 2017). Each annotator who agrees is missing in one subset, so the mean has only
+    two
     kinds of summands. With ten annotators: 0, 0.3, 0.6, 0.9, 1.
     """
     one_missing = np.minimum((matches - 1) / 3, 1)
@@ -95,7 +96,7 @@ def vote_score(
 
 
 def answer_scores(answers: Sequence[str], *, votes: bool) -> dict[str, float]:
-    """Return the score of each answer to one question as a prediction, by its normal form, in the order given."""
+    """Return the score of each answer to one question as a prediction, by its normal form, in the same order."""
     counts = Counter(map(normalize_answer, answers))
     if not votes:
         return dict.fromkeys(counts, 1.0)
@@ -105,7 +106,7 @@ def answer_scores(answers: Sequence[str], *, votes: bool) -> dict[str, float]:
 
 
 def main_answers(answers: Sequence[str], *, votes: bool) -> tuple[str, ...]:
-    """Return the normal form of the most frequent answer (the first of several); without votes, of all answers."""
+    """Return the normal form of the most frequent answer (the first of several), or without votes, of all answers."""
     counts = Counter(map(normalize_answer, answers))
     return tuple(answer for answer, _ in counts.most_common(1)) if votes else tuple(counts)
 
@@ -117,7 +118,7 @@ class AnswerVocabulary:
 
     Args:
         answers: the answers, in the order of their ids.
-        votes: whether ``targets`` treats answers as votes; see ``are_votes``.
+        votes: whether ``targets`` treats answers as votes. See ``are_votes``.
 
     Examples:
         >>> vocabulary = AnswerVocabulary.from_answers([["Two"], ["a cup"], ["2"]], min_count=1)
@@ -136,11 +137,11 @@ class AnswerVocabulary:
     def from_answers(cls, answers: Iterable[Sequence[str]], *, min_count: int = 9) -> AnswerVocabulary:
         """Build a vocabulary from the training answers, the most frequent first, ties in alphabetical order.
 
-        A question counts once for its most frequent answer; if its answers are not votes, once for each.
+        A question counts once for its most frequent answer. If its answers are not votes, it counts once for each.
 
         Args:
             answers: for each training question, the answers of all annotators.
-            min_count: the number of questions below which an answer is left out; 9 is VQA 2.0's "more than 8 times".
+            min_count: the number of questions below which an answer is left out. 9 is VQA 2.0's "more than 8 times".
 
         Raises:
             DataError: no answer occurs that often.
@@ -189,7 +190,7 @@ class AnswerVocabulary:
 
     @classmethod
     def load(cls, path: Path) -> AnswerVocabulary:
-        """Read the file that ``save`` wrote; raise ModelError if the file is missing or damaged."""
+        """Read the file that ``save`` wrote. Raise ModelError if the file is missing or damaged."""
         try:
             content = read_json(path)
             return cls([str(answer) for answer in content["answers"]], votes=bool(content["votes"]))

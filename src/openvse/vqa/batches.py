@@ -23,9 +23,9 @@ PlacedQuestions: TypeAlias = tuple[Int[np.ndarray, "Q"], QuestionBatch]
 
 
 class QuestionDataset(Dataset[QuestionBatch]):
-    """Builds batches of a question set from the questions that they hold; ``EpochBatches`` over Q gives their order.
+    """Builds batches of a question set from the questions that they hold. ``EpochBatches`` over Q gives their order.
 
-    Targets are made one batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
+    Targets are made one batch at a time, because all of VQA 2.0 at once would take 5 GiB.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class QuestionDataset(Dataset[QuestionBatch]):
     ) -> None:
         if len(texts) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
             raise DataError(
-                f"{questions.name} has {len(questions)} questions about {len(questions.image_ids)} images, but "
-                f"{len(texts)} texts and another number of images are given; make them from one question set"
+                f"{questions.name} has {len(questions)} questions about {len(questions.image_ids)} images, but got "
+                f"{len(texts)} texts and another number of images: make them from one question set"
             )
         self._questions, self._images, self._answers = questions, images, answers
         self._texts = texts
@@ -60,7 +60,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return np.argsort(self.image_of, kind="stable")
 
     def __getitem__(self, key: BatchKey) -> QuestionBatch:
-        """Build the share of a batch for one process; images are divided among processes along with their questions."""
+        """Build the share of a batch for one process. Images are divided among processes along with their questions."""
         return self.load(key)[1]
 
     def load(self, key: BatchKey) -> PlacedQuestions:
@@ -69,7 +69,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         chosen = key.pairs[np.isin(self.image_of[key.pairs], images)]
         if not len(chosen):
             raise DataError(
-                f"a batch of {len(key.pairs)} questions has fewer images than the {key.num_processes} processes; "
+                f"a batch of {len(key.pairs)} questions has fewer images than the {key.num_processes} processes: "
                 "use larger batches or fewer processes"
             )
         inputs = None
@@ -90,7 +90,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
 
 def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[PlacedQuestions]:
-    """Yield all questions once, ordered by image; questions whose image cannot be used are left out."""
+    """Yield all questions once, ordered by image. Questions whose image cannot be used are left out."""
     order = dataset.by_image()
     for start in range(0, len(order), batch_size):
         try:

@@ -33,12 +33,12 @@ def build_answerer(
     """Build an untrained model.
 
     Args:
-        spec: the names of the parts; a recipe for visual question answering is such a spec.
-        questions: the training questions, from which a vocabulary is built; never those of validation or test.
-        answers: the answers from which the model chooses; not read if there are assets.
+        spec: the names of the parts. A recipe for visual question answering is such a spec.
+        questions: the training questions, from which a vocabulary is built, never validation or test questions.
+        answers: the answers from which the model chooses. Not read if there are assets.
         assets: a model folder whose answers, vocabulary, tokenizer and backbone configuration are read instead.
         seed: the seed of the initial weights.
-        start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
+        start: a model whose files are read for the encoders that agree with its own. ``Start.give`` then copies its
             weights. A vocabulary grows by the words of the questions.
 
     Raises:
@@ -50,7 +50,7 @@ def build_answerer(
         answers = AnswerVocabulary.load(assets / ANSWERS_FILE)
     if answers is None:
         raise RecipeError(
-            "a new model that answers questions needs answers to choose from, and none are given"
+            "a new model that answers questions needs answers to choose from: give training questions with answers"
         )
     torch.manual_seed(seed)
     image = None

@@ -1,4 +1,4 @@
-"""The evaluation of models that answer questions, one by one and side by side, and what a report shows of it."""
+"""The evaluation of models that answer questions, one by one and side by side, and its part of a report."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ from openvse.vqa.report import AnswerReport
 from openvse.vqa.wordnet import WordNet, find_wordnet
 
 PREDICTIONS = "predictions.json"
-NO_ANSWERS = "there are no answers to compare with, so that nothing is measured; --out writes the predictions"
+NO_ANSWERS = (
+    "the questions have no answers to compare with, so nothing is measured: write predictions by --out"
+)
 
 
 @dataclass(frozen=True)
 class AnswersEvaluation(Evaluation):
-    """Predictions with their probabilities, and a report; the report is None if no question has an answer."""
+    """Predictions with their probabilities, and a report. The report is None if no question has an answer."""
 
     report: AnswerReport | None
     questions: QuestionSet
@@ -58,7 +60,7 @@ class AnswersEvaluation(Evaluation):
         return [*super().write(folder), folder / PREDICTIONS]
 
     def score(self) -> tuple[str, float]:
-        """Return the accuracy; raise ModelError where there are no answers to compare with."""
+        """Return the accuracy. Raise ModelError where there are no answers to compare with."""
         return "accuracy", self._measured().scores["accuracy"]
 
     def findings(self, count: int) -> Findings:
@@ -94,7 +96,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         )
     if request.exchanged and not model.sees:
         raise OpenVSEError(
-            "--exchanged is for a model that looks at images, and this one reads only questions"
+            "--exchanged is for a model that looks at images, but this one reads only questions: leave it out"
         )
     if model.sees:
         request.check_stores(1)
@@ -147,7 +149,7 @@ def answer_questions(
 
 
 def _training(questions: QuestionSet) -> QuestionSet | None:
-    """Return the training questions, whose most frequent answers are the baseline; None if all are test questions."""
+    """Return the training questions, whose most frequent answers are the baseline. None if all are test questions."""
     try:
         return questions.split("train")
     except DataError:
@@ -217,7 +219,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
         answered, answers, _ = answer_questions(model, asked, store, request)
         if runs and len(answered) < len(asked):
             raise DataError(
-                f"{source} can answer {len(answered)} of the {len(asked)} questions that the runs before it answer: "
+                f"{source} can answer {len(answered)} of the {len(asked)} questions that the earlier runs answer: "
                 f"name it first, or extract its features from the same images"
             )
         asked = answered
@@ -241,7 +243,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
 
 
 def _opened(run: LoadedRun, number: int, request: Request) -> tuple[Answerer, FeatureStore | None]:
-    """Return the model of a run and its store; raise OpenVSEError if it has several models or the store is unusable."""
+    """Return the model of a run and its store. Raise OpenVSEError for several models or an unusable store."""
     model, *others = cast("tuple[Answerer, ...]", run.models)
     if others:
         raise ModelError(

@@ -41,12 +41,12 @@ def evaluate_answers(
     members of a predicted set are separated by ", ", as in DAQUAR's files.
 
     Args:
-        questions: Q questions; those without an answer are left out.
+        questions: Q questions. Questions without an answer are left out.
         predictions: an answer to each question, in any spelling.
         training: the training questions, which add their most frequent answers as baselines.
-        vocabulary: the answers of the model; they add the share of questions without a known answer, and the ceiling.
+        vocabulary: the answers of the model, for the share of questions without a known answer and the ceiling.
         wordnet: WordNet, which adds WUPS if the answers are sets.
-        resamples: the number of resampled data sets for the intervals; 0 for none.
+        resamples: the number of resampled data sets for the intervals. 0 for none.
         model: the fingerprint of the model.
         published: published results to show for comparison, under the names of ``AnswerScores``.
         exchanged: the answer to each question about another image, which are a baseline, too.
@@ -85,7 +85,7 @@ def evaluate_answers(
 
 @dataclass(frozen=True)
 class ScoredAnswers:
-    """Each score of each question that has an answer, from 0 to 1; NaN where a question does not count."""
+    """Each score of each question that has an answer, from 0 to 1. NaN where a question does not count."""
 
     questions: QuestionSet
     columns: Mapping[str, Float[np.ndarray, "Q"]]
@@ -96,19 +96,19 @@ class ScoredAnswers:
         return _means(self.columns)
 
     def replicates(self, *, resamples: int, seed: int) -> Replicates:
-        """Return the mean scores on every resample; see ``score_replicates``."""
+        """Return the mean scores on every resample. See ``score_replicates``."""
         return score_replicates(self.columns, self.questions.images_of(), resamples=resamples, seed=seed)
 
 
 def score_answers(questions: QuestionSet, predictions: Sequence[str]) -> ScoredAnswers:
-    """Score predicted answers question by question, as ``evaluate_answers`` does."""
+    """Score predicted answers question by question, like ``evaluate_answers``."""
     answered = _answered(questions, predictions)
     scored, given = questions.select(np.array(answered, dtype=np.int64)), [predictions[n] for n in answered]
     return ScoredAnswers(scored, _Scorer(scored, None).columns(given), tuple(given))
 
 
 class _Scorer:
-    """Scores any predictions for the same questions; the score of a kind is NaN for questions of other kinds."""
+    """Scores any predictions for the same questions. The score of a kind is NaN for questions of other kinds."""
 
     def __init__(self, questions: QuestionSet, wordnet: WordNet | None) -> None:
         self._answers = [question.answers for question in questions.questions]
@@ -165,12 +165,12 @@ def _answered(questions: QuestionSet, predictions: Sequence[str]) -> list[int]:
     """Return the positions of the questions that can be scored."""
     if len(predictions) != len(questions):
         raise DataError(
-            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions; give one for each"
+            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
         )
     answered = [number for number, question in enumerate(questions.questions) if question.answers]
     if not answered:
         raise DataError(
-            f"{questions.name}: no question has an answer to compare with; evaluate a split whose answers are published"
+            f"{questions.name}: no question has an answer to compare with: evaluate a split whose answers are published"
         )
     return answered
 
@@ -180,14 +180,14 @@ def most_frequent_answers(
 ) -> tuple[str, ...]:
     """Answer each question with the most frequent answer to training questions that begin with the same words.
 
-    A training question counts once, for its most frequent answer; if answers are not votes, it counts once for each
-    of them. Of equally frequent answers, the first in alphabetical order is taken. If no training question begins
-    with these words, one word less is compared.
+    A training question counts once, for its most frequent answer. If answers are not votes, it counts once for each
+    answer. Of equally frequent answers, the first in alphabetical order counts. If no training question begins with
+    these words, one word less is compared.
 
     Args:
         training: questions with answers.
         questions: Q questions.
-        num_words: the number of first words that must agree; with 0, all questions get the same answer.
+        num_words: the number of first words that must agree. With 0, all questions get the same answer.
 
     Returns:
         An answer to each question, in its normal form.
@@ -203,7 +203,7 @@ def most_frequent_answers(
             for length in range(min(num_words, len(words)) + 1):
                 counts[words[:length]][answer] += 1
     if not counts:
-        raise DataError(f"{training.name}: no question has an answer; give training questions with answers")
+        raise DataError(f"{training.name}: no question has an answer: give training questions with answers")
     best = {
         start: min(answers, key=lambda answer: (-answers[answer], answer))
         for start, answers in counts.items()
@@ -218,7 +218,7 @@ def most_frequent_answers(
 def _baselines(
     training: QuestionSet | None, questions: QuestionSet, exchanged: Sequence[str] | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return the answers that need no image, and those about exchanged images, by label."""
+    """Return the answers that need no image, and the answers about exchanged images, by label."""
     starts = {} if training is None else {"": 0, " by the first two words": 2, " by the first four words": 4}
     baselines = {
         f"most frequent answer{label}": most_frequent_answers(training, questions, num_words=num_words)
@@ -235,7 +235,7 @@ def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:
 
 
 def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scorer) -> AnswerScores:
-    """Score the best known answer to each question; WUPS has no such simple ceiling."""
+    """Score the best known answer to each question. WUPS has no such simple ceiling."""
     best = []
     for question in questions.questions:
         worth = answer_scores(question.answers, votes=scorer.votes)
@@ -252,7 +252,7 @@ def score_replicates(
     resamples: int,
     seed: int,
 ) -> Replicates:
-    """Return each mean score in percent on every resample; NaN where no question that counts was drawn.
+    """Return each mean score in percent on every resample. NaN where no question that counts was drawn.
 
     The questions about an image are not independent evidence, so images are drawn along with their questions. The same
     images and seed draw the same resamples, so that the replicates of two models are pairs. A question whose score is

@@ -32,10 +32,10 @@ NEARLY_EVEN = 1.25
 """If the largest weight is below this multiple of the even share, attention counts as even."""
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]
-"""The box of a class token, which represents the whole image; drawing its veil would darken the cells."""
+"""The box of a class token, which represents the whole image. Drawing its veil would darken the cells."""
 
 BOXES_SHOWN = 5
-"""The largest number of outlined regions; they overlap, and those with small weights say little."""
+"""The largest number of outlined regions. They overlap, and regions with small weights say little."""
 
 _LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
 <div class="scales"><span class="of-cells"></span><span class="of-words"></span></div>
@@ -50,13 +50,13 @@ class Explained:
     """A question, its answers, and the weights of the k reductions, which are None if the model has none.
 
     Attributes:
-        question: the question, as it was asked.
+        question: the question, in its original words.
         guesses: the most probable answers.
         words: the word or piece of each token.
-        word_weights: the weights of the tokens; those of each reduction sum to 1.
+        word_weights: the weights of the tokens. The weights of each reduction sum to 1.
         boxes: left, top, right and bottom of the image's parts as fractions of its width and height.
         image_weights: the weights of these parts.
-        tiled: whether the parts are cells that cover the image; otherwise they are regions, which overlap.
+        tiled: whether the parts are cells that cover the image. Otherwise they are regions, which overlap.
         unknown_words: the words of the question that the model does not know.
     """
 
@@ -74,7 +74,7 @@ class Explained:
 def explain(
     model: Answerer, image: ClipSource | None, questions: str | Sequence[str], *, top_k: int = 5
 ) -> list[Explained]:
-    """Answer questions about an image, and return the attention weights behind each answer; see ``Answerer.ask``."""
+    """Answer questions about an image, and return the attention weights behind each answer. See ``Answerer.ask``."""
     questions = [questions] if isinstance(questions, str) else questions
     images = model.read(image)
     boxes, tiled = None, True
@@ -96,10 +96,10 @@ def explain(
 def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     """Return an HTML page with each question, its answers, and the weights over image and words.
 
-    Weights are shown relative to the even share, which each of N parts would have if all were equal: the smaller the
-    weight of a grid cell, the darker it is, from clear at four times the even share to darkest at a quarter of it, on
-    a logarithmic scale. If attention is even, all cells are therefore equally dim. The regions with the largest
-    weights are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
+    Weights are shown relative to the even share, which each of N parts would have if all were equal. The smaller the
+    weight of a grid cell, the darker it is, from clear at four times the even share to darkest at a quarter of it, on a
+    logarithmic scale. If attention is even, all cells are therefore equally dim. The regions with the largest weights
+    are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
     """
     shown = read_poster(image, shorter_side=IMAGE_PX)
     shown.thumbnail((IMAGE_PX, IMAGE_PX))
@@ -115,12 +115,12 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
 
 
 def _note(answered: Sequence[Explained]) -> str:
-    note = "Each answer has its own probability; they need not add up to 100 %."
+    note = "Each answer has its own probability. They need not add up to 100 %."
     if any(one.word_weights is not None for one in answered):
         note += (
-            " Bright parts of the image and shaded words have the largest weights in the sums that the answer is "
-            "made of; where all are alike, attention is even. A part has read the question and the other parts by "
-            "then: its weight says where the model took it from, not why."
+            " Bright parts of the image and shaded words have the largest weights in the sums that make up the "
+            "answer. Where all are alike, attention is even. Each part has already read the question and the other "
+            "parts: its weight says where the model took the answer from, not why."
         )
     return note
 
@@ -170,7 +170,7 @@ def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
 def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
     """Return weights that sum to 1 on the scale: 0 at a quarter of the even share, 1/2 at it, 1 at four times it.
 
-    If there is only one part, or no weight at all, there is nothing to compare, and all parts are bright.
+    With only one part, or no weight at all, there is nothing to compare, and all parts are bright.
     """
     count, total = len(weights), float(weights.sum())
     if count == 1 or total <= 0:
@@ -180,7 +180,7 @@ def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
 
 
 def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
-    """Return the image with its weights over it; without weights if the positions of the parts are unknown."""
+    """Return the image with its weights over it, without weights if the positions of the parts are unknown."""
     shapes = ""
     if weights is not None and one.boxes is not None:
         parts = [*zip(one.boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True)]

@@ -45,12 +45,12 @@ def question_dataset(
     text_features: FeatureStore | None = None,
     augment: bool = False,
 ) -> tuple[QuestionSet, QuestionDataset]:
-    """Prepare questions for a model; those about images that a store lacks are left out and reported.
+    """Prepare questions for a model. Questions about images that a store lacks are left out and reported.
 
     Args:
         model: the model, for its tokens and answers.
-        features: stored local features of its images; without them the images are decoded.
-        text_features: stored token states of the questions; without them the text model reads the questions.
+        features: stored local features of its images. Without them the images are decoded.
+        text_features: stored token states of the questions. Without them the text model reads the questions.
         augment: whether to decode random views, for training.
 
     Returns:
@@ -103,7 +103,7 @@ def predict(
         if progress is not None:
             progress("answering questions", len(found), len(questions))
     if not found:
-        raise DataError(f"{questions.name}: no question can be answered, as not one image can be used")
+        raise DataError(f"{questions.name}: no question can be answered, because no image can be used")
     positions = np.array(sorted(found))
     answers, probabilities = zip(*(found[position] for position in positions.tolist()), strict=True)
     return Predictions(questions.select(positions), answers, probabilities)
@@ -115,7 +115,7 @@ def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]
     Identifiers that are numbers are written as numbers, as VQA's server expects.
 
     Args:
-        path: the file; its folder is created if it is missing.
+        path: the file. Its folder is created if it is missing.
         questions: Q questions.
         predictions: an answer to each of them.
 
@@ -124,7 +124,7 @@ def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]
     """
     if len(predictions) != len(questions):
         raise DataError(
-            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions; give one for each"
+            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
         )
     entries = [
         {"question_id": _number(question.question_id), "answer": answer}
@@ -147,13 +147,13 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
         for entry in read_json(path, most=_MAX_BYTES):
             number = str(entry["question_id"])
             if number in answers:
-                raise DataError(f"{path}: question {number} is answered twice; answer it once")
+                raise DataError(f"{path}: question {number} is answered twice: answer it once")
             answers[number] = str(entry["answer"])
     except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+        raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f'{path}: not a list of {{"question_id": 1, "answer": "yes"}} ({error!r}); write it as for VQA\'s server'
+            f'{path}: not a list of {{"question_id": 1, "answer": "yes"}} ({error!r}): write it as for VQA\'s server'
         ) from error
     missing = [
         question.question_id for question in questions.questions if question.question_id not in answers
@@ -161,7 +161,7 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
     if missing:
         raise DataError(
             f"{path}: no answer to {len(missing)} of the {len(questions)} questions of {questions.name} "
-            f"(first: {missing[0]}); answer all of them"
+            f"(first: {missing[0]}): answer all of them"
         )
     return tuple(answers[question.question_id] for question in questions.questions)
 

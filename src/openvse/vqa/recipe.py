@@ -13,7 +13,7 @@ class AnswersSpec(Strict):
     """The answers from which a model chooses.
 
     Attributes:
-        min_count: the number of training questions below which an answer is left out; 9 is VQA 2.0's "more than 8
+        min_count: the number of training questions below which an answer is left out. 9 is VQA 2.0's "more than 8
             times".
     """
 
@@ -34,8 +34,8 @@ class AnswererSpec(ModelSpec):
     """A model that answers questions.
 
     Attributes:
-        image: the side of the images; None is the question-only model.
-        fusion: the part in which image and question attend to each other; None without images.
+        image: the side of the images. None is the question-only model.
+        fusion: the part in which image and question attend to each other. None without images.
         head: the layers after the fusion.
         answers: the answers from which the model chooses.
     """
@@ -59,7 +59,7 @@ class AnswererSpec(ModelSpec):
 
 
 class PublishedAccuracy(Strict):
-    """Results of the paper that a recipe follows; evaluation shows them too if the number of questions is the same.
+    """Results of the paper that a recipe follows. Evaluation shows them too if the number of questions is the same.
 
     Attributes:
         source: paper, table, data set and split, in words.
@@ -73,7 +73,7 @@ class PublishedAccuracy(Strict):
 
 
 class VQARecipe(AnswererSpec, RunRecipe):
-    """Everything that decides a run of visual question answering; the loss is binary cross-entropy for each answer."""
+    """Everything that decides a run of visual question answering. The loss is binary cross-entropy for each answer."""
 
     task: Literal["vqa"] = "vqa"
     published: tuple[PublishedAccuracy, ...] = ()
@@ -85,7 +85,7 @@ class VQARecipe(AnswererSpec, RunRecipe):
                 "a phase overrides the objective, and answering has none but cross-entropy: remove it"
             )
         if self.training.plateau is not None and self.training.plateau.metric != "accuracy":
-            raise ValueError("training.plateau.metric is not one of answering: set metric: accuracy")
+            raise ValueError("training.plateau.metric is not a metric of answering: set metric: accuracy")
         if self.training.chunk_size is not None:
             raise ValueError(
                 "training.chunk_size is for retrieval, whose loss needs the whole batch: remove it"

@@ -11,11 +11,11 @@ from openvse.output.documents import Document
 from openvse.output.table import Table
 
 AnswerScores: TypeAlias = dict[str, float]
-"""Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
+"""Percentages: ``accuracy``, and ``accuracy_<kind>`` for each published kind of answer. Sets of answers also have
 ``exact_match`` and, if WordNet is installed, ``wups_0.9`` and ``wups_0.0``."""
 
 TYPES_SHOWN = 20
-"""The number of types of questions in the table; the JSON has all."""
+"""The number of types of questions in the table. The JSON has all."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class AnswerProtocol:
         name: the data set, and which part of it.
         num_questions: the number of questions that were scored: "all", and of each kind.
         num_images: the number of images that they are about.
-        unanswered: the number of questions left out because no answer to them is known.
-        votes: whether the accuracy is VQA's; otherwise an answer counts if it is one of those given.
-        resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
+        unanswered: the number of questions left out because they have no known answer.
+        votes: whether the accuracy is VQA's. Otherwise an answer counts if it is one of the annotated answers.
+        resamples: the number of bootstrap resamples. 0 means that no intervals were computed.
         wordnet: the source of the nouns of WUPS, or "".
     """
 
@@ -57,13 +57,13 @@ class AnswerReport(Document):
     Attributes:
         protocol: how the evaluation was done.
         intervals: the lower and upper bound of each score, except for kinds so rare that they were never drawn.
-        baselines: the scores of answers that are given without the image, by label.
+        baselines: the scores of answers made without the image, by label.
         unknown: the percentage of questions without an answer in the model's vocabulary, or None without a vocabulary.
         ceiling: the scores of the best answers in the vocabulary, or empty.
         model: the fingerprint of the model, or empty.
         published: the published results of each label (paper and setting), under the same names as ``scores``.
-        problems: what was skipped, one line each.
-        question_types: the questions of each published type, the most frequent first; empty if none is published.
+        problems: the skipped items, one line each.
+        question_types: the questions of each published type, the most frequent first. Empty if none is published.
     """
 
     scores: AnswerScores
@@ -78,7 +78,7 @@ class AnswerReport(Document):
     question_types: Mapping[str, QuestionType] = field(default_factory=dict)
 
     def sections(self) -> list[str]:
-        """Return the scores with those of the baselines, the protocol, and the types of questions."""
+        """Return the scores with the baselines' scores, the protocol, and the types of questions."""
         return [
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
             measured_table("", [*self.scores], self.scores, self.intervals, self.beside()).to_markdown(),
@@ -87,7 +87,7 @@ class AnswerReport(Document):
         ]
 
     def beside(self) -> dict[str, AnswerScores]:
-        """Return what the scores compare with, by label: published results, baselines, and the limit."""
+        """Return the figures to compare the scores with, by label: published results, baselines, and the limit."""
         limits = {"best answers of the vocabulary": self.ceiling} if self.ceiling else {}
         return {**self.published, **self.baselines, **limits}
 
@@ -112,7 +112,7 @@ class AnswerReport(Document):
         if protocol.votes:
             yield "accuracy: VQA's, the mean over all subsets without one annotator of min(agreeing / 3, 1)"
         else:
-            yield "accuracy: the answer is one of those given; exact match: it is all of them"
+            yield "accuracy: the answer is one of the annotated answers. exact match: it is all of them"
             yield (
                 f"WUPS: nouns from {protocol.wordnet}"
                 if protocol.wordnet

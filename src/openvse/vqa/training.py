@@ -44,7 +44,7 @@ from openvse.vqa.recipe import VQARecipe
 
 
 class AnsweringTask(Task[QuestionBatch]):
-    """Trains a model that answers questions; ``prior`` is the frequency of each answer in training."""
+    """Trains a model that answers questions. ``prior`` is the frequency of each answer in training."""
 
     metric: ClassVar[str] = "accuracy"
     unit = "questions"
@@ -87,7 +87,7 @@ class AnsweringTask(Task[QuestionBatch]):
         return seen_in_training(provenance, self._held_out.as_corpus())
 
     def validate_start(self, start: Model) -> dict[str, float]:
-        """Return what the start reaches on the validation split with its own words and answers."""
+        """Return the metrics of the start on the validation split with its own words and answers."""
         if not isinstance(start, Answerer):
             raise TrainingError(f"it {start.purpose}, which is another task")
         stores = self._features
@@ -108,7 +108,7 @@ class AnsweringTask(Task[QuestionBatch]):
             by_frequency += float(batch.targets[:, self._frequent].sum())
             loss += float(cross_entropy(logits, batch)) * batch.divisor
         if not right:
-            raise DataError("no validation question can be answered, as not one image can be used")
+            raise DataError("no validation question can be answered, because no image can be used")
         worth, of_image = np.concatenate(right), np.unique(np.concatenate(images), return_inverse=True)[1]
         self._chance = 100 * by_frequency / len(worth)
         self.replicates = score_replicates({"accuracy": worth}, of_image, resamples=1000, seed=0)

@@ -38,14 +38,14 @@ class _Sense(NamedTuple):
 class WordNet:
     """WordNet's nouns and Wu and Palmer's similarity between them (ACL 1994).
 
-    The numbers are those of nltk's ``wup_similarity`` (version 3.10).
+    The numbers equal nltk's ``wup_similarity`` (version 3.10).
 
     Args:
         folder: the folder with ``index.noun``, ``data.noun`` and optionally ``noun.exc``: WordNet's folder ``dict``
-            (Fellbaum, 1998; wordnet.princeton.edu), Debian's package ``wordnet-base``, or nltk's ``corpora/wordnet``.
+            (Fellbaum, 1998, wordnet.princeton.edu), Debian's package ``wordnet-base``, or nltk's ``corpora/wordnet``.
 
     Raises:
-        DataError: the files are missing, or are not those of WordNet.
+        DataError: the files are missing, or do not belong to WordNet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,8 +56,8 @@ class WordNet:
             exceptions = read_lines(folder / "noun.exc") if (folder / "noun.exc").is_file() else []
         except OSError as error:
             raise DataError(
-                f"{folder}: {' and '.join(_FILES)} of WordNet cannot be read there ({error.strerror}); give the folder "
-                "that holds them, for instance that of Debian's package wordnet-base"
+                f"{folder}: {' and '.join(_FILES)} of WordNet cannot be read there ({error.strerror}): give the folder "
+                "that holds them, for instance Debian's, from the package wordnet-base"
             ) from error
         except (ValueError, IndexError) as error:
             raise self._damaged("index.noun") from error
@@ -80,7 +80,7 @@ class WordNet:
         return max((self._wu_palmer(a, b) for a, b in senses), default=0.0)
 
     def senses(self, word: str) -> list[int]:
-        """Return the places of the senses of a noun in ``data.noun``; empty for an unknown word."""
+        """Return the places of the senses of a noun in ``data.noun``, empty for an unknown word."""
         plain = word.lower().strip().replace(" ", "_")
         parts = plain.replace("-", "_").split("_")
         for written in (plain, *(joint.join(parts) for joint in ("_", "-", ""))):
@@ -99,9 +99,9 @@ class WordNet:
     def _wu_palmer(self, one: int, other: int) -> float:
         """Return 2 d / (d1 + d2), with the depths of the lowest common ancestor and of both senses by way of it.
 
-        The lowest ancestor is the one whose shortest path to the root is longest; its depth is its longest path. Of
-        several, the first sense is taken, then the first name. From a sense to that ancestor the shortest path
-        counts, even if it leads through an ancestor of both.
+        The lowest ancestor is the one whose shortest path to the root is longest. Its depth is its longest path. Of
+        several, the first sense counts, then the first name. From a sense to this ancestor the shortest path counts,
+        even if it leads through an ancestor of both.
         """
         common = self._distances(one).keys() & self._distances(other).keys()
         if not common:
@@ -118,7 +118,7 @@ class WordNet:
 
     @cache  # noqa: B019
     def _distances(self, offset: int) -> dict[int, int]:
-        """Return the steps to each ancestor on the shortest path; a sense is its own ancestor."""
+        """Return the steps to each ancestor on the shortest path. A sense is its own ancestor."""
         steps = {offset: 0}
         level = {offset}
         while level:
@@ -165,11 +165,11 @@ class WordNet:
         return _Sense(offset, fields[4].lower(), tuple(above))
 
     def _damaged(self, name: str) -> DataError:
-        return DataError(f"{self.folder / name}: not in WordNet's format; install WordNet again")
+        return DataError(f"{self.folder / name}: not in WordNet's format: install WordNet again")
 
 
 def find_wordnet() -> Path | None:
-    """Return the folder of WordNet: $WNSEARCHDIR, $WNHOME/dict, or that of Debian; None if there is none."""
+    """Return the folder of WordNet: $WNSEARCHDIR, $WNHOME/dict, or Debian's folder. None if there is none."""
     home, places = os.environ.get("WNHOME"), list(_INSTALLED)
     if home:
         places.insert(0, Path(home) / "dict")
@@ -179,7 +179,7 @@ def find_wordnet() -> Path | None:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the offsets of each word's senses, the last fields of its line; the licence before them is skipped."""
+    """Return the offsets of each word's senses, the last fields of its line. The licence before them is skipped."""
     entries = []
     for line in lines:
         if not line.startswith(" "):
