@@ -30,7 +30,7 @@ def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Floa
 
 
 def _filled(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], value: float) -> Float[Tensor, "B N L"]:
-    """Return the elements with a value in place of padding; a copy only where there is padding."""
+    """Return the elements with a value in place of padding, as a copy only where there is padding."""
     if local.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all()):
         return local
     return local.masked_fill(~mask.unsqueeze(-1), value)
@@ -53,17 +53,17 @@ def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: in
 def soft_pool(
     local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], logits: Float[Tensor, "B N L"] | None = None
 ) -> Float[Tensor, "B L"]:
-    """Return ``v_d = sum_n softmax_n(g_nd) x_nd`` for logits g; g = x is SoftPool (eq. 2 and 3; VSE+2AD, eq. 4)."""
+    """Return ``v_d = sum_n softmax_n(g_nd) x_nd`` for logits g. g = x is SoftPool (eq. 2 and 3, and VSE+2AD, eq. 4)."""
     padding = ~mask.unsqueeze(-1)
     weights = (local if logits is None else logits).masked_fill(padding, MASKED).softmax(dim=1)
     return (weights * local.masked_fill(padding, 0.0)).sum(dim=1)
 
 
 def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
-    """Sort each dimension over the elements, largest first; NaN counts as the largest; padding comes last and is 0.
+    """Sort each dimension over the elements, largest first. NaN counts as the largest. Padding comes last and is 0.
 
-    On a CPU a compiled kernel sorts. Elsewhere the sorted axis is made the last one: sorting contiguous runs is faster
-    than sorting strided ones.
+    On a CPU a compiled kernel sorts. Elsewhere the sorted axis becomes the last one, because sorting contiguous runs is
+    faster than sorting strided ones.
     """
     if is_usable(local):
         return sort_elements(local, mask).transpose(1, 2)
@@ -86,7 +86,7 @@ def sum_by_rank(
 
     Args:
         local: the sets.
-        mask: which elements are real.
+        mask: True for real elements.
         weights: the weights of the largest element, the second largest, and so on, for at least as many ranks as the
             largest set has elements.
     """
@@ -130,7 +130,7 @@ def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Int[Tensor, "U"], Int[Ten
 
 
 def places_of(mask: Bool[Tensor, "*b"], device: torch.device | None = None) -> tuple[Int[Tensor, "P"], ...]:
-    """Return the indices of what is True, on the device of the mask or on another."""
+    """Return the indices of True values, on the device of the mask or on another."""
     return tuple(moved(each, device or mask.device) for each in on_cpu(mask).nonzero(as_tuple=True))
 
 
@@ -140,7 +140,7 @@ def transposed(mask: Bool[Tensor, "A C"]) -> Bool[Tensor, "C A"]:
 
 
 def mean_where(values: Float[Tensor, "*b"], mask: Bool[Tensor, "*b"]) -> Float[Tensor, ""]:
-    """Return the mean of the values where the mask is True; 0 if it is so nowhere."""
+    """Return the mean of the values where the mask is True, or 0 if it is True nowhere."""
     if values.device.type == "cpu":
         return values[mask].mean() if mask.any() else values.new_zeros(())
     return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
@@ -156,8 +156,8 @@ def sinusoidal_positions(
 ) -> Float[Tensor, "N D"]:
     """Return sines and cosines of ``w_j * k``, k = 0..size-1, ``w_j = 10000^(-2j/dim)`` (VSE-infinity, eq. 4).
 
-    The printed equation separates w_j and k by a comma; it is their product, as in the Transformer.
-    Even columns are sines, odd columns cosines.
+    The printed equation separates w_j and k by a comma. It is their product, as in the Transformer. Even columns are
+    sines, odd columns cosines.
     """
     frequencies = torch.exp(torch.arange(0, dim, 2, dtype=dtype, device=device) * (-math.log(10000.0) / dim))
     angles = torch.arange(size, dtype=dtype, device=device).unsqueeze(1) * frequencies
@@ -167,14 +167,14 @@ def sinusoidal_positions(
 def interpolate(
     knots: Float[Tensor, "M W"], sizes: Int[Tensor, "U"], longest: int | None = None
 ) -> Float[Tensor, "U N W"]:
-    """Stretch M values linearly over each set size: the first is at position 0, the last at size - 1.
+    """Stretch M values linearly over each set size. The first is at position 0, the last at size - 1.
 
-    Positions beyond a size repeat its last value; a size of 1 takes the first.
+    Positions beyond a size repeat its last value. A size of 1 has the first value.
 
     Args:
         knots: the values.
         sizes: the sizes, each at least 1.
-        longest: N, at least the largest size; None is the largest size.
+        longest: N, at least the largest size. None is the largest size.
     """
     last = len(knots) - 1
     step = last / (sizes - 1).clamp(min=1).to(knots.dtype)
@@ -191,7 +191,7 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
 
     Args:
         values: ``[B, N]`` or ``[B, N, L]``.
-        mask: which elements stay.
+        mask: True for the elements that stay.
 
     Returns:
         The moved values (0 where nothing is left) and their mask.
@@ -274,7 +274,7 @@ def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
 
 
 def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSet:
-    """Return the embeddings of one side at unit length; all embeddings of a plain tensor exist.
+    """Return the embeddings of one side at unit length. All embeddings of a plain tensor exist.
 
     Args:
         embeddings: float ``[B, D]``, ``[B, K, D]`` for K embeddings per item, or an EmbeddingSet.
@@ -303,13 +303,13 @@ def require_one_space(images: EmbeddingSet, texts: EmbeddingSet) -> None:
     widths = images.vectors.shape[2], texts.vectors.shape[2]
     if widths[0] != widths[1]:
         raise DataError(
-            f"the embeddings of the images are {widths[0]} wide and those of the texts {widths[1]}: give embeddings in "
-            f"one space"
+            f"the embeddings of the images are {widths[0]} wide, but the texts' are {widths[1]} wide: give "
+            f"embeddings in one space"
         )
 
 
 _FAST_BF16 = ("avx512_bf16", "amx_bf16", "sve_bf16")
-"""The instructions with which PyTorch multiplies in bf16 on a processor; without them it takes 80 times as long."""
+"""The instructions with which PyTorch multiplies in bf16 on a processor. Without them it takes 80 times as long."""
 
 
 def computes_bf16(device: str) -> bool:

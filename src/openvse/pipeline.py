@@ -2,8 +2,8 @@
 
 ``decoded`` reads the items of the next batches in threads while the caller computes with the present one.
 ``results_in_order`` lets ``Workers`` make the results of parts of a list.
-``Pace`` tells the progress and says when to keep what was made. ``extract`` and ``index`` are made of these. What is
-kept, and how, is their own.
+``Pace`` reports the progress and decides when to keep the results. ``extract`` and ``index`` consist of these. Each
+defines its own kept results.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Result = TypeVar("Result")
 Task = TypeVar("Task")
 
 KEEP_SECONDS = 5.0
-"""What a run has made is kept at least so often, so that a kill costs no more work than that."""
+"""The results of a run are kept at least so often, so that a kill costs no more work than this."""
 
 DECODERS = 2
-"""The number of threads that decode if nobody asks for another."""
+"""The default number of decoding threads."""
 
 BATCHES_AHEAD = 2
-"""The largest number of batches that are decoded while another one is computed with."""
+"""The most batches decoded ahead of the computation."""
 
 
 @dataclass(frozen=True)
 class WorkProgress:
-    """How many items of a run are finished or cannot be used, earlier ones too, and how many a second are, now."""
+    """The progress of a run: items that are finished or cannot be used, earlier ones too, and items a second now."""
 
     done: int
     total: int
@@ -57,7 +57,7 @@ class WorkProgress:
 
 
 class Pace:
-    """Counts the items of a run, tells its progress, and says when to keep what was made."""
+    """Counts the items of a run, reports its progress, and decides when to keep the results."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Pace:
         return time.perf_counter() - self._started
 
     def add(self, count: int) -> None:
-        """Count items, and tell the progress."""
+        """Count items, and report the progress."""
         self._done += count
         self.tell()
 
     def tell(self, more: int = 0) -> None:
-        """Tell the progress, with so many items that are done and not counted yet."""
+        """Report the progress, including items that are done and not counted yet."""
         if self._tell is not None:
             done = self._done + more
             new = done - self._before
@@ -91,7 +91,7 @@ class Pace:
             )
 
     def keep(self, commit: Callable[[], None]) -> None:
-        """Call a function that keeps what was made, if the last time was ``KEEP_SECONDS`` ago."""
+        """Call a function that keeps the results, if the last time was ``KEEP_SECONDS`` ago."""
         if time.perf_counter() - self._written_at > KEEP_SECONDS:
             commit()
             self._written_at = time.perf_counter()
@@ -115,7 +115,7 @@ def decoded(
 ) -> Iterator[DecodedBatch[Item, Value]]:
     """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
 
-    An item that ``read`` refuses by BadImageError leaves a gap; the messages of these errors begin with its ``name``.
+    An item that ``read`` refuses by BadImageError leaves a gap. The messages of these errors begin with its ``name``.
     """
 
     def tried(item: Item) -> tuple[Value | None, str | None]:
@@ -159,7 +159,7 @@ def ahead(items: Iterable[Item], count: int = BATCHES_AHEAD) -> Iterator[Item]:
 def read_ahead(
     items: Sequence[Item], read: Callable[[Item], Value], batch_size: int
 ) -> Iterator[list[Value]]:
-    """Yield what was read of items, in batches; raise BadImageError for one that cannot be used."""
+    """Yield the results of reading items, in batches. Raise BadImageError for an unusable item."""
     for batch in decoded(in_batches(items, batch_size), read, lambda _: ""):
         for _, message in batch.failed:
             raise BadImageError(message)
@@ -177,19 +177,19 @@ def tell_skipped(failed: Iterable[tuple[object, str]]) -> None:
 
 
 def failure_reason(error: BadImageError, name: object) -> str:
-    """Return why an item cannot be used, without the name of the item, with which the message begins."""
+    """Return why an item cannot be used, without its name, with which the message begins."""
     return str(error).removeprefix(f"{escaped(name)}: ")
 
 
 def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Yield items in batches of a size; the last one may be smaller."""
+    """Yield items in batches of a size. The last one may be smaller."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def remaining(items: Sequence[Item], is_done: Callable[[Item], bool], batch_size: int) -> Sequence[Item]:
-    """Return the items that are not done, those that an earlier run could not use last.
+    """Return the unfinished items, with the items that failed in an earlier run last.
 
-    After a stop, the batches of the others are what they would have been without it.
+    After a stop, the batches of the others are the same as without it.
     """
     done = [is_done(item) for item in items]
     last = len(items) - done[::-1].index(True) if True in done else 0
@@ -205,7 +205,7 @@ def results_in_order(
 ) -> Iterator[Result]:
     """Let workers make the result of each part, and yield the results in the order of the parts.
 
-    ``prepare`` is sent to each worker, and returns there what makes the result of a part.
+    ``prepare`` is sent to each worker, and returns there the function that makes the result of a part.
     """
     if not parts:
         return
@@ -227,7 +227,7 @@ def _numbered(
 
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-_STORE_BYTES = 100 << 20  # tasks and results are small; what is made goes to the disk
+_STORE_BYTES = 100 << 20  # enough, because tasks and results are small and the data go to the disk
 
 
 @dataclass(frozen=True)
@@ -248,8 +248,8 @@ def share_work(
 ) -> Generator[Result, None, None]:
     """Let workers do tasks, and yield each result as it is ready, in any order.
 
-    The task of a worker that dies is given to another one. Workers load the plug-ins of this process. ``prepare``
-    returns in each worker what does a task; it is pickled, as tasks and results are.
+    The task of a worker that dies goes to another worker. Workers load the plug-ins of this process. ``prepare``
+    returns in each worker the function that does a task. It is pickled, like tasks and results.
     """
     try:
         sent = pickle.dumps(prepare)
@@ -292,7 +292,7 @@ class _Worker:
         self._do: Callable[[Any], Any] | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Do a task; an error of the user is sent back as it is, because Ray would wrap it in a traceback."""
+        """Do a task. An error of the user is sent back unchanged, because Ray would wrap it in a traceback."""
         result: Any = None
         raised: tuple[Any, ...] | None = None
         try:
@@ -310,7 +310,7 @@ class _Worker:
 
 
 def start_workers(cpus: int) -> None:
-    """Start processes on this machine, which stay until ``ray.shutdown``; work that finds them uses them."""
+    """Start processes on this machine, which stay until ``ray.shutdown``. Work that finds them uses them."""
     ray = _import_ray()
     with _own_handlers():
         ray.init(
@@ -324,7 +324,7 @@ def start_workers(cpus: int) -> None:
 
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what fails is raised, too
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # failures are raised, too
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own choice of 15 starves beside other work
     try:
         import ray
@@ -337,7 +337,7 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any, workers: Workers) -> bool:
-    """Join a cluster, or start one; return whether it must be left at the end."""
+    """Join a cluster, or start one. Return whether it must be left at the end."""
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if ray.is_initialized():
         return False
@@ -357,7 +357,7 @@ def _connect(ray: Any, workers: Workers) -> bool:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Keep the handler of SIGTERM: that of Ray would end the process without what a stopped command says."""
+    """Keep the handler of SIGTERM, because Ray's would end the process without the message of a stopped command."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

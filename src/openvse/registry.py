@@ -1,4 +1,4 @@
-"""Parts by name. Each kind of part has one Registry; the signature of a part's constructor is its schema.
+"""Parts by name. Each kind of part has one Registry, and the signature of a part's constructor is its schema.
 
 Plug-ins are Python files of the user that register more parts.
 """
@@ -19,7 +19,7 @@ Maker: TypeAlias = Callable[..., PartT]
 """A factory of a part: its class, or the build with the options of a recipe.
 
 A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer part calls it, once or
-more, with what only it knows, such as widths. An argument of the type ``Miner`` is built beforehand.
+more, with its own arguments, such as widths. An argument of the type ``Miner`` is built beforehand.
 """
 
 
@@ -39,7 +39,7 @@ class Configured:
         return made
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that were given, by name."""
+        """Return the arguments of the constructor, by name."""
         args, options = self._arguments
         return dict(inspect.signature(type(self)).bind_partial(*args, **options).arguments)
 
@@ -51,7 +51,7 @@ class Registry(Generic[PartT]):
     file to any command as ``--plugin my_file.py``.
 
     Args:
-        kind: what the parts are called in messages, for instance "aggregator".
+        kind: the name of such parts in messages, for instance "aggregator".
         parts: the built-in parts, a class or factory for each name.
 
     Attributes:
@@ -65,18 +65,18 @@ class Registry(Generic[PartT]):
         self._parts: dict[str, Maker[PartT]] = dict(parts)
 
     def add(self, name: str, part: Maker[PartT]) -> None:
-        """Register a part; raise RecipeError when another part has the name."""
+        """Register a part. Raise RecipeError if another part has the name."""
         if self._parts.get(name, part) is not part:
             raise RecipeError(f"{self.kind} {name!r} exists already: choose another name")
         self._parts[name] = part
 
     def get(self, name: str) -> Maker[PartT]:
-        """Return the class behind a name; raise RecipeError, which lists the allowed names, if there is none."""
+        """Return the class behind a name. Raise RecipeError, which lists the allowed names, if there is none."""
         if name not in self._parts:
             names = self.names()
             raise RecipeError(
-                f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}; "
-                f"one of your own needs --plugin FILE"
+                f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}: "
+                f"give one of these, or register your own with --plugin FILE"
             )
         return self._parts[name]
 
@@ -99,7 +99,7 @@ _plugins: list[Path] = []
 
 
 def load_plugin(path: Path) -> None:
-    """Run a Python file that registers parts; raise OpenVSEError if it is missing, no Python, or fails."""
+    """Run a Python file that registers parts. Raise OpenVSEError if it is missing, no Python, or fails."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     name = f"openvse_plugin_{path.stem}"  # a file copy.py is not Python's own copy

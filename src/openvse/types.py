@@ -28,9 +28,10 @@ _ORIGINS = WeakTensorKeyDictionary()
 
 
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a mask, numbers or ids to a device without waiting for it; ``on_cpu`` still knows what they are.
+    """Copy a mask, numbers or ids to a device without waiting for it. ``on_cpu`` still knows their values.
 
-    What decides shapes (lengths, places) can then be computed on the CPU, while the device works on earlier steps.
+    Numbers that decide shapes (lengths, places) can then be computed on the CPU, while the device works on earlier
+    steps.
     """
     if tensor.device.type == torch.device(device).type == "cpu":
         return tensor
@@ -41,7 +42,7 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
-    """Return a tensor as it is on the CPU; only for one that ``moved`` has not copied, wait for its device."""
+    """Return a tensor's values on the CPU. Wait for its device only if ``moved`` has not copied it."""
     if tensor.device.type == "cpu":
         return tensor
     if tensor not in _ORIGINS:
@@ -51,7 +52,7 @@ def on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return what a change makes of a tensor; what ``on_cpu`` knows of the tensor it knows of the result."""
+    """Return the result of a change of a tensor, with the change also applied to its copy for ``on_cpu``."""
     changed = change(tensor)
     if tensor in _ORIGINS:
         _ORIGINS[changed] = change(_ORIGINS[tensor])
@@ -59,7 +60,7 @@ def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy to a device; only from pinned memory does a copy not block."""
+    """Copy to a device. Only a copy from pinned memory does not block."""
     place = torch.device(device)
     if place.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
@@ -109,9 +110,9 @@ class Graph:
     """The role graphs of texts, in slots: first the event, then alternately an action and an entity (HGR).
 
     Attributes:
-        members: which local features belong to the node of a slot; a slot without any does not exist.
+        members: which local features belong to the node of a slot. A slot without any does not exist.
         roles: the semantic role of each node.
-        edges: ``edges[b, i, j]`` says that node i reads node j.
+        edges: if ``edges[b, i, j]`` is True, node i reads node j.
     """
 
     members: Bool[Tensor, "B S N"]
@@ -146,16 +147,16 @@ class Features:
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingSet:
-    """K embeddings per item in the joint space; K = 1 is the usual case, and K = N keeps all tokens.
+    """K embeddings per item in the joint space. K = 1 is the usual case, and K = N keeps all tokens.
 
     ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 where an item has
     fewer embeddings.
 
     Attributes:
-        vectors: ``[B, K, D]``; a Tower returns them at unit length.
+        vectors: ``[B, K, D]``. A Tower returns them at unit length.
         mask: ``[B, K]``, True where the embedding exists.
         residual: ``[B, K, R]``, the part that PVSE's diversity term acts on, or the code of an autoencoder.
-        source: ``[B, S]``, the vector of which an autoencoder made the code.
+        source: ``[B, S]``, the vector from which an autoencoder made the code.
     """
 
     vectors: Float[Tensor, "B K D"]
@@ -218,7 +219,7 @@ class EmbeddingSet:
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
-        """Join sets with the same D; smaller K are padded; residual and source are kept if every part has them."""
+        """Join sets with the same D. Smaller K are padded. Residual and source are kept if every part has them."""
         most = max(part.mask.shape[1] for part in parts)
 
         def widen(tensors: list[Tensor]) -> Tensor:
@@ -255,7 +256,7 @@ class Batch:
     description: str = ""
 
     def copied(self, times: int) -> Batch:
-        """Return the batch with each image and text several times in a row; all copies of a pair belong together."""
+        """Return the batch with each image and text several times in a row. All copies of a pair belong together."""
         if times == 1:
             return self
         keys, rows = self.partners.unbind(dim=1)
@@ -292,8 +293,8 @@ class QuestionBatch:
     """A batch of Q questions about I images. No image occurs twice, however many questions are about it.
 
     Attributes:
-        images: the I images; None for a model that reads only questions.
-        image_of: the row of each question's image; zeros where there are no images.
+        images: the I images. None for a model that reads only questions.
+        image_of: the row of each question's image. Zeros where there are no images.
         questions: the Q questions.
         targets: the score of each answer, from 0 to 1.
         divisor: Q, or its mean over the processes that share the batch: a sum over questions divided by it is a mean.
@@ -369,7 +370,7 @@ class FeatureSource(Protocol):
         ...
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return the positions of the items; raise StoreError, which names them, if some are missing."""
+        """Return the positions of the items. Raise StoreError, which names them, if some are missing."""
         ...
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
@@ -378,4 +379,4 @@ class FeatureSource(Protocol):
 
 
 OnProgress: TypeAlias = Callable[[str, int, int], None]
-"""A function that is called with the name of the work, how much of it is done, and the total."""
+"""A function called with the name of the work, how much of it is done, and the total."""

@@ -107,7 +107,7 @@ def broken() -> np.ndarray:
             None,
             "6.*4.*6",
         ),
-        (vectors(4, 0), vectors(4, 1)[:, :5], None, "images are 6 wide and those of the texts 5"),
+        (vectors(4, 0), vectors(4, 1)[:, :5], None, "6 wide, but the texts' are 5"),
         (
             vectors(4, 0)[0],
             vectors(4, 1),

@@ -109,7 +109,7 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     for value in (700, -20, np.nan):
         regions.boxes[0, 2] = value
         yield tsv_line("bad", regions), "boxes extend beyond its image of 640 x 480, or are not numbers"
-    yield with_cell(5, good[5] + good[5]), r"have shape \[2, 6\], this store takes \[N, 3\]"
+    yield with_cell(5, good[5] + good[5]), r"have shape \[2, 6\], but this store takes \[N, 3\]"
     yield with_cell(5, good[5][:-1]), "features are not base64"
     yield with_cell(5, good[5][:-8]), "features have 18 bytes, which do not divide into 2 rows"
     yield with_cell(5, b""), "features have 0 bytes"

@@ -167,7 +167,7 @@ def test_a_learned_temperature_gets_a_gradient() -> None:
             None,
             "2.*3.*3",
         ),
-        ((2, 5), (2, 4), None, "images are 5 wide and those of the texts 4"),
+        ((2, 5), (2, 4), None, "5 wide, but the texts' are 4"),
         ((2,), (2, 5), None, "torch.float32.*2"),
         ((0, 5), (0, 5), None, r"images are torch.float32 \[0, 5\]"),
         ((2, 5), (3, 5), [0, 1, 2], "0.*2.*0.*1"),

@@ -339,7 +339,7 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
         monkeypatch.setenv("OPENVSE_ENGINE_URL", url)
         plan_engine(tmp_path, "exact").note(tmp_path)
     (said,) = (record.getMessage() for record in caplog.records)
-    assert f"what the engine qdrant holds in {place} was not removed: the Qdrant server" in said
+    assert f"the engine qdrant in {place} were not removed: the Qdrant server" in said
     assert "secret" not in said
 
 

@@ -1,4 +1,4 @@
-"""Exported models that run in ONNX Runtime, without PyTorch: nothing in this room imports it."""
+"""Exported models that run in ONNX Runtime, without PyTorch. Nothing in this room imports it."""
 
 from __future__ import annotations
 

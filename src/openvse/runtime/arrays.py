@@ -66,7 +66,7 @@ class ArraySet:
 
     @classmethod
     def concatenate(cls, parts: Sequence[ArraySet]) -> ArraySet:
-        """Join sets; items with fewer embeddings get ones that do not exist."""
+        """Join sets. Items with fewer embeddings get masked ones."""
         most = max(part.mask.shape[1] for part in parts)
 
         def widen(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -86,7 +86,7 @@ def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float
         images.vectors.reshape(-1, images.vectors.shape[2]),
         texts.vectors.reshape(-1, texts.vectors.shape[2]),
     )
-    with np.errstate(invalid="ignore", over="ignore"):  # whoever ranks the scores looks for NaN
+    with np.errstate(invalid="ignore", over="ignore"):  # the ranking of the scores checks for NaN
         scores = -_violations(*flat) if kind == "order" else _product(*flat)
     if images.mask.shape[1] == texts.mask.shape[1] == 1:
         return scores
@@ -102,7 +102,7 @@ def embeds_gaussians(model: object) -> bool:
 
 
 def turned(gaussians: ArraySet) -> ArraySet:
-    """Return Gaussians of one side, images or texts, as those of the other.
+    """Return Gaussians of one side, images or texts, in the form of the other side.
 
     ``[m, u, 1]`` becomes ``[m, 1, u]``, so that inner products with Gaussians of their own side are scores, too.
     """
@@ -116,7 +116,7 @@ def uncertainties(vectors: Float[np.ndarray, "B D"], *, of_texts: bool) -> Float
 
 
 def directions(vectors: Any, *, are_gaussians: bool) -> Any:
-    """Return what of embeddings has a direction: the means of Gaussians, and all of others."""
+    """Return the part of embeddings that has a direction: the means of Gaussians, and others whole."""
     return vectors[..., :-2] if are_gaussians else vectors
 
 
@@ -126,7 +126,7 @@ def loaded_torch() -> Any:
 
 
 def _product(images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]) -> Float[np.ndarray, "A C"]:
-    """Return all inner products, by PyTorch if it is loaded: the threads of two libraries would wait for each other.
+    """Return all inner products, by PyTorch if it is loaded, since threads of two libraries block each other.
 
     For one text, waking up threads takes longer than the products.
     """

@@ -1,10 +1,10 @@
-"""The towers beside an index: what a search needs of the model that made it, so that it starts without PyTorch.
+"""The towers beside an index: the parts of its model that a search needs, so that it starts without PyTorch.
 
     towers-<fingerprint>/                 an export of the model of this fingerprint (see ``runtime.description``), in
                                           which the program of images may be left out
-    towers-<fingerprint>/left_out.json    why a program is not there, so that it is not tried at each indexing
+    towers-<fingerprint>/left_out.json    why a program is missing, so that it is not tried at each indexing
 
-The name says which model it is, so a search never takes the towers of another model, whenever they were written.
+The name contains the model's fingerprint, so a search never uses the towers of another model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDERS = "towers-"
 
 @dataclass(frozen=True)
 class Towers:
-    """The sides (image, text) that an index has beside it, and why others are left out, which may be known anew."""
+    """The sides (image, text) that an index has beside it, and why others are left out, which may change later."""
 
     sides: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ def towers_of(index: Path, fingerprint: str) -> Path:
 
 
 def remove_other_towers(index: Path, fingerprint: str) -> None:
-    """Remove the towers of other models than the one that made an index."""
+    """Remove all towers except the towers of the index's own model."""
     for folder in index.glob(f"{_FOLDERS}*"):
         if folder != towers_of(index, fingerprint):
             shutil.rmtree(folder, ignore_errors=True)
@@ -60,9 +60,9 @@ def sound_sides(folder: Path) -> set[str]:
 
 
 def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
-    """Return why a side was not written, by its name; "" for one that the user does not want.
+    """Return why a side was not written, by its name, or "" for a side that the user does not want.
 
-    What another ``version`` of openvse could not write is not counted.
+    Failures of another ``version`` of openvse are not counted.
     """
     try:
         noted = read_json(folder / LEFT_OUT)
@@ -75,6 +75,6 @@ def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
         TypeError,
         AttributeError,
         OpenVSEError,
-    ):  # as if nothing was noted
+    ):  # treat as if nothing was noted
         pass
     return {}

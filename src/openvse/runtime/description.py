@@ -1,6 +1,7 @@
-"""The description of an exported model, ``export.json``, which says what its files need and what they give.
+"""The description of an exported model, ``export.json``, which lists the inputs and outputs of its files.
 
-An export is a folder: ``export.json``; one program for each side; what the tokenizer needs; and the curve from score to
+An export is a folder with ``export.json``, one program for each side, the files of the tokenizer, and the curve from
+score to
 probability (``calibration.json``) if the model has one. All of this can be read without PyTorch.
 """
 
@@ -22,18 +23,18 @@ ExportPrecision: TypeAlias = Literal["float32", "int8"]
 
 
 CLIPS = ("clips",)
-"""The inputs of images where the model reads clips, too, so that they are not exported."""
+"""The inputs of images where the model also reads clips, so that they are not exported."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The program of images or of texts; its file is "" where it was not exported.
+    """The program of images or of texts. Its file is "" where it was not exported.
 
     Attributes:
-        inputs: the names of its inputs: ``pixels`` or ``CLIPS``; ``features`` and ``mask``; or ``tokens`` and ``mask``.
-        longest: the largest set of features or tokens that the program takes; None for pixels.
-        width: the width of stored features; None for pixels and tokens.
-        reading: how pixels are made of an image, or tokens of a sentence; see ``runtime.reading``.
+        inputs: the names of its inputs: ``pixels`` or ``CLIPS``, ``features`` and ``mask``, or ``tokens`` and ``mask``.
+        longest: the largest set of features or tokens that the program accepts. None for pixels.
+        width: the width of stored features. None for pixels and tokens.
+        reading: how pixels are made of an image, or tokens of a sentence. See ``runtime.reading``.
     """
 
     file: str
@@ -45,17 +46,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Description:
-    """What an export says of itself.
+    """The content of an export's description.
 
     Attributes:
-        fingerprint: what an index names its model by: that of the model, followed by ``-int8`` if the weights were
-            rounded to it, because the embeddings differ.
+        fingerprint: the name of the model in an index: the model's fingerprint, followed by ``-int8`` if the weights
+            were rounded to it, because the embeddings differ.
         of_model: the fingerprint of the model that was exported.
-        num_embeddings: K, the number of embeddings of an image and of a text; 0 for what was not exported.
+        num_embeddings: K, the number of embeddings of an image and of a text. 0 for a side that was not exported.
         dim: D, the width of an embedding.
-        score: how two embeddings are compared; the score of two items is that of their best pair.
-        checked: what was compared when the export was made: the largest difference of a number of an embedding, by
-            side.
+        score: how two embeddings are compared. The score of two items is the score of their best pair.
+        checked: the comparison when the export was made: the largest difference of a number of an embedding, by side.
         openvse: the version that made the export.
     """
 
@@ -87,7 +87,7 @@ def is_export(folder: str | Path) -> bool:
 
 
 def read_description(folder: str | Path) -> Description:
-    """Read the description of an export; raise ModelError if it is missing, damaged, or from a newer openvse."""
+    """Read the description of an export. Raise ModelError if it is missing, damaged, or from a newer openvse."""
     path = Path(folder, EXPORT)
     if not is_export(folder):
         raise ModelError(f"{folder} is not an exported model: make one with 'openvse export MODEL {folder}'")
@@ -101,8 +101,8 @@ def read_description(folder: str | Path) -> Description:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error}): export the model again") from error
     raise ModelError(
-        f"{path} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} {VERSION}: update openvse, or export the "
-        f"model again"
+        f"{path} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update openvse, or export "
+        f"the model again"
     )
 
 

@@ -28,17 +28,17 @@ _logger = logging.getLogger(__name__)
 
 
 class OnnxModel:
-    """Two towers as ONNX files, with what a search needs of a model; PyTorch is not imported.
+    """Two towers as ONNX files, with the parts of a model that a search needs. PyTorch is not imported.
 
-    A tower is read when it is first used, so that a search by sentences does not read the program of the images.
+    A tower is read on first use, so that a search by sentences does not read the program of the images.
 
     Args:
         folder: the folder that ``openvse export MODEL FOLDER`` wrote.
-        threads: the number of CPU threads; None leaves it to ONNX Runtime.
+        threads: the number of CPU threads. None leaves it to ONNX Runtime.
 
     Attributes:
-        description: what the export says of itself.
-        calibration: the curve from score to probability; None if the model had none, or the weights are int8.
+        description: the content of ``export.json``.
+        calibration: the curve from score to probability. None if the model had none, or the weights are int8.
 
     Raises:
         ModelError: the folder holds no exported model, or ONNX Runtime is not installed.
@@ -66,13 +66,13 @@ class OnnxModel:
 
     @cached_property
     def query_bank(self) -> QueryBank | None:
-        """The query bank that came with the model; None without one, or if the weights are int8."""
+        """The query bank of the model. None without one, or if the weights are int8."""
         bank = read_bank(self.folder)
         return bank if bank is not None and bank.model == self.fingerprint else None
 
     @property
     def fingerprint(self) -> str:
-        """What an index names its model by."""
+        """The name of the model in an index."""
         return self.description.fingerprint
 
     @property
@@ -92,22 +92,22 @@ class OnnxModel:
 
     @property
     def has_whole(self) -> bool:
-        """Whether ``whole`` is there: a model of PyTorch, which reads segments of clips and feature stores, too."""
+        """Whether ``whole`` exists: a model of PyTorch, which also reads segments of clips and feature stores."""
         return False
 
     @property
     def whole(self) -> Any:
-        """The model of PyTorch behind this one; None for an export, which stands alone."""
+        """The model of PyTorch behind this one. None for an export, which has none."""
         return None
 
     @property
     def reads_videos(self) -> bool:
-        """Whether the model behind towers embeds clips; an exported tower reads none."""
+        """Whether the model behind towers embeds clips. An exported tower reads none."""
         return self.description.image.inputs == CLIPS
 
     @property
     def tokenizer(self) -> RuntimeTokenizer:
-        """What turns sentences into tokens."""
+        """The part that turns sentences into tokens."""
         if self._tokenizer is None:
             self._tokenizer = read_tokenizer(self.folder, self.description.text.reading or {})
             check_same(self.folder, EXPORT, self._set)
@@ -122,7 +122,7 @@ class OnnxModel:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).
 
         Args:
-            images: any number of images; a single one is a sequence of one.
+            images: any number of images. A single one is a sequence of one.
             batch_size: the number of images at a time.
 
         Raises:
@@ -135,7 +135,7 @@ class OnnxModel:
         return self._embed("image", ({"pixels": np.stack(pixels)} for pixels in parts))
 
     def read_image(self, image: ImageLike) -> Float[np.ndarray, "... 3 H W"]:
-        """Decode an image for ``encode_pixels``; threads may call it.
+        """Decode an image for ``encode_pixels``. Threads may call it.
 
         Raises:
             BadImageError: the image cannot be decoded.
@@ -162,7 +162,7 @@ class OnnxModel:
         """Embed images by their stored features, ``float32 [N, C]`` for each image.
 
         Raises:
-            DataError: there are none; or a set has another width, or is larger than the export takes.
+            DataError: there are none, or a set has another width, or is larger than the export's limit.
             ModelError: the model reads images.
         """
         side = self.description.image
@@ -176,14 +176,14 @@ class OnnxModel:
         return self._embed_sets("image", [np.asarray(item, np.float32) for item in features], batch_size)
 
     def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> ArraySet:
-        """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
+        """Embed sentences. Unknown words are logged, in one warning for all sentences.
 
         Args:
-            captions: any number of sentences; a single one is a sequence of one.
+            captions: any number of sentences. A single one is a sequence of one.
             batch_size: the number of sentences at a time.
 
         Raises:
-            DataError: there are none, or one has more tokens than the export takes.
+            DataError: there are none, or one has more tokens than the export's limit.
         """
         captions = several(captions, "captions")
         if not captions:
@@ -203,7 +203,7 @@ class OnnxModel:
         return score_sets(images, texts, self.description.score)
 
     def open(self, side: str) -> None:
-        """Open the program of ``image`` or ``text`` once; raise ModelError if it is missing, damaged or replaced."""
+        """Open the program of ``image`` or ``text`` once. Raise ModelError if it is missing, damaged or replaced."""
         if side not in self._programs:
             described: Side = getattr(self.description, side)
             program = open_program(self.folder / described.file, self._threads)
@@ -213,7 +213,7 @@ class OnnxModel:
     def run(self, side: str, inputs: dict[str, np.ndarray]) -> Float[np.ndarray, "B K D"]:
         """Run the program of a side, ``image`` or ``text``, on inputs by their names.
 
-        A program in int8 runs on one item at a time: it rounds all activations of a run with one scale, so an item
+        A program in int8 runs on one item at a time. It rounds all activations of a run with one scale, so an item
         would get another embedding in other company.
         """
         self.open(side)
@@ -228,12 +228,12 @@ class OnnxModel:
         return ArraySet.full(np.concatenate(parts))
 
     def _embed_sets(self, side: str, items: Sequence[np.ndarray], batch_size: int) -> ArraySet:
-        """Embed sets of tokens or features; those of similar size share a batch, so that little of it is padding."""
+        """Embed sets of tokens or features. Sets of similar size share a batch, so that little of it is padding."""
         described: Side = getattr(self.description, side)
         lengths = np.array([len(item) for item in items])
         if described.longest is not None and len(items) and lengths.max() > described.longest:
             raise DataError(
-                f"an item has {lengths.max()} {described.inputs[0]}, and the export takes at most "
+                f"an item has {lengths.max()} {described.inputs[0]}, but the export accepts at most "
                 f"{described.longest}: export the model with --longest {lengths.max()}"
             )
         order = np.argsort(lengths, kind="stable")
@@ -263,16 +263,16 @@ def each_alone(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]
 
 
 def open_program(path: Path, threads: int | None = None) -> Any:
-    """Open an ONNX file on the CPU; raise ModelError if it is damaged, or it or ONNX Runtime is missing."""
+    """Open an ONNX file on the CPU. Raise ModelError if it is damaged, or it or ONNX Runtime is missing."""
     try:
         import onnxruntime
     except ImportError as error:
         raise ModelError("an exported model needs ONNX Runtime: pip install onnxruntime") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Threads that spin after a sentence keep the processor from the search that follows, which then takes longer.
+    # Threads that spin after a sentence would slow the search that follows.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Files of earlier versions have signed weights, with which processors without VNNI overflow.
+    # Files of earlier versions have signed weights, which overflow on processors without VNNI.
     options.add_session_config_entry("session.x64quantprecision", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -286,9 +286,9 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
     """Load a model that embeds images and sentences.
 
     Args:
-        source: the folder of an exported model, or whatever ``openvse.load`` takes.
-        device: where a model of PyTorch computes; an exported model computes on the CPU.
-        threads: the number of CPU threads of an exported model; None leaves it to ONNX Runtime.
+        source: the folder of an exported model, or any source of ``openvse.load``.
+        device: where a model of PyTorch computes. An exported model computes on the CPU.
+        threads: the number of CPU threads of an exported model. None leaves it to ONNX Runtime.
 
     Raises:
         ModelError: there is no such model, or it needs PyTorch, which is not installed.

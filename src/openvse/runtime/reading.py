@@ -1,6 +1,6 @@
 """How an exported model reads: images to pixels and sentences to tokens, without PyTorch.
 
-Images take Pillow and NumPy alone; sentences take a vocabulary or the file of a tokenizer.
+Images need Pillow and NumPy alone. Sentences need a vocabulary or the file of a tokenizer.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Preprocessing:
     """Turns a decoded image into pixels: cut windows, resize, cut the middle out, scale, normalise.
 
     Attributes:
-        sizes: squares, in pixels, to which the whole image is resized; several are placed one below the other. Empty
-            where ``shortest`` is given, or where nothing is resized.
-        shortest: the length of the shorter side after resizing, which keeps the aspect ratio; None uses ``sizes``.
-        crop: height and width that are cut out of the middle; None cuts nothing.
+        sizes: squares, in pixels, to which the whole image is resized. Several are placed one below the other. Empty if
+            ``shortest`` is set, or nothing is resized.
+        shortest: the length of the shorter side after resizing, which keeps the aspect ratio. None uses ``sizes``.
+        crop: height and width that are cut out of the middle. None cuts nothing.
         rounds: whether the place of the crop is rounded to the nearest pixel, and not down.
-        resample: the filter, as Pillow numbers it.
+        resample: the filter, by its number in Pillow.
         factor: the factor of the values 0 to 255.
         mean: subtracted from each channel, after the factor.
         deviation: the divisor of each channel.
-        order: ``multiply`` computes ``(value * factor - mean) / deviation``; ``subtract`` computes
+        order: ``multiply`` computes ``(value * factor - mean) / deviation``. ``subtract`` computes
             ``(value - mean) / deviation``.
-        windows: grids of windows that are preprocessed one by one, as in the backbone ``crops``; None takes the image.
+        windows: grids of windows that are preprocessed one by one, as in the backbone ``crops``. None uses the image.
         shorter_side: the length in pixels to which the shorter side of a large image is shrunk, for which a JPEG may be
-            decoded smaller (see ``media.images.read_image``); None decodes at full size.
+            decoded smaller (see ``media.images.read_image``). None decodes at full size.
     """
 
     sizes: tuple[tuple[int, int], ...] = ()
@@ -58,7 +58,7 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing that an export describes; raise ModelError if the description is damaged."""
+        """Return the preprocessing that an export describes. Raise ModelError if the description is damaged."""
         try:
             return cls(**{key: _tuples(value) for key, value in fields.items()})
         except TypeError as error:
@@ -109,7 +109,7 @@ def _tuples(value: Any) -> Any:
 
 
 class VocabularyTokenizer:
-    """Splits a sentence into words and looks them up; the splitter is a name in ``WORD_SPLITTERS``."""
+    """Splits a sentence into words and looks them up. The splitter is a name in ``WORD_SPLITTERS``."""
 
     def __init__(
         self,
@@ -188,13 +188,13 @@ RuntimeTokenizer: TypeAlias = VocabularyTokenizer | PieceTokenizer
 
 
 def read_tokenizer(folder: Path, reading: Mapping[str, Any]) -> RuntimeTokenizer:
-    """Return the tokenizer of an export; raise ModelError if it is missing, damaged, or of an unknown kind."""
+    """Return the tokenizer of an export. Raise ModelError if it is missing, damaged, or of an unknown kind."""
     kinds: dict[str, Any] = {"vocabulary": VocabularyTokenizer, "pieces": PieceTokenizer}
     options = dict(reading)
     kind = kinds.get(str(options.pop("kind", "")))
     if kind is None:
         raise ModelError(
-            f"the export has a tokenizer of the kind {reading.get('kind')!r}, this openvse knows "
+            f"the export has a tokenizer of the kind {reading.get('kind')!r}, but this openvse knows "
             f"{', '.join(kinds)}: update openvse, or export the model again"
         )
     try:

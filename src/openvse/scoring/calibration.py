@@ -1,12 +1,12 @@
 """The curve from a score to the probability that the image is relevant to the sentence, kept in the model folder.
 
-What a score alone says of a pair is its likelihood ratio, ``LR(s) = p(s | relevant) / p(s | irrelevant)``. How probable
-relevance is follows from this and from how rare relevant images are, by Bayes' rule in odds:
+A score alone gives the likelihood ratio of a pair, ``LR(s) = p(s | relevant) / p(s | irrelevant)``. The probability of
+relevance follows from this and from how rare relevant images are, by Bayes' rule in odds:
 
     P(relevant | s) / P(irrelevant | s)  =  LR(s) * m / (N - m)
 
-N is the number of images that are searched and m the number of images that are expected to be relevant to a sentence.
-Only LR is learned (``evaluation/calibrate.py``); N and m are those of the search.
+N is the number of searched images and m the expected number of relevant images for a sentence. Only LR is learned
+(``evaluation/calibrate.py``). N and m come from the search.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """What a curve was fitted on.
+    """The data on which a curve was fitted.
 
     Attributes:
         name: the data set and its split.
-        digest: a hash of the names of the images, the sentences and the relevant pairs; empty where there are no names.
+        digest: a hash of the names of the images, the sentences and the relevant pairs. Empty where there are no names.
     """
 
     name: str
@@ -52,14 +52,14 @@ class CalibrationData:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A curve from score to probability; between its knots it is linear in log odds, and beyond them constant.
+    """A curve from score to probability, linear in log odds between its knots, and constant beyond them.
 
     The probabilities answer sentences: m is the number of relevant images for each of them. They are averages over
-    sentences, and relevance is what the pairs of the data say.
+    sentences, and the pairs of the data define relevance.
 
     Attributes:
-        model: the fingerprint of the model whose scores these are.
-        data: what the curve was fitted on.
+        model: the fingerprint of the model that computes the scores.
+        data: the data on which the curve was fitted.
         scores: the K knots, ascending.
         log_ratios: ``log LR`` at each knot, which never falls.
         relevant_above: the share of the relevant pairs that score at least the knot.
@@ -102,8 +102,8 @@ class Calibration:
 
         Args:
             scores: the model's scores of images and a sentence.
-            gallery: N, the number of images that are searched; by default that of the data of the curve.
-            expected: m, the expected number of relevant images; by default that of the data of the curve. More than
+            gallery: N, the number of searched images, by default the number in the curve's data.
+            expected: m, the expected number of relevant images, by default the number in the curve's data. More than
                 half of the images counts as half.
 
         Raises:
@@ -115,13 +115,13 @@ class Calibration:
     def threshold(
         self, precision: float, gallery: int | None = None, expected: float | None = None
     ) -> float | None:
-        """Return the lowest score that stands for a probability; None if no score does.
+        """Return the lowest score with at least a certain probability. None if no score has it.
 
-        Every image from this score on is at least so probable, so at least this share of any selection of them is
-        expected to be relevant, whatever the sentence.
+        Every image from this score on has at least this probability, so at least this share of any selection of them is
+        expected to be relevant, for any sentence.
 
         Args:
-            precision: the wanted share of relevant images, above 0 and at most 1.
+            precision: the share of relevant images, above 0 and at most 1.
 
         Raises:
             DataError: an argument is outside its range.
@@ -139,7 +139,7 @@ class Calibration:
         return float(knots[place - 1] + share * (knots[place] - knots[place - 1]))
 
     def highest(self, gallery: int | None = None, expected: float | None = None) -> float:
-        """Return the probability of the best possible score; see ``probabilities`` for the arguments."""
+        """Return the probability of the best possible score. See ``probabilities`` for the arguments."""
         return float(self.probabilities(self._knots[0][-1:], gallery, expected)[0])
 
     def recall(self, score: float) -> float:
@@ -151,13 +151,13 @@ class Calibration:
         return np.array(self.scores, dtype=np.float64), np.array(self.log_ratios, dtype=np.float64)
 
     def _prior(self, gallery: int | None, expected: float | None) -> float:
-        """Return the log odds of relevance before any score is known."""
+        """Return the prior log odds of relevance, without a score."""
         count = self.data.num_images if gallery is None else gallery
         relevant = self.expected if expected is None else expected
         if count < 1 or not (relevant > 0 and math.isfinite(relevant)):
             raise DataError(
-                f"{count} images are searched and {relevant} expected to be relevant: allowed are 1 and more, and "
-                f"numbers above 0"
+                f"{count} images are searched and {relevant} expected to be relevant: give 1 or more images, and a "
+                f"number above 0"
             )
         return math.log(relevant) - math.log(max(count - relevant, relevant))
 
@@ -169,7 +169,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """Return the curve of ``to_json``; raise ModelError if a newer openvse wrote it, or it is damaged."""
+        """Return the curve of ``to_json``. Raise ModelError if a newer openvse wrote it, or it is damaged."""
         try:
             fields: dict[str, Any] = parse_json(text)
             kind = fields.pop("format"), fields.pop("version")
@@ -183,13 +183,13 @@ class Calibration:
                 f"the curve is damaged ({error}): run 'openvse evaluate --calibrate' again"
             ) from error
         raise ModelError(
-            f"the curve has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} {VERSION}: update openvse, or run "
-            f"'openvse evaluate --calibrate' again"
+            f"the curve has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update openvse, or "
+            f"run 'openvse evaluate --calibrate' again"
         )
 
 
 def read_calibration(folder: Path) -> Calibration | None:
-    """Return the curve of a model folder; None, with a warning where there is one that cannot be used."""
+    """Return the curve of a model folder, or None, with a warning if it cannot be used."""
     path = folder / CALIBRATION
     if not path.is_file():
         return None
@@ -201,9 +201,9 @@ def read_calibration(folder: Path) -> Calibration | None:
 
 
 def check_precision(precision: float) -> None:
-    """Raise DataError unless a wanted precision is above 0 and at most 1."""
+    """Raise DataError unless a precision is above 0 and at most 1."""
     if not 0 < precision <= 1:
-        raise DataError(f"the wanted precision is {precision}, allowed are numbers above 0 and at most 1")
+        raise DataError(f"min_precision is {precision}: give a number above 0 and at most 1")
 
 
 def _sigmoid(log_odds: Any) -> Any:

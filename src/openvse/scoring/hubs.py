@@ -1,21 +1,21 @@
-"""Query bank normalisation: a bank of queries shows which items of a gallery are hubs, which are near to everything.
+"""Query bank normalisation: a bank of queries finds the hubs of a gallery, the items that are near to everything.
 
-What an item g attracts is the soft mean of its scores with the queries of a bank B,
+The attraction of an item g is the soft mean of its scores with the queries of a bank B,
 
     a(g)  =  1 / beta * log( 1 / |B| * sum_b exp(beta s(b, g)) )
 
-and ``s(q, g) - a(g)`` orders items as the inverted softmax ``exp(beta s(q, g)) / sum_b exp(beta s(b, g))`` does (Smith
-et al., ICLR 2017; Bogolin et al., Cross Modal Retrieval with Querybank Normalisation, CVPR 2022). Here beta is
-2 / sigma for the standard deviation sigma of the scores of a query, so that their scale does not matter. The order is
-that of
+and ``s(q, g) - a(g)`` orders items like the inverted softmax ``exp(beta s(q, g)) / sum_b exp(beta s(b, g))`` (Smith et
+al., ICLR 2017, and Bogolin et al., Cross Modal Retrieval with Querybank Normalisation, CVPR 2022). Here beta is 2 /
+sigma for the standard deviation sigma of the scores of a query, so that their scale does not matter. Items are ordered
+by
 
     s(q, g)  -  r a(g)
 
-where r is the reliability of a(g), estimated as that of a test from its two halves (Spearman and Brown, 1910; Kelley,
-1927, shrinks a measured value by it): with the correlation c of what the items attract of the two halves of the bank,
-r = 2 c / (1 + c). It is taken one standard error below what is measured, so a small bank or gallery changes nothing.
+where r is the reliability of a(g), estimated like a test's from its two halves (Spearman and Brown, 1910, while Kelley,
+1927, shrinks a measured value by it). With the correlation c of the items' attractions in the two halves of the bank, r
+= 2 c / (1 + c). One standard error is subtracted, so a small bank or gallery changes nothing.
 
-These are arrays, as a search without PyTorch needs them, too.
+This module uses arrays, because a search without PyTorch needs them, too.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from openvse.errors import DataError, message_of
 from openvse.files import replacing
 
 BANK = "query_bank.npz"
-"""The file of a model folder that holds its query bank, and that of an index."""
+"""The file of a query bank in the folder of a model or an index."""
 
 MOST_IMAGES, MOST_TEXTS = 1000, 4000
 """The most training images and captions that a model keeps as its bank."""
 
 _SIDES, _PARTS = ("texts", "images"), ("vectors", "mask", "middle", "beta")  # of a model's bank
 _ROWS = 256  # items that are compared with a bank at once
-_FEWEST = 4  # items among which a correlation says anything
+_FEWEST = 4  # the fewest items with a meaningful correlation
 
 _logger = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class BankQueries:
     Attributes:
         vectors: their embeddings, ``float16 [B, K, D]``.
         mask: ``[B, K]``, True where the embedding exists.
-        middle: the number of those of the first half; what belongs to one image is in one half.
-        beta: see above; NaN where it is still to be measured.
+        middle: the size of the first half. Queries of one image are in one half.
+        beta: see above. NaN where it is not measured yet.
     """
 
     vectors: Float[np.ndarray, "B K D"]
@@ -84,7 +84,7 @@ class QueryBank:
 
 
 def read_bank(folder: Path) -> QueryBank | None:
-    """Return the query bank of a model folder; None, with a warning where there is one that cannot be read."""
+    """Return the query bank of a model folder, or None, with a warning if it cannot be read."""
     if not (folder / BANK).is_file():
         return None
     try:
@@ -104,7 +104,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_arrays(folder: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return some arrays of the bank of a model or an index; raise DataError where it is damaged."""
+    """Return some arrays of the bank of a model or an index. Raise DataError where it is damaged."""
     try:
         with np.load(folder / BANK, allow_pickle=False) as held:
             return {name: held[name] for name in names}
@@ -120,9 +120,9 @@ def beta_of(scores: Float[np.ndarray, "n q"]) -> float:
 def measure_attraction(
     score: Callable[[slice], Float[np.ndarray, "i q"]], num_items: int, middle: int, beta: float
 ) -> Float[np.ndarray, "n 2"]:
-    """Return what each item attracts of each half of a bank; ``score`` returns the scores of some items with it.
+    """Return the attraction of each item by each half of a bank. ``score`` returns the scores of some items with it.
 
-    A score that is no number counts as an attraction of 0, as a search refuses it.
+    A score that is no number counts as an attraction of 0, because a search refuses it.
     """
     halves = np.zeros((num_items, 2), np.float32)
     for start in range(0, num_items, _ROWS):
@@ -136,14 +136,14 @@ def measure_attraction(
 def penalties(
     halves: Float[np.ndarray, "n 2"], share: float, beta: float
 ) -> tuple[Float[np.ndarray, "n"], float]:
-    """Return r a(g) of each item, and r; ``share`` is that of the first half among the queries."""
+    """Return r a(g) of each item, and r. ``share`` is the first half's share of the queries."""
     r = reliability(halves)
     both = beta * halves.astype(np.float64) + np.log([share, 1 - share])
     return (r * np.logaddexp(*both.T) / beta).astype(np.float32), r
 
 
 def reliability(halves: Float[np.ndarray, "n 2"]) -> float:
-    """Return r, one standard error below what is measured; between 0 and 1."""
+    """Return r, reduced by one standard error, between 0 and 1."""
     if len(halves) < _FEWEST or (halves == halves[0]).all(axis=0).any():
         return 0.0
     measured = np.asarray(np.corrcoef(halves.T.astype(np.float64)))[0, 1]

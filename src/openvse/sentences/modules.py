@@ -28,7 +28,7 @@ ModuleT = TypeVar("ModuleT", bound="InFolder")
 
 
 class InFolder:
-    """A module that ``sentence-transformers`` loads from its folder; put it before the base class of the library."""
+    """A module that ``sentence-transformers`` loads from its folder. Put it before the base class of the library."""
 
     @classmethod
     @abstractmethod
@@ -53,7 +53,7 @@ class InFolder:
     ) -> ModuleT:
         """Load a saved module, which is downloaded if it is on the hub.
 
-        The library calls this with all of its arguments; those that follow ``local_files_only`` are not read.
+        The library calls this with all of its arguments. The arguments after ``local_files_only`` are not read.
         """
         library: Any = cls
         folder = library.load_dir_path(
@@ -75,14 +75,14 @@ class SentencePooling(InFolder, Module):  # type: ignore[misc]
     """A pooling of openvse in the place of the library's own: token embeddings in, a sentence embedding out.
 
     Loading a saved model needs ``trust_remote_code=True``, because the library imports this class by its name. The
-    embedding does not have unit length; the library's ``Normalize`` scales it.
+    embedding does not have unit length. The library's ``Normalize`` scales it.
 
     Args:
         pooling: the name of an aggregator, such as ``gpo``, or a mapping of its name and options.
-        dim: the width of the token embeddings, which is also that of the sentence embedding.
+        dim: the width of the token embeddings, and of the sentence embedding.
 
     Raises:
-        RecipeError: the name or an option is not allowed; or the aggregator makes several embeddings, or needs a global
+        RecipeError: the name or an option is not allowed, or the aggregator makes several embeddings or needs a global
             vector.
 
     Examples:
@@ -109,20 +109,20 @@ class SentencePooling(InFolder, Module):  # type: ignore[misc]
         return self.dim
 
     def save(self, output_path: str, safe_serialization: bool = True) -> None:
-        """Write the name and options of the pooling, and its weights as safetensors, whatever is asked for."""
+        """Write the name and options of the pooling, and its weights, always as safetensors."""
         self.save_config(output_path)
         save_model(self, str(Path(output_path, WEIGHTS)))
 
     @classmethod
     def read(cls, folder: Path) -> SentencePooling:
-        """Make a pooling that was saved; the library's ``load`` finds the folder."""
+        """Make a saved pooling. The library's ``load`` finds the folder."""
         made = cls(**cls.load_config(str(folder)))
         load_model(made, str(folder / WEIGHTS))
         return made
 
 
 def make_pool(part: str | Mapping[str, Any], dim: int) -> torch.nn.Module:
-    """Return a pooling layer; raise RecipeError unless it makes one embedding of the tokens alone."""
+    """Return a pooling layer. Raise RecipeError unless it makes one embedding of the tokens alone."""
     pool = pooling(part, dim)
     name = part if isinstance(part, str) else part["name"]
     if pool.aggregator.needs_pooled:
@@ -135,7 +135,7 @@ def make_pool(part: str | Mapping[str, Any], dim: int) -> torch.nn.Module:
     pool.train()
     if len(shape) != 2:
         raise RecipeError(
-            f"{name} makes {shape[1]} embeddings of a sentence, and sentence-transformers compares one: take an "
+            f"{name} makes {shape[1]} embeddings of a sentence, but sentence-transformers compares one: use an "
             f"aggregator of one embedding, such as gpo"
         )
     return pool
@@ -147,7 +147,7 @@ CONFIG = "config.json"
 class TextTower(InFolder, InputModule):  # type: ignore[misc]
     """Tokenizer, text encoder, aggregator and the scaling to unit length, as one module.
 
-    Its embeddings are those of the model, so a ``SentenceTransformer`` of it searches the same index of images.
+    Its embeddings equal the model's, so a ``SentenceTransformer`` of it searches the same index of images.
     Training it continues the model's own text tower, with its augmentation of tokens. Loading a saved model needs
     ``trust_remote_code=True``, because the library imports this class by its name.
 
@@ -170,13 +170,13 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
         if count != 1:
             outputs = f"{count} embeddings" if count else "all of the tokens"
             raise ModelError(
-                f"the text side keeps {outputs} of a sentence, and sentence-transformers compares one: export a model "
+                f"the text side keeps {outputs} of a sentence, but sentence-transformers compares one: export a model "
                 f"whose text aggregator makes one embedding, such as gpo"
             )
 
     @property
     def max_seq_length(self) -> int | None:
-        """The number of tokens of a sentence that are read; None reads all."""
+        """The largest number of tokens read from a sentence. None reads all."""
         encoder = self.tower.encoder
         if isinstance(encoder, BiGRU) and encoder.max_words is not None:
             return encoder.max_words + 2 * encoder.boundaries
@@ -202,7 +202,7 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
         return self.embed_dim
 
     def save(self, output_path: str, safe_serialization: bool = True) -> None:
-        """Write the parts, the files of the encoder, and the weights as safetensors, whatever is asked for."""
+        """Write the parts, the files of the encoder, and the weights, always as safetensors."""
         folder = Path(output_path)
         config = {"embed_dim": self.embed_dim, "text": self.spec.model_dump(mode="json")}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -211,7 +211,7 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
 
     @classmethod
     def read(cls, folder: Path) -> TextTower:
-        """Make a tower that was saved; the library's ``load`` finds the folder."""
+        """Make a saved tower. The library's ``load`` finds the folder."""
         config: Mapping[str, Any] = read_json(folder / CONFIG)
         spec, width = TowerSpec.model_validate(config["text"]), int(config["embed_dim"])
         with torch.enable_grad():

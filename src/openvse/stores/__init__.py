@@ -1,4 +1,4 @@
-"""What finds the nearest vectors of an index: stores by name, their addresses, and how they follow an index."""
+"""Vector stores, which find the nearest vectors of an index: by name, with their addresses and updates."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __getattr__, __dir__ = lazy_names(__name__)
 
 @dataclass(frozen=True)
 class StoreKind:
-    """A registered store, and what is known of it before its library is imported; a call opens it.
+    """A registered store, and its facts before its library is imported. A call opens it.
 
     Attributes:
-        opens: the class, or where it is, as ``module:Class``.
-        extra: the extra of openvse that installs its library; "" where none is needed.
-        schemes: the schemes of its URLs, each with what the library calls it; empty where the data are in a folder.
+        opens: the class, or its place, as ``module:Class``.
+        extra: the extra of openvse that installs its library. "" where none is needed.
+        schemes: the schemes of its URLs, each with the library's name for it. Empty where the data are in a folder.
         example: such a URL.
-        container: what holds an index on its server.
+        container: the field's word for the place of an index on its server.
     """
 
     opens: type[VectorStore] | str
@@ -53,7 +53,7 @@ class StoreKind:
 
     @property
     def store(self) -> type[VectorStore]:
-        """The class; its library is imported here, and EngineError raised if it is not installed."""
+        """The class. Its library is imported here, and EngineError raised if it is not installed."""
         if not isinstance(self.opens, str):
             return self.opens
         module, _, name = self.opens.partition(":")
@@ -68,7 +68,7 @@ class StoreKind:
     def __call__(
         self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
     ) -> VectorStore:
-        """Open the store; see ``VectorStore``."""
+        """Open the store. See ``VectorStore``."""
         return self.store(address, num_embeddings, dim, create=create)
 
 
@@ -95,11 +95,11 @@ STORES: Registry[VectorStore] = Registry(
         ),
     },
 )
-"""The stores by the names that an index notes; ``STORES.add(name, StoreKind(...))`` registers one of your own."""
+"""The stores by the names that an index notes. ``STORES.add(name, StoreKind(...))`` registers one of your own."""
 
 
 def store_kind(name: str) -> StoreKind:
-    """Return a registered store; raise EngineError where there is none of the name."""
+    """Return a registered store. Raise EngineError where there is none of the name."""
     kind = STORES.get(name) if name in STORES else None
     if not isinstance(kind, StoreKind):
         raise EngineError(f"there is no engine {name}: give one of exact, {', '.join(STORES.names())}")
@@ -107,5 +107,5 @@ def store_kind(name: str) -> StoreKind:
 
 
 def open_vector_store(address: EngineAddress, shape: tuple[int, int], *, create: bool = False) -> VectorStore:
-    """Open the store at an address, for the shape K and D; ``create`` makes its place where there is none."""
+    """Open the store at an address, for the shape K and D. ``create`` makes its place where there is none."""
     return store_kind(address.engine)(address, *shape, create=create)

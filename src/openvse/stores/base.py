@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Payload = dict[str, object]
 
 PAYLOADS = 2
-"""The form of the payloads, which the note of a place and the stamps of items hold: others are put again."""
+"""The form of the payloads, recorded in the note of a place and the stamps of items. Other forms are put again."""
 
 _LARGE = 1 << 62
 _LONGEST_TEXT = 100  # characters of a text that servers compare
@@ -52,7 +52,7 @@ class ItemFacts:
     metadata: dict[str, object] = field(default_factory=dict)
 
     def payload(self) -> Payload:
-        """Return them as any server takes them.
+        """Return them in a form for any server.
 
         ``texts`` lists the keys of the metadata that hold a text, and key and text as conditions compare them.
         """
@@ -82,11 +82,11 @@ class ItemFacts:
 
 @dataclass(frozen=True)
 class Within:
-    """The filter of a search; a store applies what it can, as its proposals are filtered again.
+    """The filter of a search. A store applies the parts that it can, because its proposals are filtered again.
 
     Attributes:
         where: conditions that all wanted items fulfil.
-        keys: the keys of all wanted items, rising; None where all are wanted.
+        keys: the keys of all wanted items, rising. None wants all.
     """
 
     where: tuple[Condition, ...] = ()
@@ -118,7 +118,7 @@ class VectorStore(ABC):
     def put(
         self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
     ) -> None:
-        """Add items; known keys are replaced."""
+        """Add items. Known keys are replaced."""
 
     @abstractmethod
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
@@ -151,25 +151,25 @@ class VectorStore(ABC):
 
 
 class CatalogueStore(VectorStore):
-    """A store that can be searched without the folder of its index: it holds facts of its items, too."""
+    """A store that can be searched without the folder of its index, because it also holds facts of its items."""
 
     @classmethod
     @abstractmethod
     def split(cls, word: str) -> tuple[str, str]:
-        """Return the URL of the server, and the place ("" where it is left out), of a URL that a user gave."""
+        """Return the URL of the server, and the place ("" where it is left out), from a URL of a user."""
 
     @classmethod
     @abstractmethod
     def places(cls, url: str) -> list[str]:
-        """Return the places on a server that openvse has made; raise EngineError if the server cannot be reached."""
+        """Return the places on a server that openvse has made. Raise EngineError if the server cannot be reached."""
 
     @abstractmethod
     def write_note(self, note: dict[str, Any]) -> None:
-        """Keep the note of the index; see ``Note``."""
+        """Keep the note of the index. See ``Note``."""
 
     @abstractmethod
     def note(self) -> dict[str, Any] | None:
-        """Return the note of the index; None where there is none."""
+        """Return the note of the index, or None where there is none."""
 
     @abstractmethod
     def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
@@ -181,15 +181,15 @@ class CatalogueStore(VectorStore):
 
     @abstractmethod
     def some(self, count: int) -> list[ItemFacts]:
-        """Return the facts of ``count`` items, whichever come first."""
+        """Return the facts of any ``count`` items."""
 
     @abstractmethod
     def count(self, within: Within) -> int:
-        """Return how many points pass the store's own filter; an estimate where that is quicker."""
+        """Return how many points pass the store's own filter, perhaps as an estimate."""
 
     @abstractmethod
     def key_of(self, item_id: str) -> int | None:
-        """Return the key of an item; None where there is none."""
+        """Return the key of an item, or None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Note:
         return cls(manifest.model, manifest.holds, *shape, manifest.created, index.roots, follows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it in the form for JSON."""
         return {
             "format": "openvse-engine",
             "payloads": PAYLOADS,
@@ -240,10 +240,10 @@ class Note:
 
     @classmethod
     def read(cls, written: Mapping[str, Any] | None, place: object) -> Note:
-        """Return the note that a place keeps; raise EngineError if it keeps none, or something else."""
+        """Return the note that a place keeps. Raise EngineError if it keeps none, or something else."""
         if written is None:
             raise EngineError(
-                f"{place} does not say which model made it: run 'openvse index' again with its index, which notes that"
+                f"{place} does not name the model that made it: run 'openvse index' again with its index, to note it"
             )
         check_payloads(written, place)
         try:
@@ -259,23 +259,23 @@ class Note:
         return cls(model, holds, embeddings, dim, created, roots, written.get("follows_links") is True)
 
     def moved(self, images: Path | None) -> Note:
-        """Return it with another place for the first of the folders; None leaves that where it is."""
+        """Return it with another place for the first of the folders. None keeps the place."""
         if images is None or not self.roots:
             return self
         first, *others = self.roots
         return replace(self, roots=(replace(first, path=str(images.resolve())), *others))
 
     def file_of(self, item_id: str) -> Path:
-        """Return where the file of an item was when it was indexed."""
+        """Return the place of an item's file when it was indexed."""
         labelled = (root for root in self.roots if root.label and item_id.startswith(f"{root.label}:"))
         root = next(labelled, next((root for root in self.roots if not root.label), None))
         return Path(item_id) if root is None else Path(root.path, root.name_of(file_of(item_id)))
 
     def shown(self, path: Path) -> Path:
-        """Return the real place of an item's file, if that may be read; raise MissingItemError otherwise.
+        """Return the real place of an item's file, if it may be read. Raise MissingItemError otherwise.
 
-        It has to be an image or a clip by its name and below a root, whatever an index says: somebody else may have
-        made that. Where links are followed, the link itself has to be below a root.
+        It must be an image or a clip by its name and below a root. The index cannot decide this, because somebody else
+        may have made it. Where links are followed, the link itself must be below a root.
         """
         try:
             real = path.resolve(strict=True)
@@ -291,23 +291,23 @@ class Note:
         return real
 
     def far_roots(self, *folders: Path) -> list[Path]:
-        """Return the roots that share no folder with the given ones but the top one, and "/" itself."""
+        """Return the roots that share no folder with the given ones except the top one, and "/" itself."""
         near = {folder.resolve().parts[:2] for folder in folders}
         roots = [Path(root.path).resolve() for root in self.roots]
         return [each for each in roots if len(each.parts) < 2 or (near and each.parts[:2] not in near)]
 
 
 def check_payloads(note: Mapping[str, Any] | None, place: object) -> None:
-    """Raise EngineError where another openvse filled a place: conditions would find less there."""
+    """Raise EngineError where another openvse filled a place, because conditions would find less there."""
     if note is not None and note.get("payloads") != PAYLOADS:
         raise EngineError(
             f"the engine {place} was filled by another openvse: run 'openvse index' again with its index, which fills "
-            f"it anew"
+            f"it again"
         )
 
 
 def read_metadata(text: object) -> dict[str, object]:
-    """Return the user's metadata from the database's JSON; empty where there is none."""
+    """Return the user's metadata from the database's JSON, empty where there is none."""
     if not isinstance(text, str):
         return {}
     held = parse_json(text)
@@ -315,7 +315,7 @@ def read_metadata(text: object) -> dict[str, object]:
 
 
 def seconds_of(date: str | None) -> float | None:
-    """Return a date as seconds since 1970 by the same clock; None for none."""
+    """Return a date as seconds since 1970 by the same clock, or None for none."""
     try:
         return None if date is None else datetime.fromisoformat(f"{date}+00:00").timestamp()
     except ValueError:

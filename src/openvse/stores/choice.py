@@ -1,4 +1,4 @@
-"""The engine of an index: its entry in the manifest, its URL, and the secrets in that."""
+"""The engine of an index: its entry in the manifest, its URL, and the secrets in the URL."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def engine_names() -> list[str]:
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """The engine of an index: the exact one, or a store and where its data are.
+    """The engine of an index: the exact one, or a store with the place of its data.
 
     Attributes:
         engine: ``exact``, or the registered name of the store.
-        name: of the collection, table or folder that holds the index.
-        url: of the server, without its secrets; "" where the data are in a folder.
-        folder: what holds the folder of the data: that of the index.
-        given: the URL as the user named it, with its secrets; "" where an index alone names the server.
+        name: the name of the collection, table or folder that holds the index.
+        url: the URL of the server, without its secrets. "" where the data are in a folder.
+        folder: the parent of the data's folder, which is the index's folder.
+        given: the URL in the user's words, with its secrets. "" where an index alone names the server.
     """
 
     engine: str = "exact"
@@ -55,21 +55,21 @@ class EngineAddress:
 
     @property
     def server(self) -> str:
-        """The URL with its secrets; EngineError where an index alone names the server, as anybody may have made it."""
+        """The URL with its secrets. EngineError where only an index names the server, as anybody may have made it."""
         if not self.given:
             raise EngineError(
-                f"the index names the server {self.url}, which is asked only if you name it, too: if you know it, give "
-                f"--engine {self.url} or set {URL_VARIABLE} to it; otherwise search with --engine exact"
+                f"the index names the server {self.url}, which openvse asks only if you name it, too: if you know it, "
+                f"give --engine {self.url} or set {URL_VARIABLE} to it. Otherwise search with --engine exact"
             )
         return self.given
 
     def __str__(self) -> str:
-        """Return what messages call it."""
+        """Return its name in messages."""
         return f"{self.url.rstrip('/')}/{self.name}" if self.url else str(self.path)
 
     @classmethod
     def new(cls, folder: Path, engine: str, url: str | None = None) -> EngineAddress:
-        """Return a place of its own for an index; without a URL, on the server of ``OPENVSE_ENGINE_URL``."""
+        """Return a place of its own for an index. Without a URL, on the server of ``OPENVSE_ENGINE_URL``."""
         if engine == "exact":
             return cls()
         given = ""
@@ -80,7 +80,7 @@ class EngineAddress:
 
     @classmethod
     def of(cls, folder: Path, noted: Mapping[str, str] | None, url: str | None = None) -> EngineAddress:
-        """Return what a manifest notes; without a URL, with that of ``OPENVSE_ENGINE_URL`` if that is the same server.
+        """Return a manifest's engine. Without a URL, ``OPENVSE_ENGINE_URL`` is used if it names the same server.
 
         EngineError is raised if the note is damaged, or the engine is unknown.
         """
@@ -102,7 +102,7 @@ class EngineAddress:
         )
 
     def noted(self) -> dict[str, str] | None:
-        """Return what a manifest says of it; None for the exact engine."""
+        """Return its entry for a manifest, or None for the exact engine."""
         if self.engine == "exact":
             return None
         return {"name": self.engine, "url": self.url, "place": self.name}
@@ -116,7 +116,7 @@ def split_engine(engine: str | None) -> tuple[str | None, str | None]:
 
 
 def named_by(url: str) -> str:
-    """Return the name of the store that a URL's scheme names; raise EngineError where there is none."""
+    """Return the name of the store of a URL's scheme. Raise EngineError where there is none."""
     scheme = url.partition("://")[0]
     for name in STORES:
         if scheme in (store_kind(name).schemes or {}):
@@ -128,7 +128,7 @@ def named_by(url: str) -> str:
 
 
 def check_url(name: str, url: str) -> None:
-    """Raise EngineError unless a URL is one of an engine's server; the message never holds the URL."""
+    """Raise EngineError unless a URL belongs to an engine's server. The message never holds the URL."""
     kind = store_kind(name)
     if not is_clean(url) or urlsplit(url).scheme not in (kind.schemes or {}):
         raise EngineError(
@@ -143,7 +143,7 @@ def read_address(word: str) -> EngineAddress:
     Args:
         word: ``qdrant://HOST[:PORT][/COLLECTION]`` (or ``qdrants``, ``http``, ``https``),
             ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``, or the URL of another registered store. Without a
-            collection or table, the only one that openvse has made there is taken.
+            collection or table, the only one of openvse there is used.
 
     Raises:
         EngineError: it is no such URL, the server cannot be reached, or holds none or several.
@@ -161,7 +161,9 @@ def read_address(word: str) -> EngineAddress:
         )
     url, place = store.split(word)
     if place and not PLACE.fullmatch(place):
-        raise EngineError(f"{place} is none of openvse's {kind.container}s, which are called openvse_...")
+        raise EngineError(
+            f"{place} is none of openvse's {kind.container}s: give one that is called openvse_..."
+        )
     variable = os.environ.get(URL_VARIABLE, "")
     url = variable if variable and shown_url(variable) == url else url
     return EngineAddress(name, place or _only(kind, store, url), public_url(url), given=url)
@@ -180,7 +182,7 @@ def _only(kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
     more = ", ..." if len(places) > _SHOWN else ""
     raise EngineError(
         f"{public_url(url)} has {len(places)} {what}s of openvse ({', '.join(places[:_SHOWN])}{more}): name one in the "
-        f"URL; index.json says which one an index has"
+        f"URL (index.json names the one of an index)"
     )
 
 
@@ -190,7 +192,7 @@ def public_url(url: str) -> str:
         return url
     parts = urlsplit(url)
     user, _, place = parts.netloc.rpartition("@")
-    # The user of a database is no secret; what stands there for a server that has keys is one.
+    # The user of a database is no secret. For a server with keys, this part of the URL is one.
     name = user.partition(":")[0] if parts.scheme.startswith("postgres") else ""
     netloc = f"{name}@{place}" if name else place
     shown = [(key, value) for key, value in _parameters(parts) if key in _FILES or not _SECRET.search(key)]
@@ -203,14 +205,14 @@ def is_clean(url: str) -> bool:
     """Return whether a URL has a host, a port and a path that nothing else, such as a password, can be part of."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - it is looked at to see whether it is a number
+        parts.port  # noqa: B018 - it is read to see whether it is a number
     except ValueError:
         return False
     return not parts.fragment and not {"@", " "} & {*parts.path, *parts.query}
 
 
 def shown_url(word: str) -> str:
-    """Return a word that may be a URL as messages show it: of what is no clean one, the scheme alone."""
+    """Return a word that may be a URL in a form for messages, an unclean one by its scheme alone."""
     scheme = _SCHEME.match(word)
     if scheme and is_clean(word):
         return public_url(word)
@@ -218,7 +220,7 @@ def shown_url(word: str) -> str:
 
 
 def is_here(url: str) -> bool:
-    """Return whether a URL is one of this machine."""
+    """Return whether a URL is on this machine."""
     parts = urlsplit(url)
     others = {"host", "hostaddr", "service"} & {key for key, _ in _parameters(parts)}
     return not others and parts.hostname in (None, "localhost", "127.0.0.1", "::1")
@@ -236,7 +238,7 @@ def secrets_in(url: str) -> list[str]:
 
 
 def without_secrets(text: str, url: str) -> str:
-    """Return a message of a library in one line, without what is secret in a URL."""
+    """Return a message of a library in one line, without the secrets in a URL."""
     for secret in secrets_in(url):
         text = text.replace(secret, "***")
     return " ".join(text.split())[:300]

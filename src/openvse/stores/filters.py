@@ -13,7 +13,7 @@ from openvse.stores.base import text_of
 
 Clause = dict[str, object]
 """A test of a payload, as the REST interface of Qdrant writes it: a ``key`` with the ``match`` or ``range`` of its
-value, or of one of its values; or several tests one of which ``should`` be passed."""
+value, or of one of its values. Several tests form a list, of which one ``should`` be passed."""
 
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
@@ -22,7 +22,7 @@ _RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 def clauses_of(where: Sequence[Condition]) -> list[Clause]:
     """Return tests that every item passes which fulfils the conditions.
 
-    Others may pass, too: patterns and parts of a text, and what is not to be, are left to whoever asked.
+    Others may pass, too: patterns, parts of a text and negations are left to the caller.
     """
     return [clause for each in where for clause in _clauses(each)]
 
@@ -52,7 +52,7 @@ def _on_size(condition: Condition) -> Sequence[Clause]:
 
 
 def _on_date(condition: Condition) -> Sequence[Clause]:
-    """Return that an item was taken within the dates, or perhaps, or its file was changed then if that counts."""
+    """Return the tests of an item's dates: of the photo and, for the field ``date``, of the last change of its file."""
     if condition.operator == "!=":
         return []
     bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
@@ -66,10 +66,10 @@ def _on_date(condition: Condition) -> Sequence[Clause]:
 
 
 def _on_metadata(condition: Condition, key: str) -> Sequence[Clause]:
-    """Return clauses one of which every wanted item passes; none where a server would answer in another way."""
+    """Return clauses one of which every wanted item passes, or none where a server would answer in another way."""
     path, value = f'meta."{key}"', condition.value
     number = float(value) if _NUMBER.fullmatch(value) else math.nan
-    # The database compares texts with numbers, too, which no server does: whoever has a text passes.
+    # The database compares texts with numbers, too, which no server does. So every item with a text passes.
     has_text: Clause = {"key": "texts", "match": {"value": key}}
     if math.isinf(number) or (condition.operator == "=" and value == "null"):
         return []

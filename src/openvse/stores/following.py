@@ -35,12 +35,11 @@ _EMBEDDINGS = 0xFFFFFFFF
 class EngineState:
     """The items that an engine holds, or might hold.
 
-    Before a change, the items that it concerns are noted as unknown, so that after an interruption they are put or
-    removed once more.
+    Before a change, its items are noted as unknown, so that after an interruption they are put or removed once more.
 
     Attributes:
-        stamps: what was put of each: the checksum of its embeddings in the lower half, that of its metadata in the
-            upper; -1 where it is unknown whether it was put.
+        stamps: the last put of each item: the checksum of its embeddings in the lower half, of its metadata in the
+            upper half. -1 where it is unknown whether it was put.
     """
 
     keys: Int[np.ndarray, "n"]
@@ -58,7 +57,7 @@ class EngineState:
 
     @classmethod
     def read(cls, path: Path) -> EngineState:
-        """Read a state; an empty one where there is none, or a damaged one: everything is put again."""
+        """Read a state. Without one, or with a damaged one, it is empty, so everything is put again."""
         try:
             noted = np.load(path, allow_pickle=False)
             if noted.dtype == np.int64 and noted.ndim == 2 and len(noted) == 2:
@@ -87,7 +86,7 @@ class EngineState:
         return EngineState(self.keys[rest], self.stamps[rest])
 
     def stamps_of(self, keys: Int[np.ndarray, "m"]) -> Int[np.ndarray, "m"]:
-        """Return the stamps of some items; -1 for those that are not held."""
+        """Return the stamps of some items, -1 for items that are not held."""
         places, held = places_among(self.keys, keys)
         stamps = np.full(len(keys), _UNKNOWN, np.int64)
         stamps[held] = self.stamps[places[held]]
@@ -101,14 +100,14 @@ class EngineState:
 
 
 def stamp(checksum: int, metadata: object) -> int:
-    """Return the stamp of an item; never -1."""
+    """Return the stamp of an item, never -1."""
     noted = crc32(metadata.encode() if isinstance(metadata, str) else b"", PAYLOADS) & 0x7FFFFFFF
     return (noted << 32) | (checksum & _EMBEDDINGS)
 
 
 @dataclass(frozen=True)
 class EngineReport:
-    """What an update put into an engine and removed, and its recall of the 10 best if that was measured."""
+    """The items that an update put into an engine and removed, and its recall of the 10 best if measured."""
 
     name: str
     put: int = 0
@@ -118,22 +117,22 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class EngineChange:
-    """The engine that an index has (the exact one if it is not there yet), and the one that it is to have."""
+    """The present engine of an index (the exact one for a new index), and its future engine."""
 
     before: EngineAddress
     wanted: EngineAddress
 
     def apply(self, path: str | Path, progress: Callable[[int, int], None] | None = None) -> EngineReport:
-        """Give an index the wanted engine, and bring it up to date; see ``note`` and ``update_engine``."""
+        """Give an index the wanted engine, and bring it up to date. See ``note`` and ``update_engine``."""
         address = self.note(path)
         if address.engine == "exact":
             return EngineReport("exact")
         return update_engine(path, url=address.given, progress=progress)
 
     def note(self, path: str | Path) -> EngineAddress:
-        """Note the wanted engine in an index, then remove the data of the others; ``update_engine`` fills it.
+        """Note the wanted engine in an index, then remove the data of the others. ``update_engine`` fills it.
 
-        At every moment, the index names an engine whose place is there; it is a new one where the index was made anew.
+        At every moment, the index names an engine whose place exists. A rebuilt index gets a new place.
         """
         folder, wanted = Path(path), self.wanted
         if wanted.engine == self.before.engine == "exact" and not any(folder.glob(f"{PREFIX}*")):
@@ -141,7 +140,7 @@ class EngineChange:
         with locked(folder, "index", IndexFormatError):
             manifest = read_manifest(folder)
             now = EngineAddress.of(folder, manifest.engine)
-            # The data of an index that was made anew go to a new place.
+            # The data of a rebuilt index go to a new place.
             if now.name != self.before.name and wanted == self.before:
                 anew = EngineAddress.new(folder, wanted.engine, wanted.given or wanted.url)
                 wanted = replace(anew, given=wanted.given)
@@ -159,11 +158,10 @@ class EngineChange:
 
 
 def plan_engine(path: str | Path, engine: str | None = None, *, model: object = None) -> EngineChange:
-    """Decide which engine an index, which need not be there yet, is to have, before anything is embedded.
+    """Decide on the engine of an index, which need not exist yet, before anything is embedded.
 
     Args:
-        engine: its name, or the URL of its server, whose secrets are used and never written; None keeps the one that is
-            noted.
+        engine: its name, or the URL of its server, whose secrets are used and never written. None keeps the noted one.
 
     Raises:
         EngineError: there is no such engine, it needs another URL, its server does not answer, or it cannot serve the
@@ -172,7 +170,7 @@ def plan_engine(path: str | Path, engine: str | None = None, *, model: object = 
     folder, before = Path(path), EngineAddress()
     name, url = split_engine(engine)
     if (folder / MANIFEST).is_file():
-        with suppress(IndexFormatError):  # indexing says what is wrong with it, or makes it anew
+        with suppress(IndexFormatError):  # indexing reports its faults, or rebuilds it
             before = EngineAddress.of(folder, read_manifest(folder).engine)
     wanted = before
     if name is not None and (url or name != before.engine):
@@ -189,22 +187,22 @@ def plan_engine(path: str | Path, engine: str | None = None, *, model: object = 
 
 
 def check_served(name: str, model: object) -> None:
-    """Raise EngineError where inner products do not order items as the model's similarity does."""
+    """Raise EngineError where inner products do not order items like the model's similarity."""
     if getattr(model, "indexable", True):
         return
     similarity = type(getattr(model, "similarity", model)).__name__
     raise EngineError(
-        f"the engine {name} finds the largest inner products, which do not rank as this model's similarity "
-        f"({similarity}) does: take the exact engine, or score pairs with model.score"
+        f"the engine {name} ranks by inner product and cannot reproduce this model's similarity "
+        f"({similarity}): use the exact engine, or score pairs with model.score"
     )
 
 
 def update_engine(
     path: str | Path, *, url: str | None = None, progress: Callable[[int, int], None] | None = None
 ) -> EngineReport:
-    """Bring the engine of an index up to date; it costs what has changed since the last time.
+    """Bring the engine of an index up to date, at the cost of the changes since the last time.
 
-    Without a URL of the server, with its secrets, it takes what the index and the environment say.
+    Without a URL of the server, with its secrets, the index and the environment name it.
     """
     folder = Path(path)
     address = EngineAddress.of(folder, read_manifest(folder).engine, url)
@@ -230,7 +228,7 @@ class _Update:
         self._index, self._engine, self._store = index, address.engine, store
         self._file = state_file(address)
         self._state = EngineState.read(self._file)
-        # Somebody has emptied the server, or it is another one: everything is put again.
+        # Somebody has emptied or replaced the server, so everything is put again.
         if store.num_points() < self._state.num_items * index.manifest.num_embeddings:
             self._state = EngineState.empty()
 
@@ -262,7 +260,7 @@ class _Update:
         return EngineReport(self._engine, len(changed), len(gone))
 
     def _facts(self) -> tuple[Int[np.ndarray, "count"], Callable[[int], ItemFacts]]:
-        """Return the stamps of all items, and what makes the facts of one."""
+        """Return the stamps of all items, and a function that makes the facts of one."""
         index = self._index
         with index.database() as database:
             noted = {row[0]: row[1:] for row in database.read("SELECT key, kind, metadata FROM items")}
@@ -280,12 +278,12 @@ class _Update:
 
 
 def state_file(address: EngineAddress) -> Path:
-    """Return where an index notes what its engine holds."""
+    """Return the file where an index notes the content of its engine."""
     return address.folder / f"{address.name}.npy"
 
 
 def _drop(address: EngineAddress, shape: tuple[int, int]) -> None:
-    """Remove the data of an engine, but for its folder; a server may be out of reach."""
+    """Remove the data of an engine, except its folder. A server may be out of reach."""
     if address.engine == "exact":
         return
     try:
@@ -295,5 +293,5 @@ def _drop(address: EngineAddress, shape: tuple[int, int]) -> None:
     except EngineError as error:
         if address.url:
             _logger.warning(
-                "what the engine %s holds in %s was not removed: %s", address.engine, address.name, error
+                "the data of the engine %s in %s were not removed: %s", address.engine, address.name, error
             )

@@ -1,14 +1,14 @@
-"""Embeddings in 8 bits, scanned one and all: a quarter of the memory that single precision takes.
+"""Embeddings in 8 bits, all scanned for each query, in a quarter of the memory of single precision.
 
-    keys-<n>.i64      the key of the item of each point; -1 where it was replaced or removed
+    keys-<n>.i64      the key of the item of each point, -1 where it was replaced or removed
     scales-<n>.f32    the scale of each point
     codes-<n>.i8      [points, D]
 
-An embedding is divided by its largest absolute value over 127 and rounded: one scale a vector. A scale for each
+An embedding is divided by its largest absolute value over 127 and rounded, with one scale a vector. A scale for each
 dimension keeps no more of the true neighbours (docs/engines.md has the figures) and would have to be fitted to data.
 
-Points are appended, and the keys come last. So what an interruption left is cut to the points that are whole in all
-three. When most points are of no use, the rest is copied into files of the next number.
+Points are appended, and the keys come last. So the remains of an interruption are cut to the points that are whole in
+all three. When most points are of no use, the rest is copied into files of the next number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME = re.compile(r"keys-(\d+)\.i64")
 
 
 class Int8Store(VectorStore):
-    """A store of points in 8 bits, in a folder; see ``VectorStore`` for the arguments."""
+    """A store of points in 8 bits, in a folder. See ``VectorStore`` for the arguments."""
 
     def __init__(
         self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
@@ -47,7 +47,9 @@ class Int8Store(VectorStore):
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         elif not folder.is_dir():
-            raise EngineError(f"the engine's folder {folder} is missing")
+            raise EngineError(
+                f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it"
+            )
         numbers = [int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         self._open(max(numbers, default=0))
 
@@ -70,7 +72,7 @@ class Int8Store(VectorStore):
         self._open(self._number)
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
-        """Remove items: their points have no key any more."""
+        """Remove items: their points lose their keys."""
         rows = np.flatnonzero(np.isin(self._keys, keys))
         if not len(rows):
             return
@@ -128,7 +130,7 @@ class Int8Store(VectorStore):
                 os.fsync(file.fileno())
             self._path(name).with_suffix(".new").replace(self._path(name))
         self._number = before
-        for name in ("keys", "scales", "codes"):  # a reader that has them mapped keeps them
+        for name in ("keys", "scales", "codes"):  # a reader that has mapped them keeps them
             self._path(name).unlink(missing_ok=True)
         self._open(number)
 
@@ -136,7 +138,7 @@ class Int8Store(VectorStore):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
     def _path(self, name: str) -> Path:
         endings = {"keys": "i64", "scales": "f32", "codes": "i8"}
@@ -150,7 +152,7 @@ class Int8Store(VectorStore):
             return
         keys = np.fromfile(self._path("keys"), np.int64)
         if not (self._path("scales").is_file() and self._path("codes").is_file()):
-            return  # as if it held nothing: what is missing is put again
+            return  # as an empty store, whose missing items are put again
         scales = np.fromfile(self._path("scales"), np.float32)
         whole = self._path("codes").stat().st_size // self._dim
         if count := min(len(keys), len(scales), whole):
@@ -161,13 +163,13 @@ class Int8Store(VectorStore):
 def quantised(
     vectors: Float[np.ndarray, "n D"],
 ) -> tuple[Int[np.ndarray, "n D"], Float[np.ndarray, "n"]]:
-    """Return vectors in 8 bits, and the scale of each: a code times the scale is nearly the number."""
+    """Return vectors in 8 bits, and the scale of each. A code times the scale is nearly the number."""
     scales = np.maximum(np.abs(vectors).max(axis=1), 1e-30) / 127
     return np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales.astype(np.float32)
 
 
 def _products(codes: Int[np.ndarray, "n D"], columns: Int[np.ndarray, "D M"]) -> Float[np.ndarray, "n M"]:
-    """Multiply in integers, as quick as the processor's instructions for 8 bits allow; without PyTorch in floats."""
+    """Multiply in integers, as quick as the processor's instructions for 8 bits allow, or in floats without PyTorch."""
     torch = loaded_torch()
     if torch is None:
         return codes.astype(np.float32) @ columns.astype(np.float32)

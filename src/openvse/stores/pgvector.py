@@ -36,8 +36,8 @@ _BOUNDS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 class PgvectorStore(CatalogueStore):
     """A table of points with a graph (HNSW) for the inner product.
 
-    Embeddings of more than 2,000 numbers are kept in half precision, as pgvector's graph takes no wider ones, and those
-    of more than 4,000 without a graph.
+    Embeddings of more than 2,000 numbers are kept in half precision, because pgvector's graph has no wider ones, and
+    embeddings of more than 4,000 numbers without a graph.
 
     The password may be in the URL, in ``PGPASSWORD`` or in PostgreSQL's own password file. See ``VectorStore`` for the
     arguments.
@@ -49,7 +49,7 @@ class PgvectorStore(CatalogueStore):
         url, table = address.server, address.name
         if dim > _MOST_DIMS:
             raise EngineError(
-                f"the engine pgvector takes embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: take another"
+                f"the engine pgvector holds embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: use another engine"
             )
         self._errors, self._num_embeddings = partial(_errors_of, url), num_embeddings
         is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
@@ -96,7 +96,7 @@ class PgvectorStore(CatalogueStore):
     def put(
         self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
     ) -> None:
-        """Add items; known keys are replaced, in one transaction."""
+        """Add items, in one transaction. Known keys are replaced."""
         wrapped = HalfVector if self._type == "halfvec" else Vector
         columns = sql.SQL("COPY {} (item, payload, embedding) FROM STDIN (FORMAT BINARY)")
         with self._errors(), self._connection.transaction(), self._connection.cursor() as cursor:
@@ -127,7 +127,7 @@ class PgvectorStore(CatalogueStore):
         keys = []
         with self._errors(), self._connection.transaction():
             self._connection.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(100, count))}")
-            if self._iterates:  # go on where the conditions leave too few
+            if self._iterates:  # continue where the conditions leave too few
                 self._connection.execute("SET LOCAL hnsw.iterative_scan = relaxed_order")
             for one in queries.astype(np.float32):
                 rows = self._connection.execute(asked, [*values, wrapped(one), count]).fetchall()
@@ -138,9 +138,10 @@ class PgvectorStore(CatalogueStore):
         return int(str(self._one(sql.SQL("SELECT count(*) FROM {}").format(self._table), [])))
 
     def finish(self) -> None:
-        """Make the graph if there is none yet; later points are added to it as they come.
+        """Make the graph if there is none yet. Later points are added to it as they come.
 
-        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB if it
+        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB if it is
+        less.
         is less.
         """
         if not self._has_graph:
@@ -164,7 +165,7 @@ class PgvectorStore(CatalogueStore):
             self._connection.execute(text)
 
     def note(self) -> dict[str, Any] | None:
-        """Return the note; None where there is none, or the comment is somebody else's."""
+        """Return the note, or None where there is none, or the comment is somebody else's."""
         text = self._one("SELECT obj_description(to_regclass(%s), 'pg_class')", [self._name])
         try:
             note = parse_json(str(text))
@@ -176,7 +177,7 @@ class PgvectorStore(CatalogueStore):
         return dict(self._facts("WHERE item = ANY(%s)", [keys.tolist()]))
 
     def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
-        # Several embeddings of an item have no order but that in which they were put, which no score depends on.
+        # Several embeddings of an item have only the order of their insertion, on which no score depends.
         text = sql.SQL("SELECT item, embedding FROM {} WHERE item = ANY(%s) ORDER BY item").format(
             self._table
         )
@@ -197,7 +198,7 @@ class PgvectorStore(CatalogueStore):
         return int(str(self._one(sql.SQL("SELECT count(*) FROM {} {}").format(self._table, where), values)))
 
     def key_of(self, item_id: str) -> int | None:
-        """Return the key of an item; the server reads the table, as paths have no index."""
+        """Return the key of an item. The server reads the table, because paths have no index."""
         text = sql.SQL("SELECT item FROM {} WHERE payload ->> 'path' = %s LIMIT 1").format(self._table)
         row = self._one(text, [item_id])
         return None if row is None else int(str(row))
@@ -256,7 +257,7 @@ def _where(within: Within) -> tuple[sql.Composable, list[object]]:
 
 
 def _test(clause: Clause) -> tuple[sql.Composable, list[object]]:
-    """Return a clause in SQL, and its values; ``@>`` finds a value in a list, too."""
+    """Return a clause in SQL, and its values. ``@>`` finds a value in a list, too."""
     match clause:
         case {"should": list(either)}:
             tests = [_test(each) for each in either]

@@ -1,7 +1,7 @@
 """Points in a collection of a Qdrant server or cluster, through ``qdrant-client``.
 
-The number of a point is the key of its item times K, plus the place of the embedding. Filters are written as the REST
-interface has them.
+The number of a point is the key of its item times K, plus the place of the embedding. Filters have the form of the REST
+interface.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INDEXES = {"kind": "keyword", "size": "integer", "date": "float", "taken": "flo
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _PORT = 6333
 _WAIT_S = 60
-_NOTES = "openvse_notes"  # the collection of the notes of all others
+_NOTES = "openvse_notes"  # the collection with the notes of all other collections
 
 _logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class QdrantStore(CatalogueStore):
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
     ) -> list[Int[np.ndarray, "_"]]:
         asked = _filter(clauses_of(within.where))
-        # The breadth of the search; a few more than the default find what a filter would hide.
+        # The breadth of the search, slightly above the default to find hits that a filter would hide.
         params = models.SearchParams(hnsw_ef=max(128, count))
         requests = [
             models.QueryRequest(query=one.tolist(), limit=count, filter=asked, params=params)
@@ -133,7 +133,7 @@ class QdrantStore(CatalogueStore):
         return {number // self._num_embeddings: ItemFacts.of_payload(payload) for number, payload in records}
 
     def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
-        """Return the embeddings of items; incomplete ones are missing."""
+        """Return the embeddings of items. Incomplete ones are missing."""
         sets: dict[int, dict[int, Any]] = {}
         for number, vector in self._retrieve(self._numbers(keys), vectors=True):
             sets.setdefault(number // self._num_embeddings, {})[number % self._num_embeddings] = vector
@@ -154,12 +154,12 @@ class QdrantStore(CatalogueStore):
         return self._count(clauses_of(within.where), exact=False)
 
     def key_of(self, item_id: str) -> int | None:
-        """Return the key of an item; all payloads are read, as paths have no index."""
+        """Return the key of an item. All payloads are read, because paths have no index."""
         records = self._scroll(1, [{"key": "path", "match": {"value": item_id}}])
         return records[0][0] // self._num_embeddings if records else None
 
     def finish(self) -> None:
-        """Do nothing: the server makes its graph by itself, and answers meanwhile."""
+        """Do nothing, because the server makes its graph by itself, and answers meanwhile."""
 
     def drop(self) -> None:
         with self._errors():
@@ -237,13 +237,13 @@ def _errors_of(url: str) -> Iterator[None]:
 
 
 def _connected(url: str) -> QdrantClient:
-    """Connect to a server; the key comes from the URL, or otherwise from the environment."""
+    """Connect to a server. The key comes from the URL, or otherwise from the environment."""
     secrets = secrets_in(url)
     key = secrets[-1] if secrets else os.environ.get(KEY_VARIABLE) or None
     parts = urlsplit(public_url(url))
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if key and parts.scheme == "http" and not is_here(url):
         _logger.warning("the key of %s goes over a connection that is not encrypted: use https", bare)
-    with warnings.catch_warnings():  # of the key, which is said above
+    with warnings.catch_warnings():  # about the key, logged above
         warnings.simplefilter("ignore", UserWarning)
         return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S, check_compatibility=False)

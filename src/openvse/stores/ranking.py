@@ -1,9 +1,9 @@
 """Inner products of stored embeddings with queries, and the order of hits by score and position.
 
 For one query, a product costs little more than reading the embeddings, but only with a kernel that multiplies and adds
-in one pass. In single precision, torch's product of a matrix and a vector takes twice as long; NumPy's ``einsum``,
-which lets go of Python's lock, reaches the speed of a sum if every thread takes a part of the rows. In half precision,
-torch's product does. For several queries, what matters is that a block and its conversion stay in the cache.
+in one pass. In single precision, torch's product of a matrix and a vector takes twice as long. NumPy's ``einsum``,
+which releases Python's lock, reaches the speed of a sum if every thread has a part of the rows. In half precision,
+torch's product does. For several queries, a block and its conversion must stay in the cache.
 
 PyTorch is used where the process has loaded it, and not needed.
 """
@@ -61,7 +61,7 @@ def _one(rows: Float[np.ndarray, "n D"], query: Float[np.ndarray, "D"]) -> Float
     if threads == 1 or len(rows) < _FEW_ROWS:
         multiply(0, len(rows))
         return products
-    # Several starts for each thread, as other work may slow one of them down.
+    # Several starts for each thread, because other work may slow one of them down.
     step = max(_FEW_ROWS, -(-len(rows) // (4 * threads)))
     starts = iter(range(0, len(rows), step))
 
@@ -85,12 +85,12 @@ def _num_threads() -> int:
 
 @functools.lru_cache(maxsize=1)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return threads that wait for work; a process that was forked has none of those of its parent."""
+    """Return threads that wait for work. A forked process has none of its parent's threads."""
     return ThreadPoolExecutor(threads, thread_name_prefix="openvse-search")
 
 
 def _several(rows: Float[np.ndarray, "n D"], queries: Float[np.ndarray, "M D"]) -> Float[np.ndarray, "n M"]:
-    """Multiply block by block, so that what is converted to single precision never leaves the cache."""
+    """Multiply block by block, so that the converted numbers never leave the cache."""
     torch = loaded_torch()
     products = np.empty((len(rows), len(queries)), np.float32)
     columns = np.ascontiguousarray(queries.T)
@@ -116,8 +116,8 @@ def _several(rows: Float[np.ndarray, "n D"], queries: Float[np.ndarray, "M D"]) 
 def pack(scores: Float[np.ndarray, "Q n"], positions: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "Q n"]:
     """Pack score and position into one integer that sorts by score, then by the lower position.
 
-    The bits of a float, read as an integer, sort like the float; those of negative floats sort in reverse, so
-    all but their sign are flipped. They go into the upper half, the inverted position into the lower.
+    The bits of a float, read as an integer, sort like the float. Bits of negative floats sort in reverse, so all except
+    their sign are flipped. They go into the upper half, the inverted position into the lower.
     """
     bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 makes -0.0 and 0.0 one
     high = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32
@@ -132,7 +132,7 @@ def unpack(keys: Int[np.ndarray, "Q k"]) -> tuple[Float[np.ndarray, "Q k"], Int[
 
 
 def largest(keys: Int[np.ndarray, "Q n"], count: int) -> Int[np.ndarray, "Q k"]:
-    """Return the keys of the best hits of every query, best first; fewer than ``count`` where there are fewer."""
+    """Return the keys of the best hits of every query, best first, at most ``count``."""
     left_out = keys.shape[1] - count
     if left_out > 0:
         keys = np.partition(keys, left_out, axis=1)[:, left_out:]
@@ -144,7 +144,7 @@ def promising(
 ) -> Int[np.ndarray, "m"]:
     """Return the rows that may be among the best ``top_k`` of a query, where each score may be off by half the margin.
 
-    Of groups of rows, only the best score is looked at first: the ``top_k``-th of these is a lower bound of the
+    Of groups of rows, only the best score is compared first. The ``top_k``-th of these is a lower bound of the
     ``top_k``-th score, and a group below the bound is left out as a whole.
     """
     count, num_queries = scores.shape
