@@ -314,10 +314,10 @@ class _Runs:
     def _data(self, setting: Setting, recipe: RetrievalRecipe) -> tuple[Corpus, _Stores, dict[str, str]]:
         """Return the data of a recipe, with stored features, and hashes of the pairs of its splits and of its encoders.
 
-        What is stored below the sweep is named by its content, and by a place only where the sweep varies that.
+        Its stores are named by their content, and by a place only where the sweep varies the place.
         """
         tree = recipe.to_dict()
-        seed = tree["data"]["limit"] and tree["seed"]  # which draws the training images
+        seed = tree["data"]["limit"] and tree["seed"]  # the seed draws the training images
         encoders = [tree[side]["encoder"] for side in ("image", "text")]
         if (key := _digest(tree["data"], seed, encoders)) not in self._shared:
             corpus, read_splits = open_data(recipe), sorted({"train", "validation", self._sweep.split})

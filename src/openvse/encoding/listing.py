@@ -68,8 +68,8 @@ def list_records(
             Without ids, the path or the number of the line is the id.
         kind: images or texts. None recognises the kind by the names of the columns, or by the first line of a ``.txt``.
         videos: whether clips are read, too.
-        allow_outside: whether images of a table may be outside its folder; see ``refuse_outside``. Those of a ``.txt``
-            may, as you wrote that yourself.
+        allow_outside: whether images of a table may be outside its folder. See ``refuse_outside``. Images of a ``.txt``
+            may, because you wrote it yourself.
 
     Raises:
         DataError: there is nothing to encode, the file cannot be understood, two records have one id, or an image is

@@ -38,9 +38,9 @@ class StoredFeatures:
             self._moved[key] = None if key in self._moved else source
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
-        """Return the position of an image in the store; None if it is missing there, or has changed since.
+        """Return the position of an image in the store, or None if it is missing there or has changed since.
 
-        A model that cannot read images knows an image that was moved by its name, time and size.
+        A model that cannot read images recognises a moved image by its name, time and size.
         """
         moved = self._moved.get((path.name, modified_ns, size))
         source = self._sources.get(Path(os.path.realpath(path)), moved)

@@ -203,7 +203,7 @@ class TwoTower(Model):
         return bank if bank is not None and bank.model == self.fingerprint else None
 
     def encode(self, items: ClipSource | Iterable[ClipSource]) -> EmbeddingSet:
-        """Embed sentences or images, whichever are given; a text that ends like an image is its path."""
+        """Embed sentences or images, and recognise which. A text that ends like an image is its path."""
         given = items if isinstance(items, (str, *ONE_IMAGE)) else list(items)
         return self.encode_image(given) if are_images(given) else self.encode_text(cast(str, given))
 
@@ -213,7 +213,7 @@ class TwoTower(Model):
         The next images are decoded in threads meanwhile.
 
         Args:
-            images: any number of images. A single one is a sequence of one.
+            images: one image, or any number of images.
             batch_size: the number of images at a time.
 
         Returns:
@@ -234,7 +234,7 @@ class TwoTower(Model):
         """Embed sentences. Unknown words are logged, in one warning for all sentences.
 
         Args:
-            captions: any number of sentences. A single one is a sequence of one.
+            captions: one sentence, or any number of sentences.
             batch_size: the number of sentences at a time.
 
         Returns:

@@ -114,7 +114,7 @@ class OnnxModel:
         return self._tokenizer
 
     def encode(self, items: ImageLike | Iterable[ImageLike]) -> ArraySet:
-        """Embed sentences or images, whichever are given; a text that ends like an image is its path."""
+        """Embed sentences or images, and recognise which. A text that ends like an image is its path."""
         given = items if isinstance(items, (str, *ONE_IMAGE)) else list(items)
         return self.encode_image(given) if are_images(given) else self.encode_text(cast(str, given))
 
@@ -122,7 +122,7 @@ class OnnxModel:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).
 
         Args:
-            images: any number of images. A single one is a sequence of one.
+            images: one image, or any number of images.
             batch_size: the number of images at a time.
 
         Raises:
@@ -179,7 +179,7 @@ class OnnxModel:
         """Embed sentences. Unknown words are logged, in one warning for all sentences.
 
         Args:
-            captions: any number of sentences. A single one is a sequence of one.
+            captions: one sentence, or any number of sentences.
             batch_size: the number of sentences at a time.
 
         Raises:

@@ -109,7 +109,7 @@ def _tuples(value: Any) -> Any:
 
 
 class VocabularyTokenizer:
-    """Splits a sentence into words and looks them up. The splitter is a name in ``WORD_SPLITTERS``."""
+    """Splits a sentence into words and finds their ids. The splitter is a name in ``WORD_SPLITTERS``."""
 
     def __init__(
         self,

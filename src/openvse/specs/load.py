@@ -91,7 +91,7 @@ def list_recipes(within: str = "") -> list[str]:
 
 
 def override_list(given: Overrides) -> list[tuple[str, Any]]:
-    """Return overrides as keys and values, whichever form they have; ``data=photos`` is ``data.source=photos``."""
+    """Return overrides as keys and values, from any of their forms. ``data=photos`` is ``data.source=photos``."""
     if isinstance(given, str):
         given = [given]
     pairs = given.items() if isinstance(given, Mapping) else given
@@ -103,12 +103,12 @@ def override_list(given: Overrides) -> list[tuple[str, Any]]:
 
 
 def read_recipe(source: str | Path, overrides: Overrides = ()) -> dict[str, Any]:
-    """Read a recipe as nested mappings, merge it over its base and apply overrides; nothing else is checked.
+    """Read a recipe as nested mappings, merge it over its base and apply overrides. Nothing else is checked.
 
     Args:
         source: a YAML file, or the name of a shipped recipe. The row ``gcn`` of a file ``mine.yaml`` is called
-            ``mine_gcn``, as if it were a file beside it.
-        overrides: see ``Overrides``; ``training.phases.0.epochs=2`` changes a list item.
+            ``mine_gcn``, like a file beside it.
+        overrides: see ``Overrides``. ``training.phases.0.epochs=2`` changes a list item.
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, or an override does not fit into it.

@@ -1,4 +1,4 @@
-"""What one guesses: train a recipe by its name, evaluate a model on a folder, list what there is."""
+"""The shortest Python API: train a recipe by its name, evaluate a model on a folder, list parts and models."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def train(
     watcher: Watcher | None = None,
     on_extraction: Callable[[WorkProgress], None] | None = None,
 ) -> RunResult:
-    """Train as a recipe says; the test split is never read.
+    """Train as a recipe defines. The test split is never read.
 
     Args:
-        recipe: the name of a recipe (``list_recipes``), a YAML file, or what ``load_recipe`` returns.
-        data: the folder of the images, or another data set; None takes that of the recipe.
+        recipe: the name of a recipe (``list_recipes``), a YAML file, or the result of ``load_recipe``.
+        data: the folder of the images, or another data set. None takes the recipe's.
         out: the folder of the run, by default ``runs/RECIPE-sSEED``: ``recipe.yaml``, ``last.pt``, ``best/``,
             ``metrics.jsonl``, ``tensorboard/``, and with a start also ``start/`` and ``before_after.md``.
         overrides: see ``load_recipe``.
         start: a model to begin from.
-        resume: whether to continue the run in ``out``; on the CPU the results equal those of an uninterrupted run.
-            If there is no run yet, this one begins. ``training.phases`` may differ in epochs that are not done, so a
-            finished run can go on with more. The data may have moved; their pairs must be the same.
-        overwrite: whether to replace a run that ``out`` holds; its stored features are kept.
+        resume: whether to continue the run in ``out``. On the CPU the results equal an uninterrupted run's. If there is
+            no run yet, this one begins. ``training.phases`` may differ in future epochs, so a finished run can continue
+            with more. The data may have moved, but their pairs must be the same.
+        overwrite: whether to replace a run that ``out`` holds. Its stored features are kept.
         watcher: the object that is notified about every step.
-        on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
+        on_extraction: a function called with the progress of extracting features (``data.features: auto``).
 
     Returns:
         The run: ``result.best`` is the folder of its model.
@@ -105,20 +105,20 @@ def evaluate(
 ) -> Any:
     """Evaluate a model on a data set, ``evaluate(model, "photos")``, or embeddings, ``evaluate(images, texts)``.
 
-    The score of two embeddings is their cosine, and of several embeddings of an item the best pair counts. Images that
-    are repeated in sequence, as often for each (VSE++ and SCAN hold a row for each caption), count once.
+    The score of two embeddings is their cosine. Of several embeddings of an item the best pair counts. Images that
+    repeat in sequence, equally often (VSE++ and SCAN hold a row for each caption), count once.
 
     Args:
-        images: a model or its place; or float ``[I, D]``, or ``[I, K, D]`` for K embeddings of each image.
-        texts: a data set, such as a folder of images with captions; or float ``[T, D]``, or ``[T, K, D]``.
+        images: a model or its place, or float ``[I, D]``, or ``[I, K, D]`` for K embeddings of each image.
+        texts: a data set, such as a folder of images with captions, or float ``[T, D]``, or ``[T, K, D]``.
         relevance: which texts belong to which image. By default each image has equally many texts, in the order of the
-            images. Otherwise one of: int ``[T]``, the image of each text; int ``[P, 2]``, pairs (image, text); bool
-            ``[I, T]``; a ``Relevance``.
+            images. Otherwise one of: int ``[T]``, the image of each text, int ``[P, 2]``, pairs (image, text), bool
+            ``[I, T]``, or a ``Relevance``.
         similarity: a similarity of embeddings in place of the cosine, such as ``openvse.similarities.Order()``.
         name: the name of the data in the report.
         folds: the number of runs of consecutive images, each with its texts, that are evaluated separately and averaged
             (COCO: 5).
-        resamples: the number of bootstrap resamples for the intervals; 0 leaves the intervals out.
+        resamples: the number of bootstrap resamples for the intervals. 0 leaves the intervals out.
         every: whether to rank all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR.
         split: the part of the data set on which a model is evaluated.
 
@@ -136,7 +136,7 @@ def evaluate(
     """
     if isinstance(images, str | Path | Model) and isinstance(texts, str | Path):
         if relevance is not None or similarity is not None:
-            raise DataError("the data and the model say what is relevant: leave out relevance and similarity")
+            raise DataError("the data and the model decide on relevance: leave out relevance and similarity")
         request = Request(str(texts), split, folds=folds, resamples=resamples, seed=seed, every=every)
         return _evaluate_model(images if isinstance(images, Model) else load(images), request)
     measure = partial(evaluate_arrays, similarity=similarity, name=name, folds=folds, resamples=resamples)
@@ -163,10 +163,10 @@ def list_parts(kind: str) -> list[str]:
     """Return the names of the parts of a kind that a recipe can name, plug-ins included.
 
     Args:
-        kind: such as ``aggregator``, ``similarity`` or ``miner``; the plural is understood.
+        kind: such as ``aggregator``, ``similarity`` or ``miner``, in the singular or plural.
 
     Raises:
-        RecipeError: there is no such kind; the error lists all.
+        RecipeError: there is no such kind. The error lists all.
 
     Examples:
         >>> list_parts("miner")
@@ -183,7 +183,7 @@ def list_parts(kind: str) -> list[str]:
 
 
 def list_models(folder: str | Path = ".") -> list[str]:
-    """Return what ``load`` takes: the runs and models in and below ``folder``, then the names of published models.
+    """Return the sources for ``load``: the runs and models in and below ``folder``, then names of published models.
 
     Examples:
         >>> "clip-b32" in list_models()

@@ -20,7 +20,7 @@ def load_recipe(source: str | Path, overrides: Overrides = (), *, copy: Path | N
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
-        overrides: ``key.path=value``, with the value in YAML, or several, or values by their keys;
+        overrides: ``key.path=value``, with the value in YAML, or several, or values by their keys.
             ``training.phases.0.epochs=2`` changes a list item.
         copy: the copy of the start in the folder of the run, for a run that is resumed.
 

@@ -55,7 +55,7 @@ def run_recipe(
     watcher: Watcher | None = None,
     on_extraction: Callable[[WorkProgress], None] | None = None,
 ) -> RunResult:
-    """Train as a recipe says; see ``openvse.train``."""
+    """Train as a recipe defines. See ``openvse.train``."""
     if resume and overwrite:
         raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
     if not isinstance(recipe, RunRecipe):
@@ -218,7 +218,7 @@ def changed_keys(before: Mapping[str, Any], tree: Mapping[str, Any]) -> list[str
 
 
 def without_places(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a recipe says of its data, but for where they are."""
+    """Return a recipe's description of its data, without their places."""
     return {key: value for key, value in data.items() if key not in ("source", "features", "text_features")}
 
 

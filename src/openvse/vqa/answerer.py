@@ -170,7 +170,7 @@ class Answerer(Model):
 
         Args:
             image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``. The question-only model does not read it.
-            questions: one or more questions. A single one is a sequence of one.
+            questions: one question, or any number of questions.
             top_k: the number of answers to each question, the most probable first.
             batch_size: the number of questions at a time.
 
