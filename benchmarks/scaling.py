@@ -1,14 +1,26 @@
 """What a collection takes: time, disk and memory of each step, computed from the slopes of the other benchmarks.
 
 ``python benchmarks/scaling.py`` prints the tables of docs/scaling.md, and ``--images N --captions M`` one for a
-collection of your own. Nothing is measured here: each slope says which benchmark measured it.
+collection of your own. Nothing is measured for them: each slope says which benchmark measured it.
+
+``--measure FOLDER`` trains on drawn features of that size, which it writes to the folder first (COCO's regions: 18 GB),
+and measures the beginning of a run, its speed, its memory, a resumed run, validation and ``evaluate``:
+
+python benchmarks/scaling.py --measure FOLDER --images 113287 --captions 566435 --held-out 5000
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import shutil
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 HOUR, GB = 3600.0, 1e9
 CORES = 2  # of the machine on which all slopes were measured
@@ -94,13 +106,153 @@ def _rounded(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.10g}"
 
 
+# What a run of that size takes, measured.
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Where drawn data are, and how many of them there are.
+
+    Attributes:
+        held_out: images for validation, and as many for the test.
+        steps: of training that are timed.
+    """
+
+    folder: Path
+    images: int
+    captions: int
+    held_out: int
+    regions: int
+    width: int
+    steps: int
+
+    def write(self) -> None:
+        """Write a CSV and a store in float16; each image has regions of its own, by turning one block of numbers."""
+        import numpy as np
+        import torch
+
+        from openvse.features import FeatureStoreWriter
+
+        random, total = np.random.default_rng(0), self.images + 2 * self.held_out
+        words = np.array([f"word{number}" for number in range(10_000)])
+        each, lines = max(1, self.captions // self.images), ["file_name,caption,split"]
+        block = torch.from_numpy(random.standard_normal((self.regions * 64, self.width)).astype(np.float16))
+        with FeatureStoreWriter(self.folder / "features", fingerprint="drawn", dim=self.width) as writer:
+            for number in range(total):
+                held_out = number - self.images
+                split = "train" if held_out < 0 else ("validation", "test")[held_out // self.held_out]
+                drawn = words[(random.pareto(1.0, (each, 11)) * 3).astype(np.int64) % len(words)]
+                lines += [f"{number:07}.jpg,{' '.join(row)},{split}" for row in drawn.tolist()]
+                at = int(random.integers(len(block) - self.regions))
+                writer.add(f"{number:07}.jpg", block[at : at + self.regions].roll(number, dims=1))
+        (self.folder / "captions.csv").write_text("\n".join(lines) + "\n")
+
+    def train(self, name: str, limit: int | None, resume: bool) -> dict[str, float]:
+        """Train the timed steps, or all of an epoch on ``limit`` images; return seconds, pairs a second and memory."""
+        from openvse.tasks.recipes import load_recipe
+        from openvse.tasks.run import train
+        from openvse.training.records import EpochReport, Silent, StepReport
+
+        began, found, most = time.perf_counter(), dict[str, float](), self.steps
+
+        class Watch(Silent):
+            def step(self, report: StepReport) -> None:
+                found.setdefault("to the first step", time.perf_counter() - began)
+                found["pairs a second"] = report.images_per_s
+                found["trained"] = time.perf_counter() - began
+                found["taken"] = found.get("taken", 0) + 1
+                if limit is None and found["taken"] == most:
+                    raise KeyboardInterrupt
+
+            def epoch(self, report: EpochReport) -> None:
+                found["validation"] = time.perf_counter() - began - found["trained"]
+
+        changes = [
+            f"image.encoder={{name: precomputed, feature_dim: {self.width}}}",
+            f"data.source={self.folder / 'captions.csv'}",
+            f"data.features={self.folder / 'features'}",
+            f"data.limit={'null' if limit is None else limit}",
+            "training.phases=[{epochs: 1}]",
+            "training.log_every=1",
+            "training.checkpoint_every_s=20",
+            "training.device=cpu",
+        ]
+        with suppress(KeyboardInterrupt):
+            recipe = load_recipe("vse_infinity/coco_regions_bigru", changes)
+            train(recipe, self.folder / name, resume=resume, watcher=Watch())
+        return found | {"memory": _peak_mb()}
+
+    def evaluate(self, name: str) -> dict[str, float]:
+        """Evaluate on the test split by the command."""
+        from typer.testing import CliRunner
+
+        from openvse.cli.program import app
+
+        began = time.perf_counter()
+        words = ("evaluate", name, "--on", "captions.csv", "--features", "features", "--split", "test")
+        paths = [
+            str(self.folder / word) if word in (name, "captions.csv", "features") else word for word in words
+        ]
+        result = CliRunner().invoke(app, paths)
+        assert result.exit_code == 0, result.output
+        return {"evaluate": time.perf_counter() - began, "memory": _peak_mb()}
+
+
+def _peak_mb() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_a_process(function: Callable[..., dict[str, float]], *given: Any) -> dict[str, float]:
+    """Call a function in a process of its own, so that its memory is its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *given).result()
+
+
+def measure(drawn: Drawn) -> None:
+    """Print a row for each measurement."""
+    from _measure import environment
+
+    print(
+        f"{environment()}; {drawn.images:,} x {drawn.regions} x {drawn.width}, {drawn.captions:,} captions",
+        flush=True,
+    )
+    if not (drawn.folder / "captions.csv").exists():
+        drawn.folder.mkdir(parents=True, exist_ok=True)
+        began = time.perf_counter()
+        drawn.write()
+        print(f"write the data, s: {time.perf_counter() - began:.1f}", flush=True)
+    for name, function, given in (
+        ("train", drawn.train, ("run", None, False)),
+        ("resume", drawn.train, ("run", None, True)),
+        ("an epoch of few images, with validation", drawn.train, ("short", 512, False)),
+        ("evaluate", drawn.evaluate, ("short",)),
+    ):
+        found = in_a_process(function, *given)
+        print(f"{name}: " + ", ".join(f"{key} {value:,.1f}" for key, value in found.items()), flush=True)
+    for name in ("run", "short"):
+        shutil.rmtree(drawn.folder / name)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or what is measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--images", type=float, help="images of a collection of your own")
     parser.add_argument("--captions", type=float, help="its captions; one for each image if absent")
+    parser.add_argument(
+        "--measure", type=Path, metavar="FOLDER", help="train at that size, on data drawn there"
+    )
+    parser.add_argument("--held-out", type=int, default=5000, help="images for validation, and for the test")
+    parser.add_argument("--regions", type=int, default=36)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=30, help="of training that are timed")
     options = parser.parse_args()
-    if options.images is None:
+    if options.measure is not None:
+        images, captions = int(options.images or 113_287), int(options.captions or 566_435)
+        sizes = (images, captions, options.held_out, options.regions, options.width, options.steps)
+        measure(Drawn(options.measure, *sizes))
+    elif options.images is None:
         print(table(COLLECTIONS))
     else:
         print(table([Collection("yours", options.images, options.captions or options.images)]))
