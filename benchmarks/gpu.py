@@ -41,6 +41,7 @@ from openvse.functional import normalize, pad, position_mask
 from openvse.indexing import build_index
 from openvse.model import Start, TwoTower
 from openvse.objectives import Objective
+from openvse.pipeline import DECODERS, decoded
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_retrieval
@@ -54,8 +55,8 @@ from openvse.types import Batch, EmbeddingSet, Features, Inputs, Relevance, Scor
 
 REGIONS, WIDTH, BATCH = 36, 2048, 128
 SIDES = ("image", "text")
-LINE = 10  # steps between two lines of the log
-TIMED, TRACED = 4, 2  # lines; the first of those timed is not counted
+LINE = 20  # steps between two lines of the log
+TIMED, TRACED = 3, 1  # lines; the first of those timed is not counted
 STORED = "{name: precomputed, feature_dim: 2048}"
 WHOLE = "{name: precomputed, feature_dim: 2048, augmentation: none, projection: none, global_vector: mean}"
 UNCHANGED = "{name: precomputed, feature_dim: 2048, augmentation: none, projection: linear}"
@@ -82,6 +83,11 @@ MODELS = (
         "VSE-infinity, BERT",
         "vse_infinity/coco_regions_bert",
         (f"image.encoder={STORED}", "text.encoder.model=<bert>"),
+    ),
+    Model(
+        "VSE-infinity, BiGRU, a process that reads",
+        "vse_infinity/coco_regions_bigru",
+        (f"image.encoder={STORED}", "data.num_workers=1"),
     ),
     Model("PVSE", "pvse/coco_grids_bigru", (f"image.encoder={WHOLE}",)),
     Model("score attention", "score_attention/coco_regions_bigru", ()),
@@ -360,6 +366,12 @@ def recipe_of(model: Model, names: dict[str, str], precision: str, place: Place)
     return load_recipe(model.recipe, changes)  # type: ignore[return-value]
 
 
+def _pytorch_as_it_is() -> None:
+    """Undo what training sets for the whole process."""
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
 def time_training(model: Model, precision: str, names: dict[str, str], place: Place, to: Results) -> None:
     """Time a run beside the plain loop."""
     recipe, what = recipe_of(model, names, precision, place), f"{model.name}, {precision}"
@@ -371,12 +383,13 @@ def time_training(model: Model, precision: str, names: dict[str, str], place: Pl
     task = open_retrieval(recipe, RunInputs(place.folder / "plain", accelerator, Silent(), start=start))
     batches = iter(task.epoch(0, 0))
     batch, began = next(batches), time.perf_counter()
-    read = sum(1 for _, _ in zip(range(2 * LINE), batches, strict=False))
+    read = sum(1 for _, _ in zip(range(LINE), batches, strict=False))
     ahead = read * len(batch.images) / (time.perf_counter() - began)
     to.add(f"{what}: batches read ahead alone, pairs a second", f"{ahead:,.0f}")
     del batches
+    _pytorch_as_it_is()
     loop = PlainLoop(task.model, task.objectives[-1], batch, place.device, precision)
-    plain = len(batch.images) / place.seconds(loop, 2 * LINE if place.is_gpu else 2)
+    plain = len(batch.images) / place.seconds(loop, 2 * LINE if place.is_gpu else 2, 10)
     del task, loop
     if place.is_gpu:
         torch.cuda.empty_cache()
@@ -441,15 +454,19 @@ def agreement(place: Place, to: Results) -> None:
         images, pad(model.text.encoder.tokenize(said)), positives, pairs, torch.stack([pairs, pairs], 1)
     )
 
-    def found(device: torch.device, precision: str) -> tuple[float, Tensor, float]:
+    def found(device: torch.device, precision: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the losses, the first gradients, and how far the weights have moved."""
         objective = build_objective(recipe, recipe.training.phases[0], model=model)
         loop = PlainLoop(copy.deepcopy(model), objective, batch, device, precision)
-        first = loop.loss()
-        first.backward()
+        loop.loss().backward()
         slope = torch.cat([p.grad.flatten().cpu() for p in loop.learned if p.grad is not None])
-        for _ in range(count):
-            last = loop()
-        return float(first.detach()), slope, float(last)
+        losses = torch.stack([loop() for _ in range(count)]).cpu()
+        weights = torch.cat([weight.detach().flatten().cpu() for weight in loop.model.parameters()])
+        return (
+            losses,
+            slope,
+            weights - torch.cat([weight.detach().flatten() for weight in model.parameters()]),
+        )
 
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False  # for the GRU; PyTorch's default rounds its products to 10 bits
@@ -458,11 +475,16 @@ def agreement(place: Place, to: Results) -> None:
         for precision, goal in (("fp32", "1e-4"), ("bf16", "")):
             with to.guarded(f"agreement, {precision}"):
                 there = found(place.device, precision)
-                for name, value in (
-                    ("loss", abs(there[0] / here[0] - 1)),
-                    ("gradients", float((there[1] - here[1]).norm() / here[1].norm())),
-                    (f"loss after {count} steps", abs(there[2] / here[2] - 1)),
-                ):
+                first = float(here[0][0])
+                apart = {
+                    "loss": abs(float(there[0][0]) / first - 1),
+                    "gradients": float((there[1] - here[1]).norm() / here[1].norm()),
+                    f"losses of {count} steps": float((there[0] - here[0]).abs().max()) / first,
+                    f"change of the weights in {count} steps": float(
+                        (there[2] - here[2]).norm() / here[2].norm()
+                    ),
+                }
+                for name, value in apart.items():
                     to.add(f"{name}, {precision}, relative difference from the CPU", f"{value:.1e}", goal)
     finally:
         torch.backends.cudnn.allow_tf32 = before
@@ -519,7 +541,13 @@ def index(place: Place, names: dict[str, str], to: Results) -> None:
     count = place.size(2048, 32)
     write_pictures(pictures, count)
     paths = [str(path) for path in sorted(pictures.iterdir())]
-    build_index(model, [pictures], place.folder / "index", overwrite=True)  # kernels are loaded
+    backbone = model.image.encoder.backbone
+    began = time.perf_counter()
+    for _ in decoded([paths], lambda path: backbone.read(Path(path), exact=False), str):
+        to.add(
+            f"pictures read in {DECODERS} threads, a second", f"{count / (time.perf_counter() - began):,.0f}"
+        )
+    build_index(model, [pictures], place.folder / "index")  # kernels are loaded
     began = time.perf_counter()
     build_index(model, [pictures], place.folder / "index2")
     to.add("index by CLIP B/32, pictures a second", f"{count / (time.perf_counter() - began):,.0f}")
@@ -554,7 +582,7 @@ def prepare(place: Place, chosen: set[str]) -> dict[str, str]:
     """Draw what the chosen sections read; return its places."""
     words, small = [f"word{number}" for number in range(8000)], place.share < 1
     names = {"workers": str(min(14, max(0, (os.cpu_count() or 1) - 2)))}
-    count = max(64, int(2048 * place.share))
+    count = max(64, int(3072 * place.share))
     if "steps" in chosen:
         names["stored"] = str(place.folder / "stored")
         write_captions(place.folder / "stored", count, words)

@@ -39,7 +39,8 @@ Task = TypeVar("Task")
 KEEP_SECONDS = 5.0
 """The results of a run are kept at least so often, so that a kill costs no more work than this."""
 
-DECODERS = 2
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+DECODERS = min(8, max(2, _CORES))
 """The default number of decoding threads."""
 
 BATCHES_AHEAD = 2

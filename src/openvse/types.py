@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _ORIGINS = WeakTensorKeyDictionary()
+_STAGED = 1 << 16  # bytes that CUDA copies from anywhere without blocking
 
 
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
@@ -60,9 +61,9 @@ def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy to a device. Only a copy from pinned memory does not block."""
+    """Copy to a device. A large copy blocks unless it comes from pinned memory."""
     place = torch.device(device)
-    if place.type == "cuda" and tensor.device.type == "cpu":
+    if place.type == "cuda" and tensor.device.type == "cpu" and tensor.nbytes > _STAGED:
         tensor = tensor.pin_memory()
     return tensor.to(place, non_blocking=place.type != "cpu")
 

@@ -160,6 +160,21 @@ def test_saved_and_loaded_it_scores_the_same(
     assert not loaded.training
 
 
+def test_weights_in_one_piece_of_memory_are_saved_each_by_itself(model: TwoTower, tmp_path: Path) -> None:
+    """So cuDNN keeps the weights of a GRU on a GPU; one with two names is written once."""
+    other = copy.deepcopy(model)
+    weights = list(other.text.encoder.gru.parameters())
+    memory = torch.cat([torch.zeros(5), *(weight.detach().flatten() for weight in weights)])
+    at = 5
+    for weight in weights:
+        weight.data = memory[at : at + weight.numel()].view_as(weight)
+        at += weight.numel()
+    other.save(tmp_path / "together")
+    model.save(tmp_path / "apart")
+    together, apart = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("together", "apart"))
+    assert together == apart
+
+
 def change_in_place(model: TwoTower) -> None:
     with torch.no_grad():
         model.text.encoder.get_parameter("gru.weight_hh_l0").add_(1e-3)

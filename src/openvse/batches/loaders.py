@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from openvse.backbones import Backbone
 from openvse.corpus.corpus import Corpus
@@ -19,7 +22,7 @@ from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.features import FeatureStore, text_id
 from openvse.functional import position_mask
 from openvse.media.packed import ImageFile
-from openvse.pipeline import failure_reason, tell_skipped
+from openvse.pipeline import DECODERS, failure_reason, tell_skipped
 from openvse.types import FeatureSource, Inputs
 
 
@@ -120,7 +123,9 @@ class PixelImages:
         It returns and raises the same as ``FeatureImages.load``. The view is the random one of training, or None for
         the deterministic one.
         """
-        pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
+        decode = partial(self._decode, view=view if self._augment else None)
+        with ThreadPoolExecutor(DECODERS if get_worker_info() is None else 1) as pool:
+            pixels = list(pool.map(decode, positions.tolist()))
         usable = [image for image in pixels if image is not None]
         if not usable:
             first = self._paths[int(positions[0])]

@@ -13,13 +13,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import UInt8
-from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from openvse import __version__
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.files import replacing_files, write_whole
-from openvse.model.folder import CARD, CONFIG, FORMAT_VERSION, WEIGHTS, model_card
+from openvse.model.folder import CARD, CONFIG, FORMAT_VERSION, WEIGHTS, model_card, write_weights
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
 from openvse.specs import ModelSpec
@@ -119,7 +118,7 @@ class Model(nn.Module, ABC):
         with replacing_files(Path(folder), CONFIG, there if alone else [CALIBRATION, BANK]) as partial:
             self.save_assets(partial)
             (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
-            save_model(without_adapters(self), str(partial / WEIGHTS))
+            write_weights(without_adapters(self), partial / WEIGHTS)
         return Path(folder)
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_model
-from torch import nn
+from safetensors.torch import load_model, save_file
+from torch import Tensor, nn
 
 from openvse import __version__
 from openvse.errors import ModelError, message_of
@@ -77,6 +77,23 @@ def read_config(folder: Path) -> ModelConfig:
     if not isinstance(tree, dict):
         raise ModelError(f"{folder / CONFIG} does not name the parts of the model: save the model again")
     return ModelConfig(str(config.get("task")), tree, provenance if isinstance(provenance, dict) else {})
+
+
+def write_weights(module: nn.Module, path: Path) -> None:
+    """Write the weights of a module. A weight with several names is written once.
+
+    Each is copied by itself: on a GPU, the weights of a GRU are parts of one piece of memory.
+    """
+    names: dict[tuple[int, ...], str] = {}
+    weights, other_names = dict[str, Tensor](), dict[str, str]()
+    for name, weight in sorted(module.state_dict().items()):
+        place = (weight.data_ptr(), *weight.shape, *weight.stride()) if weight.numel() else (len(names),)
+        if (first := names.setdefault(place, name)) != name:
+            other_names[name] = first
+        else:
+            alone = weight.untyped_storage().nbytes() == weight.nbytes
+            weights[name] = (weight.cpu() if alone else weight.cpu().clone()).contiguous()
+    save_file(weights, str(path), other_names or None)
 
 
 def read_weights(modules: nn.Module, folder: Path) -> None:

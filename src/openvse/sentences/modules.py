@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model
 from sentence_transformers.base.modules import InputModule, Module
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from openvse.errors import ModelError, RecipeError
 from openvse.files import read_json
 from openvse.functional import pad
 from openvse.model import Tower, evaluating
+from openvse.model.folder import write_weights
 from openvse.specs import TowerSpec
 from openvse.types import Inputs
 
@@ -111,7 +112,7 @@ class SentencePooling(InFolder, Module):  # type: ignore[misc]
     def save(self, output_path: str, safe_serialization: bool = True) -> None:
         """Write the name and options of the pooling, and its weights, always as safetensors."""
         self.save_config(output_path)
-        save_model(self, str(Path(output_path, WEIGHTS)))
+        write_weights(self, Path(output_path, WEIGHTS))
 
     @classmethod
     def read(cls, folder: Path) -> SentencePooling:
@@ -207,7 +208,7 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
         config = {"embed_dim": self.embed_dim, "text": self.spec.model_dump(mode="json")}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         self.tower.encoder.save_assets(folder / "text")
-        save_model(self.tower, str(folder / WEIGHTS))
+        write_weights(self.tower, folder / WEIGHTS)
 
     @classmethod
     def read(cls, folder: Path) -> TextTower:

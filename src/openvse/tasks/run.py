@@ -159,6 +159,10 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
             DistributedDataParallelKwargs(find_unused_parameters=any(phase.frozen for phase in spec.phases))
         ],
     )
+    # What stays in fp32 is computed exactly only where everything is. cuDNN plans attention anew for each length of a
+    # batch, which takes longer than other ways take to compute it.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    torch.backends.cuda.enable_cudnn_sdp(False)
     if spec.device not in ("auto", accelerator.device.type):
         raise TrainingError(
             f"training.device is {spec.device}, but this machine offers {accelerator.device.type}: "
