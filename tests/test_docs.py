@@ -239,6 +239,12 @@ def test_the_citation_names_its_papers() -> None:
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
 
 
+def test_the_keys_of_a_recipe_are_those_of_the_schema() -> None:
+    """``python docs/figures/recipe_keys.py`` writes the page anew."""
+    made = runpy.run_path(str(DOCS / "figures" / "recipe_keys.py"))
+    assert made["PAGE"].read_text() == made["page"]()
+
+
 def test_the_figures_about_scale_are_those_of_the_slopes() -> None:
     computed = runpy.run_path(str(ROOT / "benchmarks" / "scaling.py"))
     assert table("scaling.md", "The figures") == computed["table"](computed["COLLECTIONS"])

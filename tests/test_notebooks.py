@@ -18,8 +18,8 @@ def code(notebook: Path) -> list[dict]:
     return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
-def test_there_are_three() -> None:
-    assert len(NOTEBOOKS) == 3
+def test_there_are_two() -> None:
+    assert len(NOTEBOOKS) == 2
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

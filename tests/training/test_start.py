@@ -231,7 +231,7 @@ def test_the_shipped_recipe_goes_on_with_any_model(corpus: Path, base: Path) -> 
 
 
 def test_the_recipe_of_the_documentation(base: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "initialise.md").read_text()
     tree = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
     recipe = parse_recipe(tree | {"start": str(base)})
     assert recipe.text.encoder.options["max_words"] == 40 and recipe.text.encoder.options["word_dim"] == 8

@@ -38,7 +38,12 @@ class Part(BaseModel):
 
 
 class TowerSpec(Strict):
-    """One side of the model."""
+    """One side of the model.
+
+    Attributes:
+        encoder: the part that turns images or sentences into local features.
+        aggregator: the part that pools local features into embeddings.
+    """
 
     encoder: Part
     aggregator: Part
@@ -80,7 +85,11 @@ class ModelSpec(Strict):
 
 
 class TwoTowerSpec(ModelSpec):
-    """Two towers and the similarity between their embeddings."""
+    """Two towers and the similarity between their embeddings.
+
+    Attributes:
+        similarity: the part that scores an image and a sentence.
+    """
 
     image: TowerSpec
     similarity: Part = Part(name="set_max")

@@ -158,12 +158,15 @@ class RunRecipe(ModelSpec):
 
     Attributes:
         task: a name in the registry of tasks.
+        name: the name of the recipe.
         description: a description in words.
         start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id.
             It provides everything that the recipe omits about the model, and the weights of parts that agree. See
-            ``docs/start.md``. A mapping is a part that the task makes from the data of the run: ``{name: closed_form}``
-            is the best linear map.
+            ``docs/initialise.md``. A mapping is a part that the task makes from the data of the run:
+            ``{name: closed_form}`` is the best linear map.
         seed: the seed of the initial weights, the order of the data and everything else that is random.
+        data: the data of the run.
+        optimizer: the optimiser of all parameters.
         training: batches, phases, precision.
     """
 
