@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import reprlib
@@ -17,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,6 +31,7 @@ from openvse.errors import (
     OpenVSEError,
     nearest,
 )
+from openvse.serving.assistants import Assistants
 from openvse.serving.batching import BusyError
 from openvse.serving.layers import Bounds, Guard, Replies, Sessions
 from openvse.serving.routes import api, plain
@@ -48,11 +51,21 @@ _ABOUT = (
 
 def create_app(service: Service) -> ASGIApp:
     """Return the application of a service, inside its layers."""
+    app = interface_of(service)
+    bounded = Bounds(Zipped(app), service.limits, service.metrics)
+    return Replies(Guard(bounded, service.settings, service.metrics, app.state.sessions), service.metrics)
+
+
+def interface_of(service: Service) -> FastAPI:
+    """Return the routes and the page of a service, which anybody may ask anything."""
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def life(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
+        assisting = asyncio.create_task(app.state.assistants.run())
         yield
+        assisting.cancel()
+        await asyncio.wait([assisting])
         await service.stop()
 
     app = FastAPI(
@@ -82,8 +95,9 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(HTTPException, _reply_status)
     app.add_exception_handler(TimeoutError, _reply_timeout)
     app.add_exception_handler(Exception, _reply_bug)
-    bounded = Bounds(Zipped(app), service.limits, service.metrics)
-    return Replies(Guard(bounded, service.settings, service.metrics, app.state.sessions), service.metrics)
+    app.state.assistants = Assistants(app, app.openapi())
+    app.router.routes.append(Route("/mcp", app.state.assistants, include_in_schema=False))
+    return app
 
 
 class Zipped:

@@ -136,7 +136,7 @@ class Guard:
         """Return status, reason and message of a refusal; None lets the request pass."""
         if not self._is_named(headers.get("host", "")):
             return 421, "host", "the server does not go by this name: start it with --name NAME"
-        if path.startswith(("/api", "/session")) and is_foreign(headers):
+        if path.startswith(("/api", "/session", "/mcp")) and is_foreign(headers):
             return 403, "site", "pages of other web sites may not ask this server"
         is_open = path in OPEN_PATHS or path.startswith("/page/")
         if is_open or not self._settings.token or self._is_known(headers):
@@ -245,7 +245,7 @@ class Bounds:
         """Return the size of the largest body that a path takes: parsing JSON takes much more time than an upload."""
         if path in UPLOADS and kind.lower().startswith("multipart/form-data"):
             return self.limits.upload_bytes
-        is_json = path.startswith("/api") and path not in UPLOADS
+        is_json = path.startswith(("/api", "/mcp")) and path not in UPLOADS
         return min(self.limits.upload_bytes, self.limits.json_bytes if is_json else _SMALL_BYTES)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
@@ -93,6 +95,26 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
         service.upload_decoders.begin()
         on_start()
         server.run(sockets=[opened])
+
+
+def run_stdio(service: Service) -> None:
+    """Serve the tools for assistants over standard input and output, until the input ends."""
+    from openvse.serving.app import interface_of
+
+    async def end() -> None:
+        await service.stop()
+        os._exit(0)  # a thread waits for input, which may never come
+
+    async def serve() -> None:
+        app, loop = interface_of(service), asyncio.get_running_loop()
+        for number in STOPS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, lambda: loop.create_task(end()))
+        async with app.router.lifespan_context(app):
+            await app.state.assistants.run_stdio()
+
+    with quiet_library():
+        asyncio.run(serve())
 
 
 @contextmanager

@@ -52,6 +52,14 @@ Watch: TypeAlias = Annotated[
 AnswerModel: TypeAlias = Annotated[
     str | None, typer.Option(help="A model that answers questions about the images.")
 ]
+Mcp: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--mcp",
+        help="Serve an assistant's program over standard input and output (Model Context Protocol), and no page. A "
+        "server with a page has the same tools at /mcp.",
+    ),
+]
 Title: TypeAlias = Annotated[str, typer.Option(help="Heading of the page.")]
 Examples: TypeAlias = Annotated[
     list[str] | None,
@@ -98,15 +106,6 @@ MaxUpload: TypeAlias = Annotated[
 Timeout: TypeAlias = Annotated[
     float, typer.Option(min=1, help="Seconds until an unanswered question fails.", rich_help_panel=_LIMITS)
 ]
-Gather: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=1024,
-        help="Maximum queries per model call; 1 disables batching.",
-        rich_help_panel=_LIMITS,
-    ),
-]
 ThumbnailMemory: TypeAlias = Annotated[
     int,
     typer.Option("--thumbnails", min=1, help="Memory for small images in MB.", rich_help_panel=_LIMITS),
@@ -119,6 +118,7 @@ def serve(
     model: ServedModel = None,
     images: ServedImages = None,
     watch: Watch = False,
+    mcp: Mcp = False,
     rerank: Rerank = None,
     answer: AnswerModel = None,
     engine: Engine = None,
@@ -131,7 +131,6 @@ def serve(
     name: Names = None,
     max_upload: MaxUpload = 20.0,
     timeout: Timeout = 30.0,
-    gather: Gather = 64,
     thumbnails: ThumbnailMemory = 64,
     device: Device = "cpu",
     threads: Threads = None,
@@ -142,18 +141,22 @@ def serve(
     server after the requests in progress. Updates of the index are served without a restart; --watch makes them.
     """
     from openvse.serving import Limits, Settings
-    from openvse.serving.server import listen, run
+    from openvse.serving.server import listen, run, run_stdio
 
     limits = Limits(
         upload_bytes=round(max_upload * 1e6),
         answer_s=timeout,
-        together=gather,
         thumbnail_bytes=thumbnails * 1_000_000,
     )
     second = None if rerank is None else Reranking.read(rerank)
     who = host, port, token, allow_public, tuple(name or ())
     top = Reranking.top if second is None else second.top
-    opened, settings = listen(Settings(*who, title, tuple(example or ()), rerank_top=top, limits=limits))
+    settings = Settings(*who, title, tuple(example or ()), rerank_top=top, limits=limits)
+    if mcp:
+        source = source_of(index, model, images, engine)
+        run_stdio(load_service(source, settings, model, second, answer, device, threads, watch=watch))
+        return
+    opened, settings = listen(settings)
     with opened:
         source = source_of(index, model, images, engine)
         service = load_service(source, settings, model, second, answer, device, threads, watch=watch)
