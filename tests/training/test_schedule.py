@@ -134,7 +134,7 @@ def test_another_miner_is_another_scale() -> None:
     assert phase_changes(recipe, 1) == {"objective.ranking.miner": ("all", "hardest")}
     line = announcement(recipe, 1)
     assert line.startswith("phase 2 of 3 begins with epoch 3: ranking.miner is hardest (was all), ")
-    assert "the learning rate warms up over 1 epoch(s); the loss has another scale from here on" in line
+    assert "the learning rate warms up over 1 epoch(s). The loss has another scale from here on" in line
     assert announcement(recipe, 2) == (
         "phase 3 of 3 begins with epoch 20: learning_rate is 5e-05 (was 0.0005)"
     )

@@ -233,7 +233,7 @@ class Seq2Seq(SingleVector):
         self.gru = nn.GRU(input_dim, embed_dim, batch_first=True)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
+        # Size augmentation leaves gaps, and the network reads the remaining elements as one sequence.
         return forward_gru(self.gru, *compact(local, mask))[1][0]
 
 

@@ -21,7 +21,7 @@ from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
 SMALL_WINDOWS = partial(EfficientNetLite0, image_size=112)  # the default inner backbone
-CROPS_AT_ONCE = 128  # windows in one pass of the inner backbone, whatever the batch size
+CROPS_AT_ONCE = 128  # windows in one pass of the inner backbone, for any batch size
 
 
 class Crops(NestedBackbone):

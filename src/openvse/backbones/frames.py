@@ -20,7 +20,7 @@ from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, frames
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
-FRAMES_AT_ONCE = 128  # frames in one pass of a frozen backbone, whatever the batch size
+FRAMES_AT_ONCE = 128  # frames in one pass of a frozen backbone, for any batch size
 
 
 class Frames(NestedBackbone):

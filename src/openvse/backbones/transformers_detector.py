@@ -107,7 +107,7 @@ def _queries(
     probabilities = output.logits.softmax(-1)[..., :-1] if one_of else output.logits.sigmoid()
     x, y, width, height = output.pred_boxes.unbind(-1)
     corners = torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], dim=-1)
-    # In YOLOS the states of the patches precede those of the queries.
+    # In YOLOS the states of the patches precede the states of the queries.
     states = output.last_hidden_state[:, -output.logits.shape[1] :]
     return states, probabilities.amax(dim=-1), corners.clamp(0, 1)
 

@@ -88,7 +88,7 @@ class FeatureImages:
             tell_skipped([(self._ids[position], "its features hold numbers that are not finite")])
         if not usable.any():
             raise BadImageError(
-                f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}); "
+                f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}): "
                 "extract the features again"
             )
         mask = None if inputs.mask is None else inputs.mask[sound]

@@ -135,7 +135,7 @@ class PairDataset(Dataset[Batch]):
         if (len(images), len(texts)) != (len(corpus), len(corpus.captions)):
             raise DataError(
                 f"{corpus.name} has {len(corpus)} images and {len(corpus.captions)} captions, "
-                f"but {len(images)} images and {len(texts)} texts are given: make them from one corpus"
+                f"but got {len(images)} images and {len(texts)} texts: make them from one corpus"
             )
         self._image_ids = corpus.image_ids
         self._images = images

@@ -24,7 +24,7 @@ AUGMENTED_GRIDS = 0.8  # share of images whose grids lose cells
 SMALLEST_GRID_RATE = 0.2  # the rate of a grid is between this share of `rate` and `rate`
 
 TokenMode = Literal["none", "drop", "bert_style"]
-MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
+MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens, the rest of which is deleted
 
 
 class Augmentation(Configured, nn.Module, ABC):

@@ -93,8 +93,12 @@ def list_records(
         )
     if not listing.records:
         what = "image" if listing.kind == "images" else "sentence"
-        more = f"; {listing.left_out.describe()}" if listing.left_out else ""
-        more += f"; the first of {len(listing.failed)}: {listing.failed[0][1]}" if listing.failed else ""
+        more = f" ({listing.left_out.describe()})" if listing.left_out else ""
+        more += (
+            f" (the first of {len(listing.failed)} failures: {listing.failed[0][1]})"
+            if listing.failed
+            else ""
+        )
         raise DataError(f"there is no {what} to encode in {escaped(path)}{more}")
     _check_unique(path, listing.records)
     return listing

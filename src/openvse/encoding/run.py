@@ -205,7 +205,7 @@ class _Run:
         if not good:
             item, reason = next(iter(self.reasons.items()))
             raise DataError(
-                f"none of the {len(records.records)} {records.kind} can be used; the first is {item}: {reason}"
+                f"none of the {len(records.records)} {records.kind} can be used (the first is {item}: {reason})"
             )
         index = Index.open(target.work)
         shape = len(good), index.manifest.num_embeddings, index.manifest.dim

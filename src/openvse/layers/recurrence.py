@@ -96,7 +96,7 @@ def scanned_states(
     """
     from torch._higher_order_ops.scan import scan
 
-    @no_type_check  # what the tests check shapes with cannot be part of a program
+    @no_type_check  # the tests' checks of shapes cannot be part of a program
     def step(state: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         of_state = torch.addmm(state_bias, state, state_weight.T)
         (door_r, door_z, new), (state_r, state_z, state_n) = gates.chunk(3, dim=1), of_state.chunk(3, dim=1)

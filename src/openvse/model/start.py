@@ -51,7 +51,7 @@ _OF_TRAINING = frozenset(
 """Options that decide how a part trains or its input, but not the meaning of its weights."""
 
 _AROUND = frozenset({"projection", "global_vector", "pooled"})
-"""Options of an encoder that decide what follows its network."""
+"""Options of an encoder that decide on the layers after its network."""
 
 _CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone", "side"})
 """Arguments that the build decides. A difference in width shows in the shapes of the weights."""

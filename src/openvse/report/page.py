@@ -417,7 +417,7 @@ def _start_table(run: ReportedRun, *, named: bool) -> str:
         return ""
     heading = f"<h3>{escape(run.name)}</h3>\n" if named else ""
     lines = (
-        " No epoch was above it, so that the run kept it; after: the best epoch."
+        " No epoch was above it, so that the run kept it. After: the best epoch."
         if run.best_epoch == 0
         else ""
     )
@@ -528,7 +528,7 @@ def _epochs(run: ReportedRun) -> str:
     done = run.records.series("validation", first).epochs
     unfinished = run.named.unfinished()
     of = f" of {int(max(done))}" if done else ""
-    return f"{run.best_epoch}{of}{'; the run is not finished' if unfinished else ''}"
+    return f"{run.best_epoch}{of}{' (the run is not finished)' if unfinished else ''}"
 
 
 def _time(run: ReportedRun) -> str:
@@ -542,7 +542,7 @@ def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
         yield "openvse", str(run.config.provenance.get("openvse", ""))
         return
     last = sessions[-1]
-    resumed = {1: "", 2: "; resumed once"}.get(len(sessions), f"; resumed {len(sessions) - 1} times")
+    resumed = {1: "", 2: ", resumed once"}.get(len(sessions), f", resumed {len(sessions) - 1} times")
     yield "Started", str(sessions[0].get("started", "")) + resumed
     yield "Machine", ", ".join(str(last[key]) for key in ("device", "system", "precision") if last.get(key))
     versions = (f"{name} {last[name]}" for name in ("openvse", "torch", "python") if last.get(name))

@@ -262,10 +262,10 @@ def judge_cxc(
         model=model,
         problems=tuple(problems),
         notes=(
-            f"a pair is positive if its rating is at least {POSITIVE:g} of 5 (images: {from_images:g}); captions of "
+            f"a pair is positive if its rating is at least {POSITIVE:g} of 5 (images: {from_images:g}). Captions of "
             f"one image are" + (", unless rated lower" if strict else ", whatever their rating"),
             "queries without a positive item are left out. The query is not a candidate",
-            f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each; mean ± "
+            f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each. Mean ± "
             f"standard deviation",
             "ties are pessimistic",
             _INTERVALS,

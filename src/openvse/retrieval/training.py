@@ -125,7 +125,7 @@ class RetrievalTask(Task[Batch]):
     def validate_start(self, start: Model) -> dict[str, float]:
         """Rank the validation split by the start, from the stores that its encoders can read."""
         if not isinstance(start, TwoTower):
-            raise TrainingError(f"it {start.purpose}, which is another task")
+            raise TrainingError(f"it {start.purpose}, so its task differs")
         return self.rank(start.to(self.model.device), *self._stores_of(start))
 
     def _stores_of(self, model: TwoTower) -> tuple[FeatureSource | None, FeatureStore | None]:

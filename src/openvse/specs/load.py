@@ -17,7 +17,7 @@ from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
 Overrides: TypeAlias = "str | Sequence[str | tuple[str, Any]] | Mapping[str, Any]"
-"""What replaces settings of a recipe: ``key.path=value``, with the value in YAML; several; or values by their keys."""
+"""New settings of a recipe: ``key.path=value`` with the value in YAML, several of these, or values by their keys."""
 
 SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 

@@ -29,7 +29,7 @@ _MOST_DIMS = 16_000
 _ROOM_FOR_GRAPH = """
 SELECT set_config(name, '512MB', false) FROM pg_settings
 WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
-"""  # in kilobytes; a server that gives more keeps it
+"""  # in kilobytes, where a server with more keeps it
 _BOUNDS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 
 

@@ -228,7 +228,7 @@ def _errors_of(url: str) -> Iterator[None]:
         yield
     except EngineError:
         raise
-    except Exception as error:  # the client's errors, and those of its HTTP library, have no common class
+    except Exception as error:  # the errors of the client and of its HTTP library have no common class
         raise EngineError(
             f"the Qdrant server {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it "
             f"runs, that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with "

@@ -138,7 +138,7 @@ def _empty(copy: _Copy) -> None:
             _open(copy.loader, Path(empty))
         except OpenVSEError as error:
             require("\n" not in str(error), "the error for an empty folder has several lines")
-        except OSError:  # names the missing file; the command line turns it into one line
+        except OSError:  # names the missing file, and the command line turns it into one line
             pass
         except Exception as error:
             raise BrokenContractError(

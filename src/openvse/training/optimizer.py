@@ -226,7 +226,7 @@ def announcement(recipe: RunRecipe, index: int) -> str:
     line = f"phase {index + 1} of {len(phases)} begins with epoch {first}: {', '.join(listed) or 'no change'}"
     if any(key.startswith(OBJECTIVE) for key in changes):
         line += (
-            "; the loss has another scale from here on: compare validation, not the loss, with earlier epochs"
+            ". The loss has another scale from here on: compare validation, not the loss, with earlier epochs"
         )
     return line
 

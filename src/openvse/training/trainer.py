@@ -194,9 +194,11 @@ class Trainer:
             planned = [phase for phase in planned if phase.least_images <= images]
         reached, wrong = done.epoch + bool(done.step), ""
         if not same_past(planned, phases, reached):
-            wrong = f"epoch {reached} is reached, and training.phases changes what was before it"
+            wrong = f"the run has reached epoch {reached}, but training.phases changes earlier epochs"
         elif len(planned) != len(phases) and any(True for _ in self.objectives.parameters()):
-            wrong = "its loss learns parameters, of which each phase has its own, and training.phases has other phases"
+            wrong = (
+                "its loss learns parameters for each phase, but training.phases has another number of phases"
+            )
         if wrong:
             raise TrainingError(
                 f"{self.folder}: {wrong}. Give the last phase of its recipe.yaml more epochs, or begin a new run from "

@@ -131,7 +131,7 @@ def _section(one: Explained) -> str:
     count = 1 if one.word_weights is None else len(one.word_weights)
     caption = _caption("mean of the reductions" if count > 1 else "weights", mean)
     if mean is not None and one.boxes is None:
-        caption += "; the positions of the parts are not known"
+        caption += ", at unknown positions of the parts"
     first = f"<figure>{_photo(one, mean)}<figcaption>{caption}</figcaption>{weighed}</figure>"
     rows = "\n".join(
         f'<tr><td>{escape(guess.answer)}</td><td><div class="bar" style="width: {100 * guess.probability:.1f}%">'

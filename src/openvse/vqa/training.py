@@ -89,7 +89,7 @@ class AnsweringTask(Task[QuestionBatch]):
     def validate_start(self, start: Model) -> dict[str, float]:
         """Return the metrics of the start on the validation split with its own words and answers."""
         if not isinstance(start, Answerer):
-            raise TrainingError(f"it {start.purpose}, which is another task")
+            raise TrainingError(f"it {start.purpose}, so its task differs")
         stores = self._features
         if start.image is not None and self.model.image is not None:
             same = start.image.encoder.fingerprint in (None, self.model.image.encoder.fingerprint)
