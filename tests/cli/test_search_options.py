@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import webbrowser
 from pathlib import Path
 
 import pytest
@@ -77,15 +76,6 @@ def test_sentences_are_printed_and_not_their_file(trained: Path, tmp_path: Path,
     lines = invoke("search", tmp_path / "index", photo, "--output", "paths").stdout.splitlines()
     assert sorted(lines) == ["a red sky", "blue above"]
     assert invoke("search", tmp_path / "index", photo, "-0").stdout.split("\0") == [*lines, ""]
-
-
-@pytest.mark.medium
-def test_the_sheet_opens(index: Path, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: bool(opened.append(url)) or len(opened) == 1)
-    assert invoke("search", index, "a red sky", "--html", tmp_path / "hits.html", "--open").exit_code == 0
-    assert opened == [(tmp_path / "hits.html").as_uri()]
-    assert "no browser could be started" in invoke("search", index, "a red sky", "--open").stderr
 
 
 @pytest.mark.medium

@@ -1,38 +1,58 @@
-"""What openvse wrote, opened by its place: an index with its model, or a model."""
+"""What openvse wrote, opened by its place: an index with its model, a folder with the index beside it, or a model."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from openvse.errors import IndexFormatError
+from openvse.errors import DataError, IndexFormatError
 from openvse.files import given_path
+from openvse.halves import missing_package, training_module
 from openvse.indexing.index import Index
-from openvse.indexing.manifest import IndexManifest, find_model, index_folder, read_manifest
-from openvse.runtime import load_embedder
+from openvse.indexing.manifest import MANIFEST, IndexManifest, find_model, index_folder, read_manifest
+from openvse.media.names import escaped
+from openvse.runtime import EXPORT, load_embedder
 from openvse.search.engine import SearchEngine
 from openvse.search.towers import open_towers
 
+if TYPE_CHECKING:  # a query needs no indexer
+    from openvse.indexing.build import IndexReport
+    from openvse.search.updating import StepProgress
+
 LoadedModel: TypeAlias = Any
 
+MODEL_VARIABLE = "OPENVSE_MODEL"
+"""The model of a first index, if none is named."""
+
+_FIRST_MODEL = "clip-b32"
 _RUN = ("recipe.yaml", "last.pt")  # files that a run writes first
+_IMAGE_S = 0.1  # seconds of one core for an image: measured for clip-b32, with its decoding
 
 _logger = logging.getLogger(__name__)
 
 
-def open(place: str | Path, *, model: str | Path | None = None, device: str = "cpu") -> Any:
+def open(
+    place: str | Path, *, model: str | Path | None = None, device: str = "cpu", make: bool = False
+) -> Any:
     """Open what openvse wrote: an index, or a run that has one, as a ``SearchEngine``, and a model as itself.
 
-    An index finds its model. A model that was exported is opened without PyTorch.
+    An index finds its model. A model that was exported is opened without PyTorch. A folder of images is opened by the
+    index beside it, which is brought up to date first.
 
     Args:
-        place: the folder of an index, of a run with its ``index/``, or of a model; or a name as ``openvse.load`` takes.
-        model: the model of the index, if it is no longer where the index says.
+        place: the folder of an index, of a run with its ``index/``, of images, or of a model; or a name as
+            ``openvse.load`` takes.
+        model: the model of the index, if it is no longer where the index says; or that of the first index of a folder.
         device: where a model of PyTorch computes.
+        make: make the first index of a folder of images, which may take long and download a model.
 
     Raises:
-        IndexFormatError: the run has no index yet, or the index is damaged or does not find its model.
+        IndexFormatError: the run or folder has no index yet, or the index is damaged or does not find its model.
         ModelError: there is no such model, or it needs PyTorch, which is not installed.
 
     Examples:
@@ -40,7 +60,15 @@ def open(place: str | Path, *, model: str | Path | None = None, device: str = "c
         ...     print(hit.path)
     """
     given = given_path(place, "what to open")
-    folder = index_folder(given)
+    folder, named = index_folder(given), None if model is None else str(model)
+    if folder is None and holds_pictures(given):
+
+        def agreed(plan: FirstIndex) -> None:
+            if not make:
+                raise IndexFormatError(f"{plan}: call openvse.open with make=True")
+
+        folder, loaded, _ = open_pictures(given, named, agreed, device=device)
+        return SearchEngine(loaded, Index.open(folder))
     if folder is None:
         if any((given / name).is_file() for name in _RUN):
             raise IndexFormatError(
@@ -48,7 +76,6 @@ def open(place: str | Path, *, model: str | Path | None = None, device: str = "c
                 f"out={str(given / 'index')!r}), or open its model with openvse.load"
             )
         return load_embedder(str(place), device=device)
-    named = None if model is None else str(model)
     return SearchEngine(
         load_for_index(folder, read_manifest(folder), named, device=device), Index.open(folder)
     )
@@ -83,3 +110,84 @@ def load_for_index(
     images = ", images too" if towers.description.image.file else ""
     _logger.info("the towers beside the index embed queries, without PyTorch (texts%s)", images)
     return towers
+
+
+@dataclass(frozen=True)
+class FirstIndex:
+    """The first index of a folder of images: its place, its model, and the number of images."""
+
+    folder: Path
+    out: Path
+    model: str
+    count: int
+
+    def __str__(self) -> str:
+        """Say what would be made, by which model, and how long it takes."""
+        minutes = max(1, round(self.count * _IMAGE_S / (os.cpu_count() or 1) / 60))
+        known = {} if missing_package() else training_module("openvse.conversion.published").PUBLISHED
+        size = f", a download of {known[self.model].millions * 4:,} MB," if self.model in known else ""
+        return (
+            f"{escaped(self.folder)} has no index yet: one of {self.count:,} images by the model {self.model}{size} "
+            f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}"
+        )
+
+
+def holds_pictures(place: str | Path) -> bool:
+    """Return whether a place is a folder that is neither a run, a model nor an index."""
+    folder = Path(place)
+    try:
+        own = any((folder / name).is_file() for name in (*_RUN, EXPORT, "config.json"))
+        return folder.is_dir() and not own and index_folder(folder) is None
+    except (OSError, ValueError):  # a sentence may be longer than any name
+        return False
+
+
+def place_of_index(folder: Path) -> Path:
+    """Return where the index of a folder of images is, or will be: beside it, or in the user's cache if need be."""
+    whole = folder.resolve()
+    beside = whole.parent / f"{whole.name}.index"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "indexes"
+    name = f"{whole.name}-{hashlib.blake2b(os.fsencode(whole), digest_size=6).hexdigest()}"
+    is_beside = os.access(whole.parent, os.W_OK) and whole.name
+    places = [beside, cache / name] if is_beside else [cache / name, beside]
+    return next((each for each in places if (each / MANIFEST).is_file()), places[0])
+
+
+def open_pictures(
+    folder: Path,
+    model: str | None,
+    agreed: Callable[[FirstIndex], None],
+    *,
+    device: str = "cpu",
+    progress: StepProgress | None = None,
+) -> tuple[Path, LoadedModel, IndexReport | None]:
+    """Return the index of a folder of images, what embeds its queries, and what an update did; None if nothing.
+
+    The index is made if there is none, and ``agreed`` returns. Otherwise it is brought up to date. The model itself is
+    loaded only if there is something to embed.
+    """
+    from openvse.indexing.build import build_index
+    from openvse.media.listing import list_media, rules_of
+    from openvse.search.updating import index
+
+    out = place_of_index(folder)
+    if not (out / MANIFEST).is_file():
+        count = len(list_media(folder, ignored=rules_of(folder)).names)
+        if not count:
+            raise DataError(
+                f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images"
+            )
+        plan = FirstIndex(folder, out, model or os.environ.get(MODEL_VARIABLE) or _FIRST_MODEL, count)
+        agreed(plan)
+        loaded = load_embedder(plan.model, device=device)
+        return out, loaded, index(loaded, folder, out, progress=progress).items
+    loaded = load_for_index(out, read_manifest(out), model, device=device)
+    try:
+        report = build_index(loaded, folder, out)
+        if report.reused == report.count and not (report.removed or report.metadata_problems):
+            return out, loaded, None
+        index(loaded, folder, out, progress=progress)
+    except IndexFormatError as error:  # another process writes it, or nobody may
+        _logger.warning("the index is searched as it is: %s", error)
+        return out, loaded, None
+    return out, loaded, report

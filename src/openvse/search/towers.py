@@ -15,6 +15,8 @@ from openvse.errors import IndexFormatError, ModelError
 from openvse.files import several
 from openvse.halves import missing_package
 from openvse.indexing.manifest import IndexManifest, find_model
+from openvse.media.images import read_image
+from openvse.media.names import is_image
 from openvse.media.videos import ClipSource
 from openvse.runtime import ArraySet, OnnxModel, is_export
 from openvse.runtime.beside import left_out_of, towers_of
@@ -80,6 +82,8 @@ class IndexTowers(OnnxModel):
 
     def read_image(self, image: ClipSource) -> Any:
         """Decode an image or clip for the model itself, whose embeddings an index holds."""
+        if self._whole is None and isinstance(image, Path) and is_image(image.name):
+            read_image(image)  # a broken one is no reason to load the model
         return self.whole.read_image(image)
 
     def encode_pixels(self, images: Sequence[Any]) -> Any:

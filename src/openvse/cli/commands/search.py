@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.first_index import Yes, index_of
 from openvse.cli.options import (
     Device,
     Engine,
@@ -37,8 +37,8 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="[MODEL] INDEX QUERY...",
-        help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
-        "model made it, and where that is; name it before the index if it is no longer there.",
+        help="An index, or a folder of images, whose index is made or brought up to date; and sentences or paths of "
+        "images to find similar ones. An index remembers its model; name it before the index if it has moved.",
     ),
 ]
 ModelOption = Annotated[
@@ -113,7 +113,6 @@ Only = Annotated[
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
 ]
-OpenPage = Annotated[bool, typer.Option("--open", help="Open the contact sheet in a browser.")]
 Output = Annotated[
     Literal["table", "jsonl", "paths"] | None,
     typer.Option(
@@ -141,7 +140,7 @@ def search(
     rerank: Rerank = None,
     engine: Engine = None,
     html: Html = None,
-    open_page: OpenPage = False,
+    yes: Yes = False,
     output: Output = None,
     null: Null = False,
     device: Device = "cpu",
@@ -151,26 +150,27 @@ def search(
     from openvse.cli.queries import read_queries
     from openvse.indexing import Index
     from openvse.search import Page, SearchEngine
-    from openvse.search.opening import load_for_index
+    from openvse.search.opening import holds_pictures, load_for_index
 
     named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)
     again = None if rerank is None else Reranking.read(rerank)
     page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per_file, only)
+    loaded = None
+    if holds_pictures(folder):
+        folder, loaded = index_of(folder, named, yes=yes, device=device)
     index = Index.open(folder)
     asked = read_queries(sentences, like or [], index.table.ids)
     queries = queries_of(asked, with_image, avoid or [])
     check_sentences(queries, rerank, min_precision)
-    if index.manifest.holds == "sentences" and (rerank or html or open_page):
-        raise OpenVSEError(
-            f"{folder} holds sentences: leave out --rerank, --html and --open, which need images"
-        )
+    if index.manifest.holds == "sentences" and (rerank or html):
+        raise OpenVSEError(f"{folder} holds sentences: leave out --rerank and --html, which need images")
     if html is not None:
         refuse_there([html], "choose another --html, or delete it first")
-    loaded = load_for_index(folder, index.manifest, named, device=device)
+    loaded = loaded or load_for_index(folder, index.manifest, named, device=device)
     with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
-        if html is not None or open_page or reranker is not None:
+        if html is not None or reranker is not None:
             warn_of_far(searcher.note.far_roots(folder))
         answers = searcher.answer(queries, page, reranker)
     warn_of_precision(answers, page)
@@ -179,16 +179,17 @@ def search(
         print_answers(index, asked, answers, page, as_json=form == "json")
     else:
         write_hits(index, asked, answers, form, null=null)
-    if html is not None or open_page:
-        sheet = html or Path(mkdtemp(prefix="openvse-"), "hits.html")
-        write_sheet(sheet, searcher, asked, answers)
-        if open_page:
-            show_page(sheet)
+    if html is not None:
+        write_sheet(html, searcher, asked, answers)
 
 
 def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path, Sequence[str]]:
-    """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``."""
+    """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``.
+
+    A folder of images may be in the place of the index.
+    """
     from openvse.indexing.manifest import index_folder
+    from openvse.search.opening import holds_pictures
 
     first, *others = words
     second = index_folder(others[0]) if others else None
@@ -200,8 +201,12 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
         return first, second, others[1:]
     if (folder := index_folder(first)) is not None:
         return model, folder, others
+    if holds_pictures(first):
+        return model, Path(first), others
+    if others and holds_pictures(others[0]):
+        return first, Path(others[0]), others[1:]
     what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
-    raise IndexFormatError(f"{what}: give the folder of an index, or make one with 'openvse index'")
+    raise IndexFormatError(f"{what}: give an index or a folder of images")
 
 
 def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:
@@ -344,16 +349,6 @@ def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answer
     )
     write_page(html, page)
     note(f"written: {html}")
-
-
-def show_page(page: Path) -> None:
-    """Open a page in the user's browser, or say that there is none."""
-    import webbrowser
-
-    from openvse.cli.progress import warn
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        warn(f"no browser could be started: open {page} yourself")
 
 
 def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.first_index import Yes, index_of
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 from openvse.halves import training_module
 
@@ -117,6 +118,7 @@ def serve(
     index: ServedIndex,
     model: ServedModel = None,
     images: ServedImages = None,
+    yes: Yes = False,
     watch: Watch = False,
     mcp: Mcp = False,
     rerank: Rerank = None,
@@ -140,6 +142,7 @@ def serve(
     The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM ends the
     server after the requests in progress. Updates of the index are served without a restart; --watch makes them.
     """
+    from openvse.search.opening import holds_pictures
     from openvse.serving import Limits, Settings
     from openvse.serving.server import listen, run, run_stdio
 
@@ -148,6 +151,8 @@ def serve(
         answer_s=timeout,
         thumbnail_bytes=thumbnails * 1_000_000,
     )
+    if holds_pictures(index):
+        index = str(index_of(Path(index), model, yes=yes, device=device)[0])
     second = None if rerank is None else Reranking.read(rerank)
     who = host, port, token, allow_public, tuple(name or ())
     top = Reranking.top if second is None else second.top
