@@ -288,9 +288,9 @@ def refuse_there(paths: Iterable[Path], remedy: str) -> None:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Write a text in UTF-8 so that the file is always complete; see ``replacing``."""
+    """Write a text in UTF-8, with ``whole_characters``, so that the file is always complete; see ``replacing``."""
     with replacing(path) as partial:
-        partial.write_text(content, encoding="utf-8")
+        partial.write_text(whole_characters(content), encoding="utf-8")
 
 
 MAX_JSON_CHARACTERS = 1 << 24

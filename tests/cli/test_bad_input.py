@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from album import digest
+from click.testing import Result
 
 
 def edit_captions(album: Path, change) -> None:
@@ -364,3 +367,34 @@ def test_no_file_is_replaced_unasked(
     Path(name).write_text("mine")
     assert f"{name} is already there" in refused(*words)
     assert Path(name).read_text() == "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux alone")
+def test_names_that_are_not_utf_8_pass_through_every_command(
+    invoke: Callable[..., Result], album: Path, recipe: Path, tmp_path: Path
+) -> None:
+    entries = [json.loads(line) for line in (album / "metadata.jsonl").read_text().splitlines()]
+    (album / "metadata.jsonl").unlink()
+    for entry in entries:  # captions beside the images, one of which has an odd name in each split
+        place, name = album / entry["split"], Path(entry["file_name"])
+        odd = b"\xff" if name.stem in ("00", "03", "04") else b""
+        place.mkdir(exist_ok=True)
+        (album / name).rename(os.fsdecode(bytes(place / name.stem) + odd + b".png"))
+        captions = "\n".join(entry["captions"])
+        Path(os.fsdecode(bytes(place / name.stem) + odd + b".txt")).write_text(captions)
+    run, index = tmp_path / "run", tmp_path / "index"
+    for words in (
+        ("train", recipe, "--out", run, "training.phases=[{epochs: 1}]"),
+        ("evaluate", run / "best", "--on", album, "--split", "test", "--out", tmp_path / "report"),
+        ("analyze", "hits", run, "--on", album, "--out", tmp_path / "hits"),
+        ("index", run / "best", album, "--out", index),
+    ):
+        result = invoke(*words)
+        assert result.exit_code == 0, (words, result.output, result.exception)
+    assert "04\ufffd.png" in (tmp_path / "hits" / "hits.csv").read_text()
+    lines = invoke("search", index, "red", "-k", 20, "--output", "jsonl").stdout.splitlines()
+    ids = [json.loads(line)["id"] for line in lines]
+    assert len([name for name in ids if "\ufffd" in name and name.encode()]) == 3
+    paths = invoke("search", index, "red", "-k", 20, "-0").stdout_bytes.split(b"\0")
+    assert len([path for path in paths if b"\xff.png" in path]) == 3

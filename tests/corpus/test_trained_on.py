@@ -25,6 +25,11 @@ def test_small_training_sets_are_remembered_whole() -> None:
     assert seen_in_training(provenance, corpus(0, 9, word="DOG")).seen == 9
 
 
+def test_names_that_are_not_utf_8_are_remembered() -> None:
+    odd = build_corpus("toy", [Record("e\udcff.png", Path("e.png"), ["a dog"])], require_images=False)
+    assert seen_in_training({"data": {"trained_on": training_sample(odd)}}, odd) == Seen(1, 1)
+
+
 @pytest.mark.medium
 def test_a_sample_of_a_large_training_set_tells_the_share() -> None:
     sample = training_sample(corpus(0, 8 * SAMPLE_SIZE))

@@ -384,10 +384,21 @@ def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
     assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
 
 
-def test_a_pipe_in_place_of_metadata_is_not_waited_for(model: ColourModel, album: Path, tmp_path: Path):
-    os.mkfifo(album / "metadata.jsonl")
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_metadata_that_are_no_file_are_told(
+    model: ColourModel, album: Path, tmp_path: Path, is_pipe: bool
+) -> None:
+    if is_pipe:  # nothing waits for it
+        os.mkfifo(album / "metadata.jsonl")
+    else:
+        (album / "metadata.jsonl").symlink_to(tmp_path / "on_a_disk_that_is_gone.jsonl")
     report = build_index(model, album, tmp_path / "index")
-    assert (report.count, report.metadata_problems) == (3, [])
+    assert report.count == 3 and len(report.metadata_problems) == 1
+    assert "metadata.jsonl" in report.metadata_problems[0]
+    (album / "metadata.jsonl").unlink()
+    (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}')
+    assert build_index(model, album, tmp_path / "index").metadata_problems == []
+    assert found(tmp_path / "index", "rating = 3") == {"drawn.png"}
 
 
 def test_metadata_may_give_a_file_another_of_its_names(model: ColourModel, album: Path, tmp_path: Path):

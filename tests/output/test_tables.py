@@ -43,6 +43,12 @@ def test_latex_escapes_and_rules() -> None:
     ]
 
 
+def test_names_that_are_not_utf_8_are_shown_in_every_form() -> None:
+    table = Table(["name", "value"], [["bad\udcff.png", 1.0]])
+    for text in (table.to_text(), table.to_markdown(), table.to_latex(), table.to_html(), table.to_csv()):
+        assert "bad\ufffd.png" in text and text.encode()
+
+
 def test_html_names_rows_and_keeps_small_print() -> None:
     table = Table(["", "<b>"], [["x", "1.0\n0.5 to 1.5"]])
     page = table.to_html(lambda row, column: "good" if (row, column) == (0, 1) else "", named=True)

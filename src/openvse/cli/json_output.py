@@ -24,6 +24,13 @@ def print_json(command: str, result: Mapping[str, object]) -> None:
         "warnings": voice.warnings,
         "result": result,
     }
-    # Names of files that are not UTF-8 hold halves of characters, which strict readers of JSON refuse.
-    whole = json.loads(whole_characters(json.dumps(document, allow_nan=False, ensure_ascii=False)))
-    typer.echo(json.dumps(whole, indent=2))  # pure ASCII passes through every terminal and pipe
+    typer.echo(json_of(document, indent=2))
+
+
+def json_of(content: Mapping[str, object], indent: int | None = None) -> str:
+    """Return content as JSON in ASCII, which passes through every terminal and pipe.
+
+    Names of files that are not UTF-8 hold halves of characters, which strict readers of JSON refuse.
+    """
+    whole = json.loads(whole_characters(json.dumps(content, allow_nan=False, ensure_ascii=False)))
+    return json.dumps(whole, indent=indent)

@@ -63,7 +63,7 @@ def split_positions(
 
 def stable_hash(text: str) -> int:
     """Return 64 bits that depend only on the text, unlike ``hash``, which differs from run to run."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
 def hashed_splits(

@@ -361,6 +361,7 @@ METADATA = "metadata.jsonl"
 """The file at the top of an indexed folder in which the user says something of its files, a JSON object a line."""
 
 _TAKEN = "taken"
+_UNREAD = "unread"  # a pipe, or a link to what is gone
 _DATE = re.compile(
     r"(?:(?P<year>\d{4})(?:([-:])(?P<month>\d\d?)(?:\2(?P<day>\d\d?))?)?|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
     r"(?:,?[T ]+(?P<clock>\d\d:\d\d(?::\d\d(?:\.\d+)?)?)\s*(?P<offset>Z|[+-]\d\d:?\d\d)?)?",
@@ -391,6 +392,10 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
         return None
     if not state:
         return Metadata()
+    if state == _UNREAD:
+        return Metadata(
+            state, {}, (f"{escaped(folder / METADATA)}: it is no file that can be read, and says nothing",)
+        )
     joined: dict[str, dict[str, object]] = {}
     bad: list[str] = []
     for number, entry in _json_lines(folder / METADATA):
@@ -536,10 +541,10 @@ def note_metadata(database: Database, root: Root, stated: Metadata) -> None:
 
 
 def _metadata_state(folder: Path) -> str:
-    """Return the time and size of a folder's ``metadata.jsonl``, "" where there is none, or a pipe in its place."""
+    """Return the time and size of a folder's ``metadata.jsonl``, "" where there is none."""
     file = folder / METADATA
     if not file.is_file():
-        return ""
+        return _UNREAD if os.path.lexists(file) else ""
     status = file.stat()
     return f"{status.st_mtime_ns} {status.st_size}"
 

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from openvse.errors import OpenVSEError, message_of
 
+from openvse.files import whole_characters
+
 Cell: TypeAlias = str | int | float | bool
 Rows: TypeAlias = Iterable[Sequence[Cell]]
 
@@ -108,7 +110,7 @@ class Table:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
         writer.writerows(self.rows)
-        return text.getvalue()
+        return whole_characters(text.getvalue())  # names of files need not be UTF-8
 
     def to_json(self) -> list[dict[str, Cell]]:
         """Return one object for each row."""
@@ -131,7 +133,7 @@ def shown(cell: Cell, digits: int = 3) -> str:
     """Return a cell as people read it: "yes" or "no", and ``digits`` digits after the point."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.{digits}f}" if isinstance(cell, float) else whole_characters(str(cell))
 
 
 @dataclass(frozen=True)

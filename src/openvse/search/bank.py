@@ -147,7 +147,7 @@ def _wanted(
         )
     if len(sentences) < 2:
         raise DataError("the query bank holds one sentence: give at least 2, and better some hundreds")
-    source = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
+    source = hashlib.sha256("\n".join(sentences).encode(errors="surrogatepass")).hexdigest()
     if is_same and str(before["source"]) == source:
         return before
     parts = []

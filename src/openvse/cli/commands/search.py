@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -317,6 +316,8 @@ def write_hits(
     index: Index, asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool
 ) -> None:
     """Print a line of JSON for each hit; or each path or sentence once, in the order of the queries and ranks."""
+    from openvse.cli.json_output import json_of
+
     if form == "paths":
         hits = [hit for each in answers for hit in each.hits]
         sentences = index.manifest.holds == "sentences"
@@ -325,7 +326,7 @@ def write_hits(
     for one, answer in zip(asked, answers, strict=True):
         for hit in answer.hits:
             about = {"query": one.text, "kind": one.kind, **hit.to_json()}
-            typer.echo(json.dumps(about, allow_nan=False))
+            typer.echo(json_of(about))
 
 
 def write_paths(paths: Sequence[str], *, null: bool) -> None:
