@@ -12,7 +12,6 @@ from textwrap import wrap
 from typing import Any, TypeAlias
 
 from openvse.errors import OpenVSEError, message_of
-
 from openvse.files import whole_characters
 
 Cell: TypeAlias = str | int | float | bool
