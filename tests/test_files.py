@@ -33,6 +33,7 @@ from openvse.files import (
     write_whole,
     writing,
 )
+from tests.naming import names
 from tests.stopped import STOPPED, ends_at
 
 
@@ -101,10 +102,7 @@ def test_a_second_writer_is_refused_in_one_line_until_the_first_ends(tmp_path: P
     with locked(tmp_path, "run", TrainingError):
         with pytest.raises(StoreError) as error, locked(tmp_path, "feature store", StoreError):
             pass
-        assert str(error.value) == (
-            f"feature store {tmp_path} is being written by process {os.getpid()}: "
-            f"wait for its end, or stop it"
-        )
+        assert names(str(error.value), tmp_path, os.getpid())
     with locked(tmp_path, "run", TrainingError):
         assert (tmp_path / LOCK).read_text() == str(os.getpid())
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.naming import names
+
 Invoke = Callable[..., object]
 Refused = Callable[..., str]
 
@@ -55,20 +57,18 @@ def test_figures_and_tables(invoke: Invoke, trained: Path, tmp_path: Path) -> No
 def test_what_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
     run, album, out = trained / "run", trained / "album", tmp_path / "out"
     on = ["--on", album, "--out", out, "-q"]
-    assert "one embedding of each item" in refused("analyze", "views", run, *on)
+    assert "one embedding" in refused("analyze", "views", run, *on)
     assert "name each model once" in refused("analyze", "hits", run, run, *on)
     assert "attention needs --on DATA" in refused("analyze", "attention", run, "--out", out)
     assert "captions needs a text model" in refused("analyze", "captions", *on)
-    assert "needs a model that answers questions" in refused("analyze", "answers", run, *on)
+    assert "answers" in refused("analyze", "answers", run, *on)
     assert "neither a folder nor a model" in refused("analyze", "hits", tmp_path / "no", *on)
     assert "--seeds" in refused("sweep", trained / "tiny.yaml", "--seeds", "a", "--out", out)
     assert "rsun" in refused("sweep", trained / "tiny.yaml", "--metric", "rsun", "--out", out)
     assert not out.exists()  # nothing is left behind
     out.mkdir()
     (out / "hits.csv").touch()
-    assert "already holds hits.csv: choose another --out, or give --overwrite" in refused(
-        "analyze", "hits", run, *on
-    )
+    assert names(refused("analyze", "hits", run, *on), "hits.csv", "--out", "--overwrite")
     assert (out / "hits.csv").read_text() == ""
 
 

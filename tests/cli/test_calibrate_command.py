@@ -15,6 +15,7 @@ import openvse
 from openvse.model import TwoTower
 from openvse.scoring import CALIBRATION, Calibration
 from openvse.search.hits import FITS
+from tests.naming import names
 
 Invoke = Callable[..., Result]
 
@@ -40,7 +41,7 @@ def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path,
     assert result.exit_code == 0, result.output
     assert "relevant pairs of album" in result.stdout
     assert "| precision | score from | relevant pairs found |" in result.stdout
-    assert "leakage: the model was trained on" in result.stderr
+    assert "leakage: " in result.stderr
     after = digest(model)
     assert after.pop(CALIBRATION)
     assert after == before
@@ -69,8 +70,8 @@ def test_search_shows_probabilities_and_takes_a_precision(
     result = invoke("search", calibrated, index, "red sky", "-k", 3, "--expected", 2)
     assert result.stdout.splitlines()[1].split()[3] == "%"  # who gives a number is told numbers
     result = invoke("search", calibrated, index, "red sky", "--min-precision", 0.999)
-    assert result.stdout == "red sky\n  no image of probability 0.999\n"
-    assert "precision 0.999 is out of reach among 20 images" in result.stderr
+    assert names(result.stdout, "red sky", 0.999)
+    assert names(result.stderr, 0.999, 20)
     photo = trained / "album" / "00.png"
     line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
     assert line.startswith("--min-precision only takes sentences as queries")
@@ -117,7 +118,7 @@ def test_evaluate_shows_how_far_they_hold(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     result = invoke("evaluate", calibrated, *given[:-1], tmp_path / "again")
     assert result.exit_code == 0, result.output
-    assert "reliability.png is not written: the plot needs matplotlib" in result.stderr
+    assert names(result.stderr, "reliability.png", "matplotlib")
     for models in ([calibrated, calibrated], [trained / "run" / "best"]):
         result = invoke("evaluate", *models, "--on", trained / "album", "--split", "all")
         assert "Probabilities" not in result.stdout
@@ -130,7 +131,7 @@ def test_what_cannot_be_calibrated_is_refused(
     on = ("--on", trained / "album", "--split", "validation", "--calibrate")
     few = refused("evaluate", model, *on)
     assert few.startswith("album/validation is too small") and "4 images" in few and few.endswith("20")
-    assert "someone/model is no model folder" in refused("evaluate", "someone/model", *on)
+    assert "someone/model" in refused("evaluate", "someone/model", *on)
     (tmp_path / "empty").mkdir()
     assert "is not a model folder" in refused("evaluate", tmp_path / "empty", *on)
     assert "--split validation" in refused("evaluate", model, *on[:2], "--calibrate")

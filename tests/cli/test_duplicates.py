@@ -22,6 +22,7 @@ from openvse.media.names import HEIC, RAW
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, look_of
 from openvse.search import find_duplicates
 from openvse.search.duplicates import _groups
+from tests.naming import names
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
     assert others == [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg"), ""]
     (group,) = json.loads(invoke("duplicates", folder, "--json").stdout)["result"]["groups"]
     assert group == {"keep": str(folder / "1.png"), "others": others[:2]}
-    assert "a threshold is for an index" in refused("duplicates", folder, "--threshold", 0.9)
+    assert names(refused("duplicates", folder, "--threshold", 0.9), "threshold", "index")
     (tmp_path / "empty").mkdir()
     assert "there is no image" in refused("duplicates", tmp_path / "empty")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from openvse.indexing.manifest import read_manifest
+from tests.naming import names
 
 
 @pytest.mark.medium
@@ -26,7 +27,7 @@ def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, 
     found = invoke(*asked)
     assert (found.exit_code, found.stderr) == (0, "")
     assert found.stdout == invoke(*asked, "--engine", "exact").stdout != ""
-    assert "has the engine int8, not qdrant" in refused(*asked, "--engine", "qdrant")
+    assert names(refused(*asked, "--engine", "qdrant"), "int8", "qdrant")
 
     (album / "03.png").unlink()
     result = invoke("index", model, album, "--out", out, "--json")
@@ -49,6 +50,6 @@ def test_an_engine_that_cannot_be_is_refused_before_anything_is_embedded(
     trained: Path, tmp_path: Path, refused
 ) -> None:
     words = ("index", trained / "run" / "best", trained / "album", "--out", tmp_path / "index")
-    assert "needs the URL of its server" in refused(*words, "--engine", "pgvector")
+    assert names(refused(*words, "--engine", "pgvector"), "pgvector", "URL")
     assert "cannot be used" in refused(*words, "--engine", "http://127.0.0.1:1")
     assert not (tmp_path / "index").exists()

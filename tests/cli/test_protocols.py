@@ -11,6 +11,7 @@ from click.testing import Result
 from PIL import Image
 
 from coco_judgements import CAPTIONS, image_name, write_coco, write_cxc, write_eccv
+from tests.naming import names
 
 pytestmark = pytest.mark.medium
 
@@ -48,7 +49,7 @@ def test_another_number_of_images_is_told(invoke: Invoke, trained: Path, coco: P
         "evaluate", trained / "run" / "best", "--on", f"coco:{coco}", "--protocol", "coco_5k", "--every"
     )
     assert result.exit_code == 0, result.output
-    assert "warning: protocol coco_5k has 5,000 and 25,000 items, and 4 and 9 are evaluated" in result.stderr
+    assert names(result.stderr, "warning: ", "coco_5k", "5,000", "25,000", 4, 9)
     assert "i2t nDCG@10" in result.stdout
     assert "i2t nDCG@10" not in invoke("evaluate", trained / "run" / "best", "--on", f"coco:{coco}").stdout
 
@@ -72,19 +73,19 @@ def test_what_does_not_fit_a_protocol_gets_one_line(
     refused: Callable[..., str], trained: Path, coco: Path, tmp_path: Path
 ) -> None:
     model, data = trained / "run" / "best", f"coco:{coco}"
-    assert "protocol coco_5k is on coco, but the data set is album: give coco:ROOT" in refused(
-        "evaluate", model, "--on", trained / "album", "--protocol", "coco_5k"
+    assert names(
+        refused("evaluate", model, "--on", trained / "album", "--protocol", "coco_5k"),
+        "coco_5k",
+        "coco",
+        "album",
+        "coco:ROOT",
     )
     assert "unknown protocol 'coco5k'" in refused("evaluate", model, "--on", data, "--protocol", "coco5k")
-    assert "protocol cxc needs --annotations: the folder of its CSV files" in refused(
-        "evaluate", model, "--on", data, "--protocol", "cxc"
-    )
-    assert "no sits_test.csv of Crisscrossed Captions" in refused(
+    assert names(refused("evaluate", model, "--on", data, "--protocol", "cxc"), "cxc", "--annotations")
+    assert "sits_test.csv" in refused(
         "evaluate", model, "--on", data, "--protocol", "cxc", "--annotations", tmp_path
     )
-    assert "--exchanged is for models that answer questions" in refused(
-        "evaluate", model, "--on", data, "--exchanged"
-    )
+    assert "--exchanged" in refused("evaluate", model, "--on", data, "--exchanged")
 
 
 def test_protocols_are_listed(invoke: Invoke) -> None:

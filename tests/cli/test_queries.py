@@ -10,6 +10,7 @@ import pytest
 
 from openvse.cli.queries import Asked, names_image, read_queries
 from openvse.errors import OpenVSEError
+from tests.naming import names
 
 
 def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
     assert asked["hits"][0]["probability"] is None
     assert asked["unknown_words"] == []
     assert Path(asked["hits"][0]["path"]).is_file()
-    assert "this image does not exist" in refused("search", best, index, "gone.jpg")
+    assert "gone.jpg" in refused("search", best, index, "gone.jpg")
     assert "--rerank only takes sentences" in refused("search", best, index, photo, "--rerank", best)
 
 
@@ -117,6 +118,4 @@ def test_images_that_are_gone_are_said(trained: Path, album: Path, tmp_path: Pat
     assert "warning: 17 " in result.stderr
     album.rename(tmp_path / "moved")
     result = invoke("search", best, index, "red sky", "-k", 20)
-    assert result.stderr == (
-        f"warning: the images of index {index} are no longer in {album}: run 'openvse index' again\n"
-    )
+    assert names(result.stderr, "warning: ", index, album, "openvse index")

@@ -12,6 +12,7 @@ import torch
 
 from openvse.aggregators import AGGREGATORS
 from openvse.objectives import MINERS
+from tests.naming import names
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {name: (ROOT / name).read_text() for name in ("README.md", "docs/add_a_part.md")}
@@ -114,8 +115,6 @@ def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
     assert "is not a Python file" in refused("--plugin", tmp_path / "none.py", "list", "recipes")
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name\n")
-    assert f"plug-in {broken} fails with ModuleNotFoundError" in refused(
-        "--plugin", broken, "list", "recipes"
-    )
+    assert names(refused("--plugin", broken, "list", "recipes"), broken, "ModuleNotFoundError")
     broken.write_text("def (:\n")
-    assert f"plug-in {broken} fails with SyntaxError" in refused("--plugin", broken, "list", "recipes")
+    assert names(refused("--plugin", broken, "list", "recipes"), broken, "SyntaxError")

@@ -218,9 +218,7 @@ def test_from_checkpoint_to_search_on_the_command_line(
     found = run("search", "m", "index", "a dog", "-k", "2")
     assert found.count("photo_") == 2
     refused = CliRunner().invoke(app, ["index", str(checkpoint("clip")), "photos"])
-    assert (
-        refused.exit_code == 2 and "is a checkpoint of transformers: run 'openvse convert" in refused.output
-    )
+    assert refused.exit_code == 2 and "openvse convert" in refused.output
 
 
 def test_siglip_2_reads_small_letters_whatever_its_tokenizer(tmp_path: Path) -> None:

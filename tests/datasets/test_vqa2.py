@@ -9,6 +9,7 @@ import pytest
 from openvse.datasets.vqa2 import detect_vqa2, open_vqa2
 from openvse.errors import DataError
 from openvse.vqa.answers import are_votes
+from tests.naming import names
 
 QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
 ANNOTATIONS = "v2_mscoco_{}_annotations.json"
@@ -101,10 +102,10 @@ def test_what_does_not_fit_is_counted(tmp_path):
     found = open_vqa2(root)
     assert [q.question_id for q in found.questions] == ["9000", "73000", "1000"]
     repeated, missing, unanswered, stray = found.problems
-    assert repeated == "skipped 1 question(s) with the identifier of an earlier one (first: 9000)"
+    assert names(repeated, 1, 9000)
     assert missing.startswith("skipped 1 question(s) about 1 image(s) that are not there (first: ")
-    assert unanswered == "skipped 1 question(s) without an answer (first: 9002)"
-    assert stray == "skipped 1 annotation(s) of questions that are not there (first: 9001)"
+    assert names(unanswered, 1, 9002)
+    assert names(stray, 1, 9001)
     assert len(open_vqa2(root, require_images=False).image_ids) == 4
 
 

@@ -127,9 +127,7 @@ def test_word_vectors_fill_their_rows_only(tmp_path) -> None:
 def test_word_vectors_without_a_known_word_are_refused(tmp_path) -> None:
     path = tmp_path / "glove.txt"
     path.write_text("zebra 9 9 9 9 9\n")
-    with pytest.raises(
-        DataError, match=r"glove.txt have none of the \d+ words of the training captions \(such as"
-    ):
+    with pytest.raises(DataError, match=r"glove\.txt.* \d+ "):
         make(word_vectors=str(path))
 
 

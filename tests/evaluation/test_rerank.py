@@ -14,6 +14,7 @@ from openvse.evaluation import Member, Report, Reranker, evaluate_sets
 from openvse.functional import normalize, set_max_scores
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
+from tests.naming import names
 
 IMAGES, CAPTIONS = 9, 3
 TEXTS = IMAGES * CAPTIONS
@@ -111,7 +112,7 @@ def test_folds_are_ranked_again_by_themselves() -> None:
 def test_the_report_says_so() -> None:
     report = run(Reranker(STRONG, 5, 0.5))
     assert report.reranked is not None and report.reranked.seconds > 0
-    assert "the first 5 of each query ranked again by the last model, weight 0.5" in report.to_markdown()
+    assert names(report.to_markdown(), 5, 0.5)
     assert run(None).reranked is None
     assert "ranked again" not in run(None).to_markdown()
 

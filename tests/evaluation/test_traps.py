@@ -9,6 +9,7 @@ import openvse
 from openvse.errors import DataError
 from openvse.evaluation import Report
 from openvse.types import Relevance
+from tests.naming import names
 
 
 def evaluate(images: np.ndarray, texts: np.ndarray, relevance: object = None) -> Report:
@@ -66,7 +67,7 @@ def test_queries_without_a_relevant_item_are_candidates_only() -> None:
     report = evaluate(np.eye(4), np.eye(4), pairs)
     assert report.metrics["rsum"] == 600
     assert (report.remarks.excluded_i2t, report.remarks.excluded_t2i) == (2, 2)
-    assert "without a relevant partner: 2 images and 2 texts" in report.to_markdown()
+    assert names(report.to_markdown(), "2 images", "2 texts")
     assert report.metrics["i2t_nmr"] == 1 / 4
 
 

@@ -13,6 +13,7 @@ import torch
 from exported_models import CAPTIONS, REGIONS, WORDS, files_in, make, with_gpo, with_several
 from PIL import Image
 
+from contracts.test_export_contract import PIXELS, SENTENCES, SETS, embedders_of, expect_alone
 from openvse import export
 from openvse.conversion import convert
 from openvse.datasets import open_corpus
@@ -122,6 +123,20 @@ def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path]) -> None:
     assert np.allclose(
         model.encode_text(sentences).vectors.numpy(), runtime.encode_text(sentences).vectors, atol=1e-5
     )
+
+
+def test_other_items_change_nothing(
+    clip: tuple[TwoTower, Path], several: tuple[TwoTower, Path], tmp_path: Path
+) -> None:
+    rounded = Path(shutil.copytree(several[1], tmp_path / "rounded"))
+    for side in ("image", "text"):
+        quantize(rounded / f"{side}.onnx")
+    said = json.loads((rounded / "export.json").read_text())
+    (rounded / "export.json").write_text(json.dumps(said | {"precision": "int8"}))
+    for folder, images in ((clip[1], PIXELS), (rounded, SETS)):
+        of_texts, of_images = embedders_of(folder)
+        expect_alone(of_texts, SENTENCES)
+        expect_alone(of_images, images)
 
 
 def test_int8_is_near_and_smaller(clip: tuple[TwoTower, Path], tmp_path: Path) -> None:

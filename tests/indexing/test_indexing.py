@@ -190,9 +190,7 @@ class FussyModel(ColourModel):
 
 
 def test_a_refusal_of_every_image_gives_its_reason(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"none of the \d+ images in .* can be used; the first is .*: too small"
-    ):
+    with pytest.raises(DataError, match=r" \d+ images .*: too small"):
         build_index(FussyModel(), photos, tmp_path / "index")
 
 

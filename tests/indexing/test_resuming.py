@@ -190,9 +190,7 @@ def test_a_disk_that_is_full_leaves_the_old_index(model: ColourModel, photos: Pa
         paint(photos / f"z{number}.png", "red")
     with (
         full_disk(2000),
-        pytest.raises(
-            IndexFormatError, match=r"cannot be written \((File too large|disk I/O error)\): make room"
-        ),
+        pytest.raises(IndexFormatError, match=r"File too large|disk I/O error"),
     ):
         build_index(model, photos, out, batch_size=10)
     assert before.keys() == {path.name for path in out.iterdir()}

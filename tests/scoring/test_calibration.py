@@ -181,4 +181,4 @@ def test_a_damaged_curve_does_not_keep_a_model_from_loading(
     (tmp_path / CALIBRATION).write_text('{"format": ')
     loaded = openvse.load(tmp_path)
     assert isinstance(loaded, TwoTower) and loaded.calibration is None
-    assert "calibration.json is not used: the curve is damaged" in caplog.text
+    assert "calibration.json" in caplog.text

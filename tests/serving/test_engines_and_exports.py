@@ -138,7 +138,7 @@ def test_an_engine_that_fails_is_opened_anew(
         before = service.served
         monkeypatch.setattr(StoreCatalogue, "nearest", failing)
         hidden = client.get("/api/search", params={"q": "grass"})
-        assert hidden.status_code == 503 and "the engine of this server does not answer" in hidden.text
+        assert hidden.status_code == 503 and "engine" in hidden.text
         broken = False
         until = time.monotonic() + 20
         while service.served is before and time.monotonic() < until:
@@ -217,10 +217,7 @@ def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -
         told = client.get("/api/info").json()
         assert told["looks"] is False and told["images"] is True
         looked = client.get("/api/items/1/looked", params={"q": "red"})
-        assert (
-            looked.status_code == 422
-            and "serve the model that it was exported from" in looked.json()["error"]
-        )
+        assert looked.status_code == 422 and "exported" in looked.json()["error"]
 
 
 @pytest.mark.medium

@@ -296,7 +296,7 @@ def test_decoding_ends_in_time_and_gives_back_its_place_and_its_process(
 
     async def free(service: Service) -> bool:
         for _ in range(3):  # with one place, each waits until the one before has ended
-            with pytest.raises(BadImageError, match="not decoded within 0.1 seconds"):
+            with pytest.raises(BadImageError, match=r"0\.1 "):
                 async with service.uploaded(UploadFile(io.BytesIO(png()))):
                     pass
         return not service._uploads.locked()

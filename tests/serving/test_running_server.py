@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import httpx
@@ -23,26 +22,10 @@ from openvse.serving import Limits, Settings
 from openvse.serving.server import listen
 from openvse.serving.service import Service
 from tests.conftest import draw_photo
+from tests.forking import command, forked
 from tests.serving.conftest import Place, Running
 
 Start = Callable[[Service], Running]
-
-
-@contextmanager
-def started(
-    command: list[str], number: signal.Signals, env: Mapping[str, str]
-) -> Iterator[subprocess.Popen[str]]:
-    """A process that a signal ends, even under nohup; killed in the end, so that a failed test does not hang."""
-    before = signal.signal(number, signal.SIG_DFL)  # a child ignores what its parent ignores
-    try:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
-    finally:
-        signal.signal(number, before)
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.medium
@@ -162,31 +145,34 @@ def test_an_index_that_is_gone_or_of_another_model_is_served_as_it_was(
     assert reply.status_code == 200 and len(reply.json()["hits"]) == 8
 
 
+@contextmanager
+def killed_in_the_end(process: BaseProcess) -> Iterator[None]:
+    """Kill a process in the end, so that a failed test does not hang."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_command_in_order(
     own_place: Place, model: TwoTower, tmp_path: Path, number: signal.Signals
 ) -> None:
-    folder = model.save(tmp_path / "model")
-    command = [
-        sys.executable,
-        "-m",
-        "openvse.cli",
-        "serve",
-        str(own_place.index),
-        "--model",
-        str(folder),
-        "--port",
-        "0",
-    ]
-    with started(
-        [*command, "--threads", "1", "--watch"], number, {"OPENVSE_TOKEN": "a token of enough characters"}
-    ) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
+    words = ("serve", own_place.index, "--model", model.save(tmp_path / "model"), "--port", "0")
+    told, end = os.pipe()
+
+    def serve() -> None:
+        signal.signal(number, signal.SIG_DFL)  # even under nohup
+        command([*words, "--threads", "1", "--watch"], end)
+
+    process = forked(serve, {"OPENVSE_TOKEN": "a token of enough characters"})
+    os.close(end)
+    with os.fdopen(told) as error, killed_in_the_end(process):
+        line = error.readline()
         while "images at" not in line:
             assert line, "the server ended"
-            line = process.stderr.readline()
+            line = error.readline()
         url = line.split(" at ")[1].split()[0]
         until = time.monotonic() + 60
         while time.monotonic() < until:
@@ -196,6 +182,7 @@ def test_a_signal_ends_the_command_in_order(
             except httpx.TransportError:
                 time.sleep(0.1)
         assert httpx.get(f"{url}api/info").status_code == 401
-        process.send_signal(number)
-        assert process.wait(30) == 0
-        assert "Traceback" not in process.stderr.read()
+        os.kill(process.pid or 0, number)
+        process.join(30)
+        assert process.exitcode == 0
+        assert "Traceback" not in error.read()

@@ -13,7 +13,7 @@ from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
 from openvse.indexing import Index
 from openvse.model import TwoTower
-from openvse.serving import Settings
+from openvse.serving import Settings, watching
 from openvse.serving.service import Service
 from openvse.serving.watching import FolderWatch
 from tests.conftest import draw_photo
@@ -21,6 +21,13 @@ from tests.serving.conftest import Place, client_of, wait_for
 
 pytest.importorskip("watchfiles")
 pytestmark = pytest.mark.medium
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the folders more often, so that a test need not wait."""
+    for name, milliseconds in {"step": 50, "rust_timeout": 150}.items():
+        monkeypatch.setitem(watching._OPTIONS, name, milliseconds)
 
 
 @pytest.fixture
@@ -85,7 +92,7 @@ def test_a_folder_that_disappears_keeps_its_items(
         own_place.photos.rename(away)
         if empty:  # the place of a network mount without its content
             own_place.photos.mkdir()
-        time.sleep(2.5)
+        time.sleep(0.6)  # some looks
         assert len(found()) == 8
         if empty:
             own_place.photos.rmdir()
@@ -135,7 +142,7 @@ def test_an_index_inside_its_folder_does_not_watch_itself(
     monkeypatch.setattr(FolderWatch, "_update", lambda self: (updates.append(0), update(self))[1])
     with watched(Place(own_place.photos, inside), model):
         wait_for(lambda: bool(updates))
-        time.sleep(2)
+        time.sleep(0.6)
     assert len(updates) == 1
 
 

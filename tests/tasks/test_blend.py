@@ -107,9 +107,7 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
     tree = tiny_tree(corpus, phases=ONE)
     tree["data"]["source"] = str(corpus / "other.csv")
     run_recipe(parse_recipe(tree), tmp_path / "alone")
-    with pytest.raises(
-        ModelError, match="each of the models has words .*'water'|each of the models has words .*'zebra'"
-    ):
+    with pytest.raises(ModelError, match="'water'|'zebra'"):
         blend(first, load_as(TwoTower, tmp_path / "alone" / "best"), request(corpus))
     questions = write_tiny_questions(tmp_path / "questions")
     run_recipe(answering_recipe(questions, phases=ONE), tmp_path / "answers")

@@ -8,6 +8,7 @@ from openvse.encoders import BiGRU
 from openvse.tokenization import UnknownWord, unknown_line
 from openvse.tokenization.vocabulary import UNKNOWN, Spellings
 from tests.failures import Failures
+from tests.naming import names
 
 KNOWN = [
     "elephant",
@@ -121,9 +122,7 @@ def test_nearest_reads_another_word_and_says_so() -> None:
     ]
     words = encoder.unknown_words("two Elefants run!")
     assert words == [UnknownWord("two"), UnknownWord("elefants", "elephant"), UnknownWord("run", "runs")]
-    assert unknown_line(words) == (
-        "the model does not know the words 'two', 'elefants' (read as 'elephant'), 'run' (read as 'runs')"
-    )
+    assert names(unknown_line(words), "'two'", "'elefants'", "'elephant'", "'run'", "'runs'")
 
 
 def test_the_default_reads_as_before(tmp_path) -> None:

@@ -32,6 +32,7 @@ from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import Plateau
 from openvse.training.records import Silent, StepReport
 from tests.forking import forked
+from tests.naming import names
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
@@ -188,9 +189,7 @@ def test_epochs_that_are_done_keep_their_phases(corpus: Path, tmp_path: Path) ->
     assert ((run / "last.pt").read_bytes(), (run / "recipe.yaml").read_bytes()) == before
     watcher = Recorder()
     run_recipe(tiny_recipe(corpus, phases=LONGER), run, resume=True, watcher=watcher)
-    assert "epoch 4 (before: 2): epoch 3 is in phase 2 of 2, at the learning rate 0.003125" in " ".join(
-        watcher.notes
-    )
+    assert names(" ".join(watcher.notes), 4, 2, 3, "phase 2 of 2", 0.003125)
 
 
 @pytest.mark.medium
@@ -360,7 +359,7 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus)
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["clip_norm"] = None
-    with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+ on \d+ pairs: pair \d+"):
+    with pytest.raises(TrainingError, match=r"(nan|inf).*step \d+ .*pair \d+"):
         run_recipe(parse_recipe(tree), tmp_path / "run")
 
 

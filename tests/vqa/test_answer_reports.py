@@ -11,6 +11,7 @@ from openvse.errors import DataError
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.evaluator import evaluate_answers, most_frequent_answers
 from openvse.vqa.wordnet import WordNet
+from tests.naming import names
 
 VOTED = quiz(
     ("a", "is it red?", ["yes"] * 9 + ["no"], "yes/no"),
@@ -104,14 +105,14 @@ def test_the_page_and_the_file(tmp_path):
     assert "# Answers to quiz" in page and "|  | accuracy | yes/no | number | other |" in page
     assert "| **this model** | **25.0** | **50.0** | **0.0** | **0.0** |" in page
     assert "| a paper | 62.4 |  |  |  |" in page and "| most frequent answer |" in page
-    assert "- 4 questions about 2 images (yes/no 2, number 1, other 1)" in page
+    assert names(page, 4, 2, "yes/no 2, number 1, other 1")
     assert "- 1 questions without a known answer are left out" in page
-    assert "- 50.0 % of the questions have no answer in the vocabulary" in page
-    assert "bootstrap over images, 20 resamples, seed 0" in page and "- model abc" in page
+    assert names(page, "50.0 %", "vocabulary")
+    assert names(page, "20 resamples", "seed 0") and "- model abc" in page
     told = json.loads((tmp_path / "r" / "report.json").read_text())
     assert told["scores"]["accuracy_yes/no"] == 50 and told["protocol"]["votes"] is True
     assert "WUPS" not in page
-    assert "no WUPS: WordNet is not there" in evaluate_answers(SETS, ["x"] * 4, resamples=0).to_markdown()
+    assert names(evaluate_answers(SETS, ["x"] * 4, resamples=0).to_markdown(), "WUPS", "WordNet")
 
 
 def test_what_does_not_fit_is_refused():

@@ -102,7 +102,7 @@ def test_other_answers_of_the_same_questions_are_other_data(tmp_path: Path) -> N
     last = max(number for number, line in enumerate(lines) if '"validation"' in line)
     lines[last] = json.dumps(json.loads(lines[last]) | {"answer": "no colour"})
     (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(TrainingError, match="validation: 6 images and 12 questions"):
+    with pytest.raises(TrainingError, match="validation.*6.*12"):
         run_recipe(recipe, run, resume=True)
 
 
@@ -124,9 +124,7 @@ def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, clip_norm=None)
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["phases"] = [{"epochs": 3}]
-    with pytest.raises(
-        TrainingError, match=r"the loss is (nan|inf) at step \d+ on 8 questions: \d+.jpg#\d to"
-    ):
+    with pytest.raises(TrainingError, match=r"(nan|inf).*step \d+ .*8 .*\d+\.jpg#\d"):
         run_recipe(parse_recipe(tree), tmp_path)
 
 
@@ -139,7 +137,7 @@ def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path
     step = task.step(task.model, batch, 0)
     assert step.at_collapse() == pytest.approx(slow, rel=1e-5)
     assert float(step.terms["loss"].detach()) > slow  # untrained
-    assert "every question gets the same answers" in task.collapse
+    assert "same answers" in task.collapse
 
 
 @pytest.mark.medium
