@@ -179,7 +179,7 @@ def test_a_folder_of_stores_stands_for_the_one_that_fits(trained: Path, tmp_path
     shutil.copytree(tmp_path / "grid", tmp_path / "other")
     result = invoke(*words, tmp_path)
     assert result.exit_code == 2
-    assert re.search(r"2 feature stores in .*: grid \(.*\), other \(.*\); name one of them$", result.stderr)
+    assert names(result.stderr, 2, "grid", "other")
 
 
 def table(page: str) -> list[str]:
