@@ -152,7 +152,7 @@ def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> Non
     edit_captions(album, lambda entry: {**entry, "captions": [""]})
     before = digest(album)
     line = refused("train", recipe, "--out", tmp_path / "run")
-    assert "caption" in line and "empty caption" in line
+    assert "empty caption" in line
     for image in album.glob("*.png"):
         image.unlink()
     assert "without a file" in refused("train", recipe, "--out", tmp_path / "run")

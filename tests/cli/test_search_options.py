@@ -79,15 +79,6 @@ def test_sentences_are_printed_and_not_their_file(trained: Path, tmp_path: Path,
 
 
 @pytest.mark.medium
-def test_the_sheet_opens(index: Path, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: bool(opened.append(url)) or len(opened) == 1)
-    assert invoke("search", index, "a red sky", "--html", tmp_path / "hits.html", "--open").exit_code == 0
-    assert opened == [(tmp_path / "hits.html").as_uri()]
-    assert "browser" in invoke("search", index, "a red sky", "--open").stderr
-
-
-@pytest.mark.medium
 def test_captions_are_found_by_images(trained: Path, tmp_path: Path, invoke, refused) -> None:
     text, out = tmp_path / "captions.txt", tmp_path / "sentences"
     text.write_text("a red sky above blue ground\nsomething green\n")

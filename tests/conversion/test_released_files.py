@@ -126,7 +126,7 @@ def test_vocabularies_are_read_in_the_order_of_their_ids(tmp_path: Path, name: s
 def test_a_vocabulary_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) -> None:
     trace, path = tmp_path / "trace", tmp_path / "vocab.pkl"
     path.write_bytes(pickle.dumps({"word2idx": {"a": Attack(trace)}}, protocol))
-    with pytest.raises(CheckpointError, match=r"vocab.pkl .* \w+.system.*nothing was run") as error:
+    with pytest.raises(CheckpointError, match=r"vocab.pkl.*\b\w+.system") as error:
         read_vocabulary(path)
     one_line(error)
     assert not trace.exists()

@@ -34,6 +34,6 @@ def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) ->
     (tmp_path / "two" / "recipe.yaml").write_text(recipe.read_text())
     watcher = Recorder()
     run_recipe(parse_recipe(tree), tmp_path / "two", resume=True, watcher=watcher)
-    assert any(names(told, 2, 1) for told in watcher.warnings + watcher.notes)
+    assert any(names(told, "2 process", 1) for told in watcher.warnings + watcher.notes)
     resumed = losses(tmp_path / "two")
     assert resumed[:24] == two and len(resumed) == 32 and all(loss < two[0] for loss in resumed[24:])
