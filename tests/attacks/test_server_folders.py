@@ -218,11 +218,14 @@ def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
         raise RuntimeError("the system watches nothing")
 
     draw_photo(50).save(own_place.photos / "new.jpg")
+    with (own_place.photos / "metadata.jsonl").open("a") as lines:
+        lines.write(DEEP)
     with (
         caplog.at_level(logging.WARNING),
         client_of(Service(own_place.index, model, Settings(reload_s=0.01), watch=True)) as client,
     ):
         wait_for(lambda: items_of(client) == 9, seconds=30)
+        wait_for(lambda: "metadata.jsonl" in caplog.text, seconds=30)
     said = " ".join(record.message for record in caplog.records)
     assert "too deep" in said and "watches nothing" in said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import httpx
@@ -147,3 +148,15 @@ def test_a_client_that_is_quick_between_pauses_is_not_closed(
         for _ in range(6):
             assert client.get("/health").status_code == 200
             time.sleep(0.1)
+
+
+@pytest.mark.medium
+def test_the_first_requests_of_a_server_may_come_at_once(
+    place: Place, model: TwoTower, running: Start
+) -> None:
+    """What checks their parameters is made before; requests that made it at a time failed."""
+    for _ in range(2):
+        url = running(Service(place.index, model, Settings())).url
+        with ThreadPoolExecutor(16) as threads:
+            asked = [threads.submit(httpx.get, f"{url}/api/search", params={"q": "grass"}) for _ in range(16)]
+        assert {each.result().status_code for each in asked} == {200}

@@ -61,6 +61,7 @@ def interface_of(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.openapi()  # requests are checked by it; two that make it at a time fail
         await service.start()
         assisting = asyncio.create_task(app.state.assistants.run())
         yield

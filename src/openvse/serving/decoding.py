@@ -53,6 +53,12 @@ class Decoders:
         with suppress(OSError):  # they are tried again when they are needed
             self._idle += [_Decoder() for _ in range(self._count)]
 
+    async def begun(self) -> None:
+        """Wait until the processes that ``begin`` started can decode."""
+        loop, nothing = asyncio.get_running_loop(), {"kind": "query", "max_pixels": 1}
+        asked = [loop.run_in_executor(self._threads, each.ask, nothing, b"") for each in self._idle]
+        await asyncio.gather(*asked, return_exceptions=True)  # what fails then fails its picture
+
     async def pixels(self, content: bytes, max_pixels: int) -> Image.Image:
         """Return an uploaded picture; raise BadImageError if it cannot be used, or takes too long."""
         image: Image.Image = await self._decoded({"kind": "pixels", "max_pixels": max_pixels}, content)
@@ -183,6 +189,9 @@ def main() -> None:
 
         most = _MEMORY[0] + _MEMORY[1] * pixel_limit()
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    encoded = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(encoded, "WEBP")
+    read_image(encoded.getvalue())  # what the libraries load for their first picture is there then
     with suppress(BrokenPipeError):
         while True:  # nothing of a picture stays while the next one is waited for
             _write(sys.stdout.buffer, *_answer(*_read(sys.stdin.buffer)))

@@ -114,6 +114,7 @@ class Service:
         await asyncio.to_thread(self._read_captions)
         if len(self.served):
             await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)), timeout_s=600)
+        await asyncio.gather(self.decoders.begun(), self.upload_decoders.begun())
         self._following = asyncio.create_task(self._follow())
         if self._watch is not None:
             self._watch.start()

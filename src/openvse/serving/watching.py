@@ -98,6 +98,7 @@ class FolderWatch:
             self._warn(f"the index is not updated yet: {message_of(error)}")
             return self._ending.wait(_RETRY_S)
         lines = [f"{escaped(path)}: {reason}" for path, reason in (*report.unreached, *report.failed)]
+        lines += report.metadata_problems
         more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
         self._warn("; ".join(lines[:_NAMED]) + more)
         return True
