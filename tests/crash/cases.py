@@ -477,7 +477,7 @@ CASES: tuple[Case, ...] = (
         between=None,
     ),
     _index("index in half precision", ("--dtype", "float16"), prepare=indexed(change=False)),
-    _index("index compacted", ("--compact",), prepare=indexed()),
+    _index("index checked and compacted", ("--check",), prepare=indexed()),
     _index("index with a bank", ("--query-bank", "WORDS"), prepare=indexed(change=False), look=without_hits),
     Case(
         "index of sentences",

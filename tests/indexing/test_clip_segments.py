@@ -115,11 +115,11 @@ def test_one_hit_of_each_file(model: ClipColours, clips: Path, tmp_path: Path) -
         shutil.copy(film(tmp_path / "red.mp4", *["red"] * 6, seconds=0.5), clips / f"more {number}.mp4")
     build_index(model, clips, tmp_path / "index", segment_seconds=0.5)
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
-    hits = engine.answer("red", Page(top_k=6, one_per_file=True))[0].hits
+    hits = engine.answer("red", Page(top_k=6, one_per="file"))[0].hits
     assert len({hit.path for hit in hits}) == 6 and [hit.rank for hit in hits] == [*range(1, 7)]
-    rest = engine.answer("red", Page(top_k=3, skip=3, one_per_file=True))[0].hits
+    rest = engine.answer("red", Page(top_k=3, skip=3, one_per="file"))[0].hits
     assert [hit.id for hit in rest] == [hit.id for hit in hits[3:]]
-    assert len(engine.answer("red", Page(top_k=50, one_per_file=True))[0].hits) == 7
+    assert len(engine.answer("red", Page(top_k=50, one_per="file"))[0].hits) == 7
 
 
 @pytest.mark.medium

@@ -253,11 +253,11 @@ def test_compaction_leaves_what_is_needed(model: ColourModel, photos: Path, out:
     os.utime(photos / "green.png", ns=(7, 7))
     build_index(model, photos, out)
     changed = Index.open(out)
-    assert build_index(model, photos, out, compact=True).compacted == 2
+    assert build_index(model, photos, out, check=True).compacted == 2
     index = Index.open(out, check=True)
     (file,) = out.glob("vectors-*.npy")
     assert np.array_equal(np.load(file), index.vectors) and np.array_equal(index.vectors, changed.vectors)
-    assert build_index(model, photos, out, compact=True).compacted == 0
+    assert build_index(model, photos, out, check=True).compacted == 0
     assert np.array_equal(reader.vectors, before)  # a reader goes on with what it opened
 
 

@@ -17,7 +17,6 @@ from openvse.errors import EngineError
 from openvse.indexing import Index, parse_condition
 from openvse.indexing.conditions import allowed_items
 from openvse.runtime import ArraySet
-from openvse.search import measured_recall
 from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
@@ -280,22 +279,6 @@ def test_another_engine_takes_the_place_of_one_and_removes_its_data(
     assert name == "exact" or list(folder.glob(f"{before.name}*")) == []
     update_engine(folder)
     assert isinstance(opened(folder)[0], StoreSearch) == (name != "int8")
-
-
-@pytest.mark.medium
-def test_recall_against_the_exact_engine_is_measured(engine: tuple[str, str | None], folder: Path) -> None:
-    write(folder, range(100), unit(100, 2))
-    found, exact = engine_of(folder, *engine)
-    index = Index.open(folder)
-    assert measured_recall(found, index) == 1.0
-    assert isinstance(found, ExactSearch) == (engine[0] == "exact")
-
-    class Forgetful(ExactSearch):
-        def search(self, asked: EmbeddedQueries, top_k: int, **_: object) -> tuple[np.ndarray, np.ndarray]:
-            scores, positions = exact.search(asked, top_k + 5)
-            return scores[:, 5:], positions[:, 5:]
-
-    assert measured_recall(Forgetful(index.vector_files), index) == 0.5
 
 
 @pytest.mark.medium

@@ -213,7 +213,7 @@ def test_the_segments_of_a_clip_are_one_file(model: Painter, tmp_path: Path) -> 
         vectors = model.encode_text(["blue"] * 3 + ["green", "red", "green"]).vectors.numpy()
         writer.append([Entry(Item(name, 0, 1), kind="clip") for name in names], vectors)
     engine = SearchEngine(model, Index.open(tmp_path))
-    (answer,) = engine.answer("red party", Page(one_per_file=True))
+    (answer,) = engine.answer("red party", Page(one_per="file"))
     assert [(hit.path.name, hit.start, hit.by) for hit in answer.hits] == [
         ("party.mp4", 5, "both"),
         ("garden.mp4", 0, "looks"),

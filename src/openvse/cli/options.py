@@ -109,10 +109,23 @@ def chosen_workers(processes: int, cluster: str | None, threads: int | None, dev
     return None
 
 
-def few_first(*names: str) -> type[TyperCommand]:
-    """Return a class of commands whose help shows these options first, and the others in a panel of their own."""
+def few_first(*names: str, bare: Mapping[str, Sequence[str]] | None = None) -> type[TyperCommand]:
+    """Return a class of commands whose help shows these options first, and the others in a panel of their own.
+
+    An option that may stand without a value is ``bare``, with its values, the first of which it has then.
+    """
 
     class FewFirst(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Give bare options their values, and read the arguments."""
+            for option, (value, *others) in (bare or {}).items():
+                following = [*args[1:], ""]
+                args = [
+                    f"{one}={value}" if one == option and after not in (value, *others) else one
+                    for one, after in zip(args, following, strict=True)
+                ]
+            return super().parse_args(ctx, args)
+
         def get_params(self, ctx: Any) -> list[Any]:
             """Return arguments and options, each with its panel."""
             params = super().get_params(ctx)

@@ -13,7 +13,7 @@ from typing import Any
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import given_path, several
-from openvse.indexing.database import FOLLOW_LINKS, Database, Root
+from openvse.indexing.database import FOLLOW_LINKS, READER, Database, Root
 from openvse.indexing.embedding import (
     EmbeddedBatch,
     Embedder,
@@ -102,7 +102,6 @@ def build_index(
     follow_links: bool | None = None,
     segment_seconds: float | None = None,
     check: bool = False,
-    compact: bool = False,
     stored: Any = None,
     model_place: Place | None = None,
     sharing: Sharing | None = None,
@@ -126,8 +125,8 @@ def build_index(
         ignore: patterns to skip beside ``.openvseignore``; None, here and below, takes what was last given.
         follow_links: whether to enter links to folders, and list what links lead to once.
         segment_seconds: length of the items into which clips are cut; 0 keeps whole clips.
-        check: first compare a large index with its checksums, and files with their hashes; embed what differs anew.
-        compact: rewrite the files without the rows that no item needs, even if these are few.
+        check: first compare a large index with its checksums, and files with their hashes, and embed what differs anew;
+            then rewrite the files without the rows that no item needs, even if these are few.
         stored: ``StoredFeatures`` that may stand for images which have not changed since.
         model_place: the place of the model, for searches (``place_of``); None keeps what the index says of it.
         sharing: processes that embed what is new; None embeds in this one.
@@ -142,7 +141,7 @@ def build_index(
     ignore = None if ignore is None else several(ignore, "ignore")
     _check_allowed(model, given, segment_seconds)
     embedder = partial(Embedder, model, batch_size, stored)
-    settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, compact, model_place
+    settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, model_place
     with nullcontext(out) if isinstance(out, IndexFolder) else IndexFolder(given_path(out, "out")) as index:
         run = _Run(model, given, index, embedder, *settings, sharing, progress)
         try:
@@ -285,7 +284,6 @@ class _Run:
     follow_links: bool | None
     seconds: float | None
     check: bool
-    compact: bool
     place: Place | None
     sharing: Sharing | None
     progress: Callable[[WorkProgress], None] | None
@@ -329,7 +327,7 @@ class _Run:
         seconds, rules, follows = self.seconds, self.ignore, self.follow_links
         if self._holds == "sentences":
             return {SECONDS: ""}
-        before = {name: _remembered(current, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS)}
+        before = {name: _remembered(current, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS, READER)}
         if seconds or (before[SECONDS] and seconds is not None):
             before[SECONDS] = f"{seconds:g}"
         if rules is not None:
@@ -416,7 +414,7 @@ class _Run:
         assert index is not None, "an index without items was refused"
         count, unused = index.database.count(), unused_rows(index.database)
         # Where most rows are of no use, rewriting the files costs no more than what made them so.
-        compacted = rewrite(index) if self.compact or unused > max(count, _FEW_ROWS) else 0
+        compacted = rewrite(index) if self.check or unused > max(count, _FEW_ROWS) else 0
         failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
             count=count,

@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _OFFSET = re.compile(r"(?<=:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)$")
 _KINDS = ("image", "clip", "sentence")
-_FIELDS = ("path", "date", "taken", "near", "size", "kind")
+_FIELDS = ("path", "date", "taken", "near", "size", "kind", "text")
 _NEAR = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*,\s*([+-]?\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*(km|m)")
 _TAKEN = "taken_at(json_extract(items.metadata, '$.taken'))"
 _PLACE = "json_extract(items.metadata, '$.latitude'), json_extract(items.metadata, '$.longitude')"
@@ -67,8 +67,8 @@ class Condition:
     Attributes:
         field: ``path`` (the item's id; for a segment of a clip, that of its file), ``taken`` (when a photograph or
             video was taken, by the clock at the place), ``date`` (the same, or the file's last change where that is not
-            known), ``near`` (where it was taken), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of
-            the metadata; ``meta.date`` is a key of the metadata that is called ``date``.
+            known), ``near`` (where it was taken), ``size`` (in bytes), ``kind`` (image, clip or sentence), ``text`` (a
+            line that was read in an image), or a key of the metadata; ``meta.date`` is one that is called ``date``.
         operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
             finds a part of a text. Texts are compared as words are, without case and accents (``folded``). In keys
             accents are the same in one character or two (Unicode's NFC).
@@ -98,13 +98,13 @@ class Condition:
                 return f"size {self._order()} ?", [_bytes(self.value)]
             case "date" | "taken":
                 return self._on_date()
-            case "near":
-                return self._on_place()
+            case "near" | "text":
+                return self._on_place() if self.field == "near" else self._on_lines()
         return self._on_metadata()
 
     @property
     def key(self) -> str:
-        """The key of the metadata that it is about; "" for path, date, size and kind."""
+        """The key of the metadata that it is about; "" for path, date, size, kind and text."""
         known = {"taken": "taken", "near": "latitude"}
         return known.get(self.field, "") if self.field in _FIELDS else self.field.removeprefix(_USERS)
 
@@ -162,6 +162,14 @@ class Condition:
         metres = float(match[3]) * (1000 if match[4] == "km" else 1)
         fits = f"ifnull(metres_between({_PLACE}, ?, ?) <= ?, 0)"
         return (f"NOT {fits}" if self.operator == "!=" else fits), [latitude, longitude, metres]
+
+    def _on_lines(self) -> tuple[str, list[object]]:
+        """Return the condition on one of the lines that were read in an image."""
+        operator = "=" if self.operator == "!=" else self.operator
+        one, values = replace(self, operator=operator)._on_text("json_extract(line.value, '$[0]')")
+        lines = "readings, json_each(readings.lines) AS line"
+        test = f"EXISTS (SELECT 1 FROM {lines} WHERE readings.key = items.key AND {one})"
+        return (f"NOT {test}" if self.operator == "!=" else test), values
 
     def _on_metadata(self) -> tuple[str, list[object]]:
         """Return the condition on a value of the metadata, or on one of a list of values."""
@@ -235,9 +243,14 @@ class Condition:
             test, values = self._any_value(f"said.type IN ({', '.join('?' * len(types))})", types)
             return bool(read(f"SELECT 1 FROM items WHERE {test} LIMIT 1", values))
 
+        fits = "every item fits" if self.operator == "!=" else "no item fits"
+        if self.field == "text" and not read("SELECT 1 FROM readings LIMIT 1", ()):
+            return (
+                f"no text was read in any image, so {fits} this condition: run 'openvse index' with --read-text; a "
+                f"key of the metadata of this name is meta.text"
+            )
         if not self.key or has(self._comparable()):
             return ""
-        fits = "every item fits" if self.operator == "!=" else "no item fits"
         kinds = [each for each in _TYPES if has([each])]
         if kinds:
             return (

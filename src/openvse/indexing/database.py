@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
@@ -20,7 +20,7 @@ from jaxtyping import Int
 from openvse.errors import IndexFormatError
 from openvse.files import parse_json
 from openvse.indexing.manifest import Item, damaged
-from openvse.indexing.words import FILL, LAST, MOST_WORDS, SCHEMA, folded, line_of, words_of
+from openvse.indexing.words import FILL, LAST, MOST_WORDS, SCHEMA, folded, line_of, words_in, words_of
 from openvse.media.matching import composed
 from openvse.media.segments import file_of
 
@@ -57,8 +57,19 @@ CREATE TABLE items (
 CREATE INDEX items_content ON items (size, content);
 """
 
+WordTable: TypeAlias = Literal["words", "texts"]
+"""The full-text tables: words of names and metadata, and words that were read in images."""
+
+_WORDS_OF = {
+    "words": ("items", "words_of(CAST(id AS BLOB), metadata)"),
+    "texts": ("readings", "words_in(lines)"),
+}
+
 FOLLOW_LINKS = "follow_links"
 """The name under which an index notes that links are followed; "" where they are not."""
+
+READER = "reader"
+"""The name under which an index notes what reads the text in its images; "" where nothing does."""
 
 ONLY_HEADER = ""
 """What stands for the header of an item whose metadata are nothing else, as the user says nothing of it."""
@@ -257,24 +268,33 @@ class Database:
         sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
         return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
-    def rarest_first(self, words: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
+    def has(self, table: str) -> bool:
+        """Return whether the index has a table."""
+        return bool(self.read("SELECT 1 FROM main.sqlite_master WHERE name = ?", (table,)))
+
+    def rarest_first(
+        self, words: Mapping[str, Sequence[str]], table: WordTable = "words"
+    ) -> list[tuple[str, int]]:
         """Return those words that items may have, each with the largest number of items that can have its parts."""
-        parts = {part for each in words.values() for part in each[:MOST_WORDS]}
-        sql = "SELECT term, doc FROM words_count WHERE term IN (SELECT value FROM json_each(?))"
-        known = {row[0]: int(str(row[1])) for row in self.read(sql, (json.dumps(sorted(parts)),))}
+        known = self.known({part for each in words.values() for part in each[:MOST_WORDS]}, table)
         counts = {word: min(known.get(part, 0) for part in each[:MOST_WORDS]) for word, each in words.items()}
         return sorted(((word, count) for word, count in counts.items() if count), key=itemgetter(1))
 
-    def having(self, parts: Sequence[str], most: int) -> Int[np.ndarray, "_"]:
+    def known(self, parts: Iterable[str], table: WordTable = "words") -> dict[str, int]:
+        """Return those parts of words that a table has, each with the number of its items."""
+        sql = f"SELECT term, doc FROM {table}_count WHERE term IN (SELECT value FROM json_each(?))"
+        return {str(row[0]): int(str(row[1])) for row in self.read(sql, (json.dumps(sorted(set(parts))),))}
+
+    def having(self, parts: Sequence[str], most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
         """Return the keys of the first ``most`` items (-1 for all) with the parts of a word beside each other."""
         wanted = " ".join(f'"{part}"' for part in parts[:MOST_WORDS])
-        having = "SELECT rowid AS key FROM words WHERE words MATCH ? LIMIT ?"
+        having = f"SELECT rowid AS key FROM {table} WHERE {table} MATCH ? LIMIT ?"
         if len(parts) == 1:
             values: tuple[object, ...] = wanted, most
             sql = f"SELECT group_concat(key) FROM ({having})"
         else:
-            test = "instr(words_of(CAST(id AS BLOB), metadata), ?)"
-            sql = f"SELECT group_concat(key) FROM items WHERE key IN ({having}) AND {test}"
+            source, of_item = _WORDS_OF[table]
+            sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
             values = (wanted, _CHECKED, line_of(parts))
         ((keys,),) = self.read(
             sql, values
@@ -293,6 +313,11 @@ class Database:
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
         """Add items, each with its file, its row there and its checksum; those whose ids are there are replaced."""
         self._connection.executemany(_UPSERT, ((*_values(entry), *place, run) for entry, *place in items))
+
+    def change(self, *statements: str, values: Sequence[object] = ()) -> None:
+        """Execute statements; values are bound, never pasted."""
+        for statement in statements:
+            self._connection.execute(statement, values)
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove items by their ids."""
@@ -364,6 +389,8 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
         try:
             connection.text_factory = decode_id
             add_functions(connection)
+            if not write:
+                add_readings(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
             if is_new:
@@ -383,11 +410,18 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 def add_functions(connection: sqlite3.Connection) -> None:
     """Give a connection the functions that conditions and words need."""
     connection.create_function("words_of", 2, words_of, deterministic=True)
+    connection.create_function("words_in", 1, words_in, deterministic=True)
     connection.create_function("folded", 2, _folded, deterministic=True)
     connection.create_function("values_of", 2, _values_of, deterministic=True)
     connection.create_function("taken_at", 1, taken_at, deterministic=True)
     connection.create_function("number_in", 1, number_in, deterministic=True)
     connection.create_function("metres_between", 4, metres_between, deterministic=True)
+
+
+def add_readings(connection: sqlite3.Connection) -> None:
+    """Give a connection to items whose text was not read an empty table of the text, for conditions on it."""
+    if not connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'readings'").fetchone():
+        connection.execute("CREATE TEMP TABLE readings (key INTEGER PRIMARY KEY, lines TEXT)")
 
 
 def taken_at(value: object) -> str | None:

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from string import ascii_lowercase
 
 from openvse.files import parse_json
 from openvse.media.segments import file_of
@@ -50,6 +51,7 @@ FILL = (
 )
 """Statements that add the items with higher keys than those before; together they take less room than one by one."""
 
+_LONG = 5
 _EAST_ASIAN = "[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _MARK = "\ufdd0"  # stands for any combining mark, as patterns have no class for these
 _LETTER = rf"(?!{_EAST_ASIAN})[^\W\d_]"
@@ -75,6 +77,31 @@ def words_of(stored: bytes, metadata: str | None) -> str:
     fields = parse_json(metadata) if metadata else {}
     texts = chain.from_iterable(_texts(fields[key]) for key in TEXT_KEYS if key in fields)
     return "\n".join(map(line_of, map(_parts, (file_of(stored.decode("utf-8", "replace")), *texts))))
+
+
+def words_in(lines: str | None) -> str:
+    """Return the words of a text that was read, for the table; each of its lines is a line."""
+    return "\n".join(line_of(_parts(text)) for text, *_ in parse_json(lines or "[]"))
+
+
+def misread_as(parts: Sequence[str]) -> list[str]:
+    """Return what a reader may have made of a word of one part: with one letter replaced, missing or more.
+
+    Words of fewer than ``_LONG`` letters would be other words.
+
+    Examples:
+        >>> "lnvoice" in misread_as(["invoice"]), misread_as(["cat"])
+        (True, [])
+    """
+    part = "".join(parts)
+    if len(parts) > 1 or len(part) < _LONG or not part.isalpha():
+        return []
+    letters = sorted({*ascii_lowercase, *part})
+    halves = [(part[:place], part[place:]) for place in range(len(part) + 1)]
+    replaced = (f"{left}{each}{right[1:]}" for left, right in halves if right for each in letters)
+    missing = (left + right[1:] for left, right in halves if right)
+    more = (f"{left}{each}{right}" for left, right in halves for each in letters)
+    return [*{*replaced, *missing, *more} - {part}]
 
 
 def line_of(parts: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from openvse.search.contact_sheet import captions_beside, contact_sheet
 from openvse.search.engine import SearchEngine
 from openvse.search.exact import ExactSearch
 from openvse.search.hits import Answer, Hit, Probabilities
-from openvse.search.proposing import measured_recall
 from openvse.search.query import Page, Query
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ __all__ = [
     "captions_beside",
     "contact_sheet",
     "find_duplicates",
-    "measured_recall",
 ]
 
 # A search needs nothing that makes an index or groups of images.

@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +24,24 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import EngineError, IndexFormatError, MissingItemError
 from openvse.files import whole_characters
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
-from openvse.indexing.database import add_functions, encode_id
+from openvse.indexing.database import Database, WordTable, add_functions, add_readings, encode_id
 from openvse.indexing.index import Index
-from openvse.indexing.words import query_words
+from openvse.indexing.words import misread_as, query_words
 from openvse.media.segments import file_of
+from openvse.media.text_reading import lines_in
 from openvse.search.bank import read_penalties
 from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import MOST, WordHits
+from openvse.search.text_hits import (
+    LOOKED_AT,
+    Forms,
+    ReadText,
+    Words,
+    beside_each_other,
+    joined_words,
+)
 from openvse.stores import (
     CatalogueStore,
     EngineAddress,
@@ -53,6 +63,7 @@ COMMON = 0.1
 
 FEW = 10
 
+_MISREAD = 2  # words of a query up to which misread ones are looked up
 _ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
 _REMEMBERED = 50_000  # items
@@ -102,6 +113,10 @@ class Catalogue(ABC):
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
         """Return the items that have words of a sentence and fulfil conditions; None if words are not indexed."""
         return None
+
+    def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
+        """Return the text that was read in each of some items; without lines where none is known."""
+        return [([], "")] * len(positions)
 
     @abstractmethod
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
@@ -159,6 +174,8 @@ class IndexCatalogue(Catalogue):
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
         self._penalties = read_penalties(index, compare)
         self.hub_range = 0.0 if self._penalties is None or not len(index) else float(np.ptp(self._penalties))
+        with index.database() as database:
+            self._reads_text = database.has("readings")
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -196,29 +213,76 @@ class IndexCatalogue(Catalogue):
         A word that more than ``COMMON`` of the searched items have is left out where a rarer one finds something, as is
         one that would take too long then.
         """
-        allowed, words = self._allowed(where), query_words(text)
-        searched, room = self.count(where), max(_ROWS, len(self) // 3)
+        words, searched = query_words(text), self.count(where)
+        with self.index.database() as database:
+            named, _ = self._having(database, words, where)
+            hits = WordHits.of(named, searched, len(self))
+            if not self._reads_text:
+                return hits
+            read, forms = self._read(database, words, where, nothing_else=not hits)
+            return replace(joined_words(hits, read) if read else hits, forms=forms)
+
+    def _read(
+        self, database: Database, words: Words, where: Sequence[Condition], *, nothing_else: bool
+    ) -> tuple[WordHits, Forms]:
+        """Return the items in which words were read, and the parts of words that stand for each word.
+
+        Where nothing has a word of a short query exactly, words that a reader may have made of its words are looked up.
+        """
+        forms: dict[str, Sequence[Sequence[str]]] = {word: [parts] for word, parts in words.items()}
+        searched = self.count(where)
+        found, counts = self._having(database, words, where, "texts")
+        if not found and nothing_else and len(words) <= _MISREAD:
+            for word, parts in words.items():
+                known = database.known(misread_as(parts), "texts")
+                forms[word] = [[each] for each in known]
+                some, _ = self._having(database, {each: [each] for each in known}, where, "texts")
+                found |= {word: np.unique(np.concatenate([*some.values()]))} if some else {}
+        absent = (math.log1p(searched / counts.get(word, 1)) for word in words if word not in found)
+        hits = WordHits.of(found, searched, len(self), sum(absent, 0.0))
+        if len(found) < 2:
+            return hits, forms
+        looked_at = hits.positions[:LOOKED_AT].tolist()
+        texts = [text for _, text in self.texts_of(looked_at)]
+        return beside_each_other(hits, dict(zip(looked_at, texts, strict=True)), forms), forms
+
+    def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
+        if not self._reads_text:
+            return super().texts_of(positions)
+        keys = [self.key_of(each) for each in positions]
+        sql = "SELECT key, lines, words_in(lines) FROM readings WHERE key IN (SELECT value FROM json_each(?))"
+        with self.index.database() as database:
+            known = {row[0]: row[1:] for row in database.read(sql, (json.dumps(keys),))}
+        stored = [known.get(key, ("[]", "")) for key in keys]
+        return [(lines_in(str(lines or "[]")), str(words)) for lines, words in stored]
+
+    def _having(
+        self, database: Database, words: Words, where: Sequence[Condition], table: WordTable = "words"
+    ) -> tuple[dict[str, Int[np.ndarray, "_"]], dict[str, int]]:
+        """Return the positions of the items that have each word in a table, and counts of items."""
+        allowed, searched = self._allowed(where), self.count(where)
+        room = max(_ROWS, len(self) // 3)
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
         positions_of: dict[str, Int[np.ndarray, "_"]] = {}
         limit, is_rare = (room if allowed is None else -1), False
         if allowed is None and len(words) == 1:
             limit = MOST
-        with self.index.database() as database:
-            for word, count in database.rarest_first(words):
-                if positions_of and (count > room or (is_rare and count - outside > most)):
-                    break
-                positions = self.index.of_keys(database.having(words[word], limit))
-                room -= count
-                if allowed is not None:
-                    positions = positions[allowed[positions]]
-                if len(positions):
-                    positions_of[word], is_rare = positions, is_rare or len(positions) <= most
+        counts = database.rarest_first(words, table)
+        for word, count in counts:
+            if positions_of and (count > room or (is_rare and count - outside > most)):
+                break
+            positions = self.index.of_keys(database.having(words[word], limit, table))
+            room -= count
+            if allowed is not None:
+                positions = positions[allowed[positions]]
+            if len(positions):
+                positions_of[word], is_rare = positions, is_rare or len(positions) <= most
         chosen = {
             word: positions_of[word]
             for word in words
             if word in positions_of and (len(positions_of[word]) <= most or not is_rare)
         }
-        return WordHits.of(chosen, searched, len(self))
+        return chosen, dict(counts)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         return self.index.gather(positions).astype(np.float32, copy=False)
@@ -520,6 +584,7 @@ def _database(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
     ]
     with closing(sqlite3.connect(":memory:")) as database:
         add_functions(database)
+        add_readings(database)
         database.execute(_TABLE)
         database.executemany("INSERT INTO items VALUES (?, CAST(? AS TEXT), ?, ?, ?, ?)", rows)
 

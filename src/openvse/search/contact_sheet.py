@@ -94,6 +94,9 @@ def _card(hit: Hit, *, badge: str, caption: str, small: Callable[[Path | ClipSeg
         else f' <span class="fit" title="probability: {percent(hit.probability)}">{hit.fit}</span>'
     )
     text = f'<span class="caption">{escape(caption)}</span>' if caption else ""
+    lines = " … ".join(line.text for line in hit.text)
+    text += f'<span class="caption">text: {escape(lines)}</span>' if lines else ""
+    text += f'<span class="caption">and {hit.alike} like it</span>' if hit.alike else ""
     time = f'<span class="span">{span}</span>' if span else ""
     return (
         f'<li><figure><div class="image">{shown}{label}</div>'

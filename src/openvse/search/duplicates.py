@@ -17,7 +17,7 @@ from openvse.indexing.manifest import MANIFEST
 from openvse.media.listing import each_once, list_media
 from openvse.media.names import HEIC, RAW, suffix_kind
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
-from openvse.runtime.arrays import directions
+from openvse.search.scenes import SAME, are_same, unit_vectors
 
 _ROWS = 1024
 
@@ -62,7 +62,7 @@ def find_duplicates(
             folder; or the index holds sentences.
     """
     if (Path(source) / MANIFEST).is_file():
-        return _in_index(Index.open(source), 0.98 if threshold is None else threshold), []
+        return _in_index(Index.open(source), SAME if threshold is None else threshold), []
     if threshold is not None:
         raise DataError(
             f"{source} is a folder of images, which are compared by their pixels: a threshold is for an index"
@@ -138,22 +138,16 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
 
 def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterator[tuple[int, int]]:
     """Yield the pairs of places in an order of positions whose embeddings are as near as the threshold says."""
-    count, num_embeddings = len(order), index.manifest.num_embeddings
+    count = len(order)
 
-    def block(start: int) -> Float[np.ndarray, "R D"]:
-        some = index.gather(order[start : start + _ROWS]).astype(np.float32)
-        vectors: np.ndarray = directions(some, are_gaussians=index.manifest.gaussians)
-        vectors = vectors.reshape(-1, vectors.shape[-1])
-        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        return np.asarray(vectors / np.maximum(lengths, 1e-12))
+    def block(start: int) -> Float[np.ndarray, "R K D"]:
+        some = index.gather(order[start : start + _ROWS])
+        return unit_vectors(some, are_gaussians=index.manifest.gaussians)
 
     for first in range(0, count, _ROWS):
         rows = block(first)
         for second in range(first, count, _ROWS):
-            products = rows @ block(second).T
-            shape = (len(rows) // num_embeddings, num_embeddings, -1, num_embeddings)
-            near = products.reshape(shape).max(axis=(1, 3)) >= threshold - 1e-6
-            for row, column in np.argwhere(near).tolist():
+            for row, column in np.argwhere(are_same(rows, block(second), threshold)).tolist():
                 if first + row < second + column:
                     yield first + row, second + column
 

@@ -19,6 +19,7 @@ from openvse.indexing.conditions import Condition, parse_conditions
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
 from openvse.media.segments import span_of
+from openvse.media.text_reading import TextLine
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
 from openvse.scoring.calibration import Calibration
@@ -36,8 +37,16 @@ from openvse.search.query import (
     is_one_query,
 )
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
+from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
+from openvse.search.text_hits import lines_with
 from openvse.stores import EngineAddress, Note
 from openvse.tokenization.vocabulary import UnknownWord
+
+_MOST_FOLDED = 10_000
+"""The largest number of items of a ranking that are looked at for the first ones of scenes."""
+
+_MOST_ALIKE = 1000
+"""The largest number of items among which those are counted that are nearly the same as a hit."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +65,7 @@ class _Search:
     @property
     def kind(self) -> object:
         """What queries that are searched together have in common."""
-        return self.where, self.page.one_per_file, self.query.is_sentence, self.query.is_image, self.page.only
+        return self.where, self.page.one_per, self.query.is_sentence, self.query.is_image, self.page.only
 
 
 @dataclass(frozen=True)
@@ -279,8 +288,8 @@ class SearchEngine:
         count = wanted
         while True:
             rankings = found = self._first(searches, queries, count)
-            if first.page.one_per_file:
-                rankings = [self._best_of_files(each) for each in found]
+            if first.page.one_per is not None:
+                rankings = [self._folded(*each, wanted) for each in zip(searches, found, strict=True)]
             open_ends = [
                 len(each) >= count and self._may_go_on(search, ranking, wanted)
                 for search, each, ranking in zip(searches, found, rankings, strict=True)
@@ -326,6 +335,31 @@ class SearchEngine:
         files = [str(self.catalogue.path_of(each)) for each in ranking.positions.tolist()]
         return ranking.some(np.sort(np.unique(files, return_index=True)[1]))
 
+    def _folded(self, search: _Search, ranking: Ranking, wanted: int) -> Ranking:
+        """Return the first item of each file, or the first ``wanted`` of those that are not nearly the same."""
+        if search.page.one_per == "file":
+            return self._best_of_files(ranking)
+        if search.query.like is not None:  # it is no hit, so it stands for none
+            ranking = ranking.some(ranking.positions != self.catalogue.position(search.query.like))
+        ranking = ranking.some(np.arange(min(len(ranking), _MOST_FOLDED)))
+        most = len(ranking) if search.page.is_limited else wanted
+        return ranking.some(first_of_scenes(self._directions(ranking.positions), most))
+
+    def _directions(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K d"]:
+        return unit_vectors(self.catalogue.vectors(positions), are_gaussians=self._of_gaussians)
+
+    def _alike(self, search: _Search, positions: Int[np.ndarray, "n"]) -> list[int]:
+        """Return how many other searched items are nearly the same as each of some, if the page has one a scene."""
+        if search.page.one_per != "scene" or not len(positions):
+            return [0] * len(positions)
+        vectors = ArraySet.full(np.asarray(self.catalogue.vectors(positions)))
+        asked = EmbeddedQueries(turned(vectors) if self._of_gaussians else vectors, None)
+        _, near = self.catalogue.nearest(asked, _MOST_ALIKE, search.where)
+        return [
+            int(are_same(self._directions(np.array([own])), self._directions(row[row != own])).sum())
+            for own, row in zip(positions.tolist(), near, strict=True)
+        ]
+
     def _shown(self, search: _Search, ranking: Ranking) -> _Shown:
         """Return the page of a ranking, without the query's own item and what is below the thresholds."""
         is_empty = not len(ranking)
@@ -364,6 +398,7 @@ class SearchEngine:
     def _hits(self, search: _Search, shown: _Shown, about: Mapping[int, tuple[str, float | None]]) -> Hits:
         """Return the hits of a page."""
         ranking, last, hits = shown.ranking, search.page.skip + search.page.top_k, Hits()
+        alike, texts = iter(self._alike(search, ranking.positions)), iter(self._texts_read(search, ranking))
         columns = ranking.positions.tolist(), ranking.scores.tolist(), ranking.rows.tolist()
         for rank, (probability, fit), position, score, row, place in zip(
             shown.ranks, shown.likely, *columns, ranking.places.tolist(), strict=True
@@ -373,12 +408,21 @@ class SearchEngine:
             start, end = span or (None, None)
             title, uncertainty = about[position]
             hit = Hit(rank, score, item_id, path, probability, start, end, title, fit, uncertainty)
+            hit = replace(hit, alike=next(alike), text=next(texts))
             hit = replace(hit, key=self.catalogue.key_of(position), note=self.note)
             if row >= 0:
                 by_looks = 0 <= place < last
                 hit = replace(hit, by="both" if by_looks else "words", matched=search.words.matched(row))
             hits.append(hit)
         return hits
+
+    def _texts_read(self, search: _Search, ranking: Ranking) -> list[tuple[TextLine, ...]]:
+        """Return the lines of each item in which words of the sentence were read."""
+        matched = [search.words.matched(row) if row >= 0 else () for row in ranking.rows.tolist()]
+        if not search.words.forms or not any(matched):
+            return [()] * len(matched)
+        texts = self.catalogue.texts_of(ranking.positions.tolist())
+        return [lines_with(text, each, search.words.forms) for text, each in zip(texts, matched, strict=True)]
 
     def _warnings(
         self, where: Sequence[tuple[Condition, ...]]

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from openvse.errors import DataError, ModelError
 from openvse.indexing.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
+from openvse.media.text_reading import TextLine
 from openvse.output.table import Cell, Table, data_frame
 from openvse.scoring.calibration import Calibration, check_precision
 from openvse.search.query import Query
@@ -61,6 +62,8 @@ class Hit:
         uncertainty: the sum of the variances of the item, if its embedding is a distribution.
         by: why it was found: ``looks``, ``words``, or ``both`` where looks alone would have shown it by this page, too.
         matched: the words of the sentence that it has, of those that were looked up.
+        text: the lines that were read in the image and have words of the sentence, at most three.
+        alike: how many other items that were searched are nearly the same; 0 unless the page has one hit a scene.
         key: the number of the item, which no other item ever gets.
         note: the facts of its index, whose folders ``source`` must be in; None where you made the hit yourself.
     """
@@ -77,6 +80,8 @@ class Hit:
     uncertainty: float | None = None
     by: Literal["looks", "words", "both"] = "looks"
     matched: tuple[str, ...] = ()
+    text: tuple[TextLine, ...] = ()
+    alike: int = 0
     key: int = field(default=0, compare=False, repr=False)
     note: Note | None = field(default=None, compare=False, repr=False)
 
@@ -104,6 +109,8 @@ class Hit:
             "end": self.end,
             "by": self.by,
             "matched": [*self.matched],
+            "text": [line.to_json() for line in self.text],
+            "alike": self.alike,
             **uncertainty_of(self),
         }
 

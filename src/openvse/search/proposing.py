@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import ModelError
 from openvse.indexing.conditions import Condition
 from openvse.indexing.index import Index
-from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ExactSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import VectorStore, Within
@@ -179,21 +178,3 @@ def _is_cut(
 
 Searcher: TypeAlias = ExactSearch | StoreSearch
 """What finds the best items of an index."""
-
-
-def measured_recall(searcher: Searcher, index: Index) -> float:
-    """Return the recall of the 10 best of a search against the exact one, on 100 queries of a fixed seed.
-
-    A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
-    several images, and is harder to answer than an item's own embedding.
-    """
-    draw = np.random.default_rng(0)
-    pairs = draw.integers(len(index), size=(2, 100))
-    first, second = (index.gather(each).astype(np.float32)[:, :1] for each in pairs)
-    sums = first + second
-    lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
-    queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
-    truth = ExactSearch(index.vector_files).search(queries, 10)[1].tolist()
-    nearest = searcher.search(queries, 10)[1].tolist()
-    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(nearest, truth, strict=True)]
-    return float(np.mean(hits))

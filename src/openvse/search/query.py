@@ -26,6 +26,9 @@ OneQuery: TypeAlias = "str | Query | ClipSource"
 Only = Literal["words", "looks"]
 """One of the two rankings of a search."""
 
+OnePer = Literal["file", "scene"]
+"""Of which only the first hit is listed."""
+
 
 @dataclass(frozen=True)
 class Query:
@@ -140,11 +143,12 @@ class Page:
             relevant. Above 0 and at most 1; only for queries that are just a sentence.
         expected: how many of the items searched are expected to be relevant to a sentence, for the probabilities; by
             default as many as in the data that the model's curve was fitted on (often 1).
-        one_per_file: of the segments of a clip, only the best one.
+        one_per: ``file`` for only the best segment of each clip; ``scene`` for only the first of items that are nearly
+            the same, each with a count of the others (``Hit.alike``). None lists all.
         only: ``words`` for items that have words of the sentence, ``looks`` for the order by scores; None joins both.
 
     Raises:
-        DataError: a number is outside its range, ``where`` holds no conditions, or ``only`` is another word.
+        DataError: a number is outside its range, ``where`` holds no conditions, or a word is not allowed.
     """
 
     top_k: int = 10
@@ -153,7 +157,7 @@ class Page:
     min_score: float | None = None
     min_precision: float | None = None
     expected: float | None = None
-    one_per_file: bool = False
+    one_per: OnePer | None = None
     only: Only | None = None
 
     def __post_init__(self) -> None:
@@ -168,6 +172,8 @@ class Page:
             raise DataError(
                 f"top_k is {self.top_k!r} and skip {self.skip!r}: give a top_k of 1 or more, and a skip of 0 or more"
             )
+        if self.one_per not in (None, *get_args(OnePer)):
+            raise DataError(f"one_per is {self.one_per!r}: give file, scene, or nothing for all hits")
         if self.only not in (None, *get_args(Only)):
             raise DataError(f"only is {self.only!r}: give words, looks, or nothing for both")
 

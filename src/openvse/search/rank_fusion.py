@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -33,20 +33,28 @@ class WordHits:
     """Items with words of a sentence, the best first, and equal ones by position.
 
     A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
-    document frequency); the lowest of its bits stands for the first word.
+    document frequency); the lowest of its bits stands for the first word. Weights are what the words add to a share.
+    Forms are the parts of words that stand for each word, where texts were searched.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
     shares: Float[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0))
     words: tuple[str, ...] = ()
     bits: UInt64[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.uint64))
+    weights: tuple[float, ...] = ()
+    forms: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int) -> WordHits:
-        """Return the items, given the positions of those that have each word, of at most 64 words."""
+    def of(
+        cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int, missing: float = 0.0
+    ) -> WordHits:
+        """Return the items, given the positions of those that have each word, of at most 64 words.
+
+        The rest of the sentence has the weight ``missing``.
+        """
         bits = np.zeros(size, np.min_scalar_type((1 << len(items)) - 1))
         rarity = [math.log1p(searched / len(positions)) for positions in items.values()]
-        whole = sum(rarity)
+        whole = sum(rarity) + missing
         for bit, positions in enumerate(items.values()):
             bits[positions] |= bits.dtype.type(1 << bit)
         hits = np.flatnonzero(bits)
@@ -60,7 +68,8 @@ class WordHits:
             chosen = np.concatenate([better, equal[: MOST - len(better)]])
             hits, held, shares = hits[chosen], held[chosen], shares[chosen]
         order = np.argsort(-shares, kind="stable")
-        return cls(hits[order], shares[order], (*items,), held[order])
+        weights = tuple(value / whole for value in rarity)
+        return cls(hits[order], shares[order], (*items,), held[order], weights)
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -5,31 +5,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openvse.errors import IndexFormatError, ModelError
+from openvse.errors import DataError, IndexFormatError, ModelError
 from openvse.files import given_path
 from openvse.halves import training_module
 from openvse.indexing.build import IndexReport, build_index
+from openvse.indexing.database import READER
 from openvse.indexing.embedding import Sharing
 from openvse.indexing.index import Index
 from openvse.indexing.maintenance import forget_root
 from openvse.indexing.manifest import Place, VectorDtype, place_of
+from openvse.indexing.readings import TextReport, read_texts
 from openvse.indexing.writer import IndexFolder
+from openvse.media.text_reading import TextReader, open_reader
 from openvse.pipeline import WorkProgress
 from openvse.runtime import load_embedder
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
 from openvse.search.bank import update_bank
-from openvse.search.catalogue import open_searcher
-from openvse.search.exact import ExactSearch
-from openvse.search.proposing import measured_recall
 from openvse.stores.following import EngineReport, plan_engine
 
 StepProgress = Callable[[str, WorkProgress], None]
-"""Called with a step (``images``, ``query bank``, ``engine``, ``towers``) and how far it has come."""
+"""Called with a step (``images``, ``query bank``, ``engine``, ``towers``, ``text``) and how far it has come."""
 
 _logger = logging.getLogger(__name__)
 
@@ -42,12 +42,14 @@ class IndexUpdate:
         bank: the number of ``queries`` of the query bank, their ``source`` (``model`` or ``given``) and its
             ``reliability``; None without one.
         towers: the towers beside the index; None where the model has none, such as an exported one.
+        text: what is known of the text in the images; None for an index that reads none.
     """
 
     items: IndexReport
     bank: Mapping[str, int | float | str] | None
     engine: EngineReport
     towers: Towers | None
+    text: TextReport | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class IndexSettings:
             empty list takes the bank away, and a new index without them has that of the model.
         engine: what finds the nearest embeddings: ``exact``, ``int8``, or the URL of a server.
         towers: the towers to write beside the index: ``text`` (a new index has these), ``both`` or ``none``.
+        read_text: what reads the text in images: ``rapidocr``, a ``TextReader`` of your own, which is to be given every
+            time, or ``none``, which forgets the text.
     """
 
     ignore: Sequence[str] | None = None
@@ -72,6 +76,7 @@ class IndexSettings:
     bank: Sequence[str] | None = None
     engine: str | None = None
     towers: WantedTowers | None = None
+    read_text: str | TextReader | None = None
 
 
 def index(
@@ -85,9 +90,9 @@ def index(
     forget: Sequence[str | Path] = (),
     features: str | Path | None = None,
     overwrite: bool = False,
-    compact: bool = False,
     check: bool = False,
     sharing: Sharing | None = None,
+    threads: int | None = None,
     progress: StepProgress | None = None,
 ) -> IndexUpdate:
     """Make an index of folders, or bring one up to date; it costs what has changed since.
@@ -95,16 +100,11 @@ def index(
     Args:
         model: the model that embeds, exported or not; or its place, as ``openvse.load`` takes it.
         folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
-        out: the folder of the index.
-        settings: what the index remembers; None keeps what it has.
-        batch_size: the number of images that are embedded at once.
-        add: add the folders to those that the index holds.
+        settings: what the index remembers.
+        batch_size, add, overwrite, check, sharing: see ``build_index``.
         forget: folders to remove from the index, with their items.
         features: a feature store, read instead of images that have not changed since; by default that of the run.
-        overwrite: replace an index of another model or of other folders.
-        compact: rewrite the files without what is no longer needed.
-        check: compare the whole index with its checksums, and measure the recall of the engine.
-        sharing: processes that embed what is new; None embeds in this one.
+        threads: the number of CPU threads that read text; None takes those of the processor.
         progress: see ``StepProgress``.
 
     Raises:
@@ -116,29 +116,38 @@ def index(
     model = load_embedder(str(model)) if isinstance(model, str | Path) else model
     out, wanted = given_path(out, "the folder of the index"), settings or IndexSettings()
     tell = progress or (lambda step, state: None)
+    reader = open_reader(wanted.read_text, threads) if wanted.read_text else None
     stored, place = _allowed(model, wanted, features, sharing), _place(model, out)
     change = plan_engine(out, wanted.engine, model=model)
     for root in forget:
         forget_root(out, root)
     build = partial(build_index, model, folder, batch_size=batch_size, add=add, overwrite=overwrite)
     build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype)
-    build = partial(build, segment_seconds=wanted.segment_seconds, compact=compact, check=check)
-    build = partial(
-        build, stored=stored, model_place=place, sharing=sharing, progress=partial(tell, "images")
-    )
+    build = partial(build, segment_seconds=wanted.segment_seconds, check=check, sharing=sharing)
+    build = partial(build, stored=stored, model_place=place, progress=partial(tell, "images"))
     with IndexFolder(out) as opened:
         items, found = build(opened), opened.find()
         assert found is not None, "it was built just now"
         if check:
             Index.of(out, found.manifest, found.database).check()
         held = update_bank(found, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))
+        noted = found.database.setting(READER)
     sent = change.apply(out, _timed(tell, "engine"))
-    if check and sent.name != "exact":
-        sent = replace(sent, recall=_recall(out, change.wanted.given, model))
-    if not model.has_whole:
-        remove_other_towers(out, model.fingerprint)
-        return IndexUpdate(items, held, sent, None)
-    return IndexUpdate(items, held, sent, _write_towers(out, model, wanted.towers, tell))
+    towers = _write_towers(out, model, wanted.towers, tell)
+    if noted and not wanted.read_text:
+        reader = _noted_reader(noted, threads)
+    is_known = reader is not None or (noted and wanted.read_text)
+    text = read_texts(out, reader, partial(tell, "text")) if is_known else None
+    return IndexUpdate(items, held, sent, towers, text)
+
+
+def _noted_reader(name: str, threads: int | None) -> TextReader | None:
+    """Open the reader that an index notes; None, with a warning, where that is impossible here."""
+    try:
+        return open_reader(name, threads)
+    except DataError as error:
+        _logger.warning("the text of new images is not read: %s", error)
+        return None
 
 
 def _place(model: Any, out: str | Path) -> Place | None:
@@ -168,7 +177,9 @@ def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sha
 
 def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: StepProgress) -> Towers | None:
     """Write the towers of the model beside the index, which is searchable already; some embedders have none."""
-    if not hasattr(model, "source"):
+    if not model.has_whole:
+        remove_other_towers(out, model.fingerprint)
+    if not model.has_whole or not hasattr(model, "source"):
         return None
 
     def begun() -> None:
@@ -182,16 +193,6 @@ def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Step
     except (OSError, IndexFormatError) as error:
         _logger.warning("searches load PyTorch until 'openvse index' has written the towers: %s", error)
         return None
-
-
-def _recall(out: Path, url: str, model: Any) -> float:
-    """Return the recall of the engine of an index."""
-    opened = Index.open(out)
-    searcher = open_searcher(opened, ExactSearch(opened.vector_files), engine=url or None, model=model)
-    try:
-        return measured_recall(searcher, opened)
-    finally:
-        searcher.close()
 
 
 def _timed(tell: StepProgress, step: str, unit: str = "images") -> Callable[[int, int], None]:

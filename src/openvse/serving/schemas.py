@@ -10,7 +10,7 @@ from openvse.errors import DataError
 from openvse.indexing import parse_condition
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query
-from openvse.search.query import Only
+from openvse.search.query import OnePer, Only
 from openvse.serving.served import Served
 
 LARGEST_PAGE = 200
@@ -94,8 +94,8 @@ class PageFields(Fields):
         list[Sentence],
         Field(
             max_length=16,
-            description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, taken, near, size, kind "
-            f"or a key of the metadata; a pattern has at most {_WILD} stars.",
+            description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, taken, near, size, "
+            f"kind, text or a key of the metadata; a pattern has at most {_WILD} stars.",
             examples=[["date >= 2024", "size < 2MB"]],
         ),
     ] = []
@@ -116,7 +116,14 @@ class PageFields(Fields):
             description="words or looks: one of the two rankings that are joined otherwise.", examples=[None]
         ),
     ] = None
-    one_per_file: Annotated[bool, Field(description="Of the segments of a clip, only the best one.")] = False
+    one_per: Annotated[
+        OnePer | None,
+        Field(
+            description="file: of the segments of a clip, only the best one. scene: of images that are nearly the "
+            "same, only the first, with a count of the others.",
+            examples=[None],
+        ),
+    ] = None
     rerank: Annotated[bool, Field(description="Let the second model rank the first hits again.")] = False
 
 
@@ -171,7 +178,7 @@ def asked_by(
         like = fields.like_id
     query = Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight)
     numbers = page.min_score, page.min_precision, page.expected
-    return query, Page(page.top_k, page.skip, where, *numbers, page.one_per_file, page.only)
+    return query, Page(page.top_k, page.skip, where, *numbers, page.one_per, page.only)
 
 
 HIT_EXAMPLE: dict[str, Any] = {
@@ -185,6 +192,10 @@ HIT_EXAMPLE: dict[str, Any] = {
     "title": "A dog runs on a beach.",
     "by": "both",
     "matched": ["beach"],
+    "text": [
+        {"text": "Beach bar", "confidence": 0.98, "box": [[0.1, 0.2], [0.5, 0.2], [0.5, 0.3], [0.1, 0.3]]}
+    ],
+    "alike": 0,
     "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
 }
 FOUND_EXAMPLE: dict[str, Any] = {

@@ -17,6 +17,7 @@ from openvse.indexing import Index
 from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
+from openvse.media.text_reading import TextLine
 from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, Probabilities, SearchEngine
 from openvse.search.hits import FILE_KEYS, uncertainty_of
@@ -161,7 +162,8 @@ class Served:
 
     def describe(self, key: int) -> dict[str, Any]:
         """Return the facts of an item: id, kind, time, size, and the user's metadata."""
-        facts = self._catalogue.facts(self._catalogue.at(key))
+        position = self._catalogue.at(key)
+        facts, ((lines, _),) = self._catalogue.facts(position), self._catalogue.texts_of([position])
         changed = datetime.fromtimestamp(facts.modified_ns / 1e9, UTC)
         version = self.version(key)
         return {
@@ -172,9 +174,13 @@ class Served:
             "modified": changed.isoformat(timespec="seconds"),
             "size": facts.size,
             "metadata": self.readable(facts.metadata),
+            "text": [*map(self._describe_line, lines)],
             "file": f"/api/items/{key}/file?v={version}",
             "thumbnail": f"/api/items/{key}/thumbnail?v={version}",
         }
+
+    def _describe_line(self, line: TextLine) -> dict[str, Any]:
+        return {**line.to_json(), "text": self.readable(line.text)}
 
     def describe_answer(self, answer: Answer, captions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """Return the answer to a query for a reply; a caption names its item."""
@@ -203,6 +209,8 @@ class Served:
             "thumbnail": f"/api/items/{hit.key}/thumbnail?v={self.version(hit.key)}",
             "by": hit.by,
             "matched": [*hit.matched],
+            "text": [self._describe_line(line) for line in hit.text],
+            "alike": hit.alike,
             **uncertainty_of(hit),
         }
 

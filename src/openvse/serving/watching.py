@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ _OPTIONS: dict[str, Any] = {
     "ignore_permission_denied": True,
 }
 _RETRY_S, _SCAN_S = 5.0, 60.0
+_READ_S = 10.0  # of text in images, before the folders are looked at again
 _NAMED = 3
 
 _logger = logging.getLogger(__name__)
@@ -30,6 +33,10 @@ _logger = logging.getLogger(__name__)
 
 class _EndedError(Exception):
     """The server ends while images are embedded; those that were are kept."""
+
+
+class _EnoughError(Exception):
+    """New images come before the text of those that are still to be read; what was read is kept."""
 
 
 class FolderWatch:
@@ -41,7 +48,7 @@ class FolderWatch:
 
     def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Any) -> None:
         self._index, self._folders, self._model = index.resolve(), folders, model
-        self._ending, self._last_warning = Event(), ""
+        self._ending, self._last_warning, self._reading_since = Event(), "", math.inf
         self._thread = Thread(target=self._run, name="openvse-watch", daemon=True)
 
     def start(self) -> None:
@@ -89,9 +96,12 @@ class FolderWatch:
         return not Path(path).is_relative_to(self._index)
 
     def _update(self) -> bool:
-        """Do what ``openvse index`` does on the same folders; after a failure, wait, and return False."""
+        """Do what ``openvse index`` does on the same folders; return whether all is done, after a wait if it failed."""
         try:
+            self._reading_since = math.inf
             report = index(self._model, self._folders(), self._index, progress=self._go_on).items
+        except _EnoughError:
+            return False
         except _EndedError:
             return True
         except Exception as error:  # whatever it is, the server goes on
@@ -103,9 +113,13 @@ class FolderWatch:
         self._warn("; ".join(lines[:_NAMED]) + more)
         return True
 
-    def _go_on(self, _: str, __: WorkProgress) -> None:
+    def _go_on(self, step: str, _: WorkProgress) -> None:
         if self._ending.is_set():
             raise _EndedError
+        if step == "text":
+            self._reading_since = min(self._reading_since, time.monotonic())
+            if time.monotonic() - self._reading_since > _READ_S:
+                raise _EnoughError
 
     def _warn(self, line: str) -> None:
         """Warn of something once, until it is something else."""

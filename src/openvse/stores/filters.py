@@ -35,7 +35,7 @@ def _clauses(condition: Condition) -> Sequence[Clause]:
             return _on_size(condition)
         case "date" | "taken":
             return _on_date(condition)
-        case "kind" | "path" | "near":
+        case "kind" | "path" | "near" | "text":
             return []
     either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
     return either if len(either) < 2 else [{"should": either}]

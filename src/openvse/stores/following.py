@@ -107,12 +107,11 @@ def stamp(checksum: int, metadata: object) -> int:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """The items that an update put into an engine and removed, and its recall of the 10 best if measured."""
+    """The items that an update put into an engine and removed."""
 
     name: str
     put: int = 0
     removed: int = 0
-    recall: float | None = None
 
 
 @dataclass(frozen=True)

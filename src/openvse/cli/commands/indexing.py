@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -85,8 +86,14 @@ Bank = Annotated[
         "of whose training captions 4,000 are taken. The index remembers them. none: hubs stay.",
     ),
 ]
-Compact = Annotated[
-    bool, typer.Option("--compact", help="Rewrite the files without what is no longer needed in them.")
+ReadText = Annotated[
+    Literal["rapidocr", "none"] | None,
+    typer.Option(
+        "--read-text",
+        metavar="[READER]",
+        help="Also read the text in images, to find them by it (the extra ocr); the index remembers it. Searches work "
+        "meanwhile. none: forget the text.",
+    ),
 ]
 TowersBeside = Annotated[
     Literal["text", "both", "none"] | None,
@@ -102,14 +109,24 @@ CheckAll = Annotated[
     typer.Option(
         "--check",
         help="Compare the whole index with its checksums and all files with their hashes; what is damaged "
-        "or was changed without a new time is embedded again. Also report the recall of an approximate engine.",
+        "or was changed without a new time is embedded again. Its files are rewritten "
+        "without what is no longer needed.",
     ),
 ]
 
 
 @app.command(
     rich_help_panel="Search",
-    cls=few_first("out", "add", "forget", "ignore", "check", "device"),
+    cls=few_first(
+        "out",
+        "add",
+        "forget",
+        "ignore",
+        "read_text",
+        "check",
+        "device",
+        bare={"--read-text": ("rapidocr", "none")},
+    ),
 )
 @going_on("what was embedded is kept; run the same command again to continue")
 def index(
@@ -126,7 +143,7 @@ def index(
     features: Features = None,
     query_bank: Bank = "",
     overwrite: Overwrite = False,
-    compact: Compact = False,
+    read_text: ReadText = None,
     engine: Engine = None,
     towers: TowersBeside = None,
     check: CheckAll = False,
@@ -145,7 +162,7 @@ def index(
     workers = chosen_workers(processes, cluster, threads, device)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
     settings = IndexSettings(
-        ignore, follow_links, segment_seconds, dtype, bank_sentences(query_bank), engine=engine, towers=towers
+        ignore, follow_links, segment_seconds, dtype, bank_sentences(query_bank), engine, towers, read_text
     )
     with bar() as display:
         report = update(
@@ -158,7 +175,7 @@ def index(
             forget=forget or (),
             features=features,
             overwrite=overwrite,
-            compact=compact,
+            threads=threads,
             check=check,
             sharing=None if workers is None else sharing_of(loaded, workers),
             progress=partial(show_step, display, out),
@@ -191,7 +208,8 @@ def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> No
         note(f"{out} can be searched; writing towers beside it, so that searches start without PyTorch")
         return
     rate = f"{state.per_s:,.0f} {state.unit}/s" if state.per_s else ""
-    display.show("indexing" if step == "images" else step, state.done, state.total, note=rate)
+    names = {"images": "indexing", "text": "reading text"}
+    display.show(names.get(step, step), state.done, state.total, note=rate)
 
 
 def tell_of_towers(out: Path, towers: Towers | None) -> None:
@@ -230,7 +248,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
     """Print what an update did, as a line or as JSON."""
     from openvse.cli.json_output import print_json
 
-    report, engine, bank = update.items, update.engine, update.bank
+    report, engine, bank, text = update.items, update.engine, update.bank, update.text
     name = engine.name
     if as_json:
         counts = {
@@ -244,9 +262,9 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
             "compacted": report.compacted,
             "unreadable": len(report.failed),
         }
-        failed, unreached = (
+        failed, unreached, unread = (
             [{"path": str(path), "reason": reason} for path, reason in paths]
-            for paths in (report.failed, report.unreached)
+            for paths in (report.failed, report.unreached, text.failed if text else ())
         )
         result = {
             "index": str(out),
@@ -260,10 +278,10 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
                 "name": name,
                 "put": engine.put,
                 "removed": engine.removed,
-                "recall": engine.recall,
             },
             "towers": list(update.towers.sides) if update.towers else [],
             "query_bank": bank,
+            "text": text and {**asdict(text), "failed": unread},
         }
         print_json("index", result)
         return
@@ -282,5 +300,5 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
         typer.echo(f"query bank: {bank['queries']:,} sentences, reliability {bank['reliability']:.2f}")
     if name != "exact":
         typer.echo(f"engine {name}: {engine.put} items put, {engine.removed} removed")
-    if engine.recall is not None:
-        typer.echo(f"recall@10 of {name} against the exact engine: {engine.recall:.3f} (100 queries)")
+    if text is not None:
+        typer.echo(f"text: {text.with_text} images have some ({text.read} read, {len(text.failed)} failed)")

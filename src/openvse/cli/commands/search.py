@@ -83,8 +83,14 @@ TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, metavar="N", help="Ho
 Skip = Annotated[
     int, typer.Option(min=0, metavar="N", help="How many of the best hits to skip, for a later page.")
 ]
-OnePerFile = Annotated[
-    bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
+OneOf = Annotated[
+    Literal["file", "scene"] | None,
+    typer.Option(
+        "--one-per",
+        metavar="WHAT",
+        help="file: of the segments of a clip, list only the best one. scene: of images that are nearly the same, list "
+        "only the first, with a count of the others.",
+    ),
 ]
 MinScore = Annotated[float | None, typer.Option(metavar="X", help="The lowest score of a hit.")]
 MinPrecision = Annotated[
@@ -131,7 +137,7 @@ def search(
     where: Where = None,
     top_k: TopK = 10,
     skip: Skip = 0,
-    one_per_file: OnePerFile = False,
+    one_per: OneOf = None,
     min_score: MinScore = None,
     min_precision: MinPrecision = None,
     expected: Expected = None,
@@ -154,7 +160,7 @@ def search(
     named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)
     again = None if rerank is None else Reranking.read(rerank)
-    page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per_file, only)
+    page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per, only)
     loaded = None
     if holds_pictures(folder):
         folder, loaded = index_of(folder, named, yes=yes, device=device)
@@ -294,7 +300,10 @@ def print_answers(
             name = escaped(hit.id if sentences else hit.path)
             span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
             matched = f"  ({', '.join(hit.matched)})" if hit.matched else ""
-            typer.echo(f"  {hit.rank:>3}  {hit.score:7.4f}  {likely}{name}{span}{escaped(matched)}")
+            alike = f"  (and {hit.alike} like it)" if hit.alike else ""
+            typer.echo(f"  {hit.rank:>3}  {hit.score:7.4f}  {likely}{name}{span}{escaped(matched)}{alike}")
+            if hit.text:
+                typer.echo(f"       text: {escaped(' … '.join(line.text for line in hit.text))}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
 

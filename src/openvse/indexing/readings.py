@@ -1,0 +1,137 @@
+"""The text that was read in the images of an index: a second pass over its items, after they can be searched.
+
+The tables of the text are made when an index first reads, so an index that does not read has none of them. A reading
+belongs to an item, and triggers follow the items: one whose content was read before, wherever it was, takes over what
+was read, and one with a new content loses it. The words are in a full-text table of their own (see ``words``), so that
+a search knows which words of an item were read. NULL stands for an image that could not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from openvse.errors import message_of
+from openvse.indexing.database import READER, Database
+from openvse.indexing.manifest import MANIFEST, damaged
+from openvse.indexing.writer import IndexFolder, disk_errors
+from openvse.media.images import read_image
+from openvse.media.text_reading import READ_PX, TextReader, stored_lines
+from openvse.pipeline import Pace, WorkProgress, decoded, in_batches, tell_skipped
+
+_AT_ONCE = 4  # images that are decoded ahead
+_TAKE_OVER = (
+    "INSERT INTO readings (key, lines) SELECT new.key, lines FROM items JOIN readings USING (key) "
+    "WHERE new.kind = 'image' AND size = new.size AND content = new.content AND items.key != new.key LIMIT 1;"
+)
+_TABLES = (
+    "CREATE TABLE readings (key INTEGER PRIMARY KEY, lines TEXT)",
+    "CREATE VIRTUAL TABLE texts USING fts5(text, content='', columnsize=0, detail=none, tokenize='ascii')",
+    "CREATE VIRTUAL TABLE texts_count USING fts5vocab(texts, row)",
+    "CREATE TRIGGER readings_new AFTER INSERT ON readings WHEN new.lines != '[]' "
+    "BEGIN INSERT INTO texts (rowid, text) VALUES (new.key, words_in(new.lines)); END",
+    "CREATE TRIGGER readings_gone AFTER DELETE ON readings WHEN old.lines != '[]' "
+    "BEGIN INSERT INTO texts (texts, rowid, text) VALUES ('delete', old.key, words_in(old.lines)); END",
+    "CREATE TRIGGER read_gone AFTER DELETE ON items BEGIN DELETE FROM readings WHERE key = old.key; END",
+    f"CREATE TRIGGER read_new AFTER INSERT ON items BEGIN {_TAKE_OVER} END",
+    "CREATE TRIGGER read_changed AFTER UPDATE OF size, content ON items WHEN new.content IS NULL OR "
+    "(old.size, old.content) IS NOT (new.size, new.content) "
+    f"BEGIN DELETE FROM readings WHERE key = new.key; {_TAKE_OVER} END",
+)
+_TAKEN_AWAY = (
+    *(f"DROP TRIGGER {name}" for name in ("read_gone", "read_new", "read_changed")),
+    *(f"DROP TABLE {name}" for name in ("readings", "texts_count", "texts")),
+)
+_LACKING = "SELECT key, root, id FROM items WHERE kind = 'image' AND key NOT IN (SELECT key FROM readings) ORDER BY key"
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """The text in the images of an index: what reads, how many images were read now, and how many have text.
+
+    Images that could not be read are in ``failed``, with the reason; they are indexed all the same.
+    """
+
+    reader: str
+    read: int = 0
+    with_text: int = 0
+    failed: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def read_texts(
+    path: Path,
+    reader: TextReader | None,
+    progress: Callable[[WorkProgress], None] | None = None,
+) -> TextReport | None:
+    """Read the images of an index whose text is not known; without a reader, forget the text.
+
+    What was read is kept every few seconds, so a run that was stopped goes on. With another reader than before, all
+    images are read again. An image that the reader cannot read is not tried again before its file changes.
+
+    Raises:
+        IndexFormatError: the index cannot be written.
+    """
+    with IndexFolder(path) as opened, disk_errors(path):
+        index = opened.find()
+        if index is None:
+            raise opened.problem() or damaged(path, MANIFEST)
+        database, name = index.database, "" if reader is None else reader.name
+        with database.transaction():
+            if database.has("readings") and database.setting(READER) != name:
+                database.change(*_TAKEN_AWAY)
+            if name and not database.has("readings"):
+                database.change(*_TABLES)
+            database.set(READER, name)
+        if reader is None:
+            return None
+        folders = {root.number: root for root in index.roots}
+        unread = [
+            (int(str(key)), Path(folders[int(str(root))].path, folders[int(str(root))].name_of(str(item_id))))
+            for key, root, item_id in database.read(_LACKING)
+        ]
+        return _read(database, reader, unread, progress)
+
+
+def _read(
+    database: Database,
+    reader: TextReader,
+    unread: list[tuple[int, Path]],
+    progress: Callable[[WorkProgress], None] | None,
+) -> TextReport:
+    ((before,),) = database.read("SELECT COUNT(*) FROM readings")
+    pace = Pace(int(str(before)) + len(unread), progress, before=int(str(before)))
+    failed: list[tuple[Path, str]] = []
+    pending: list[tuple[int, str | None]] = []
+    read = 0
+
+    def keep() -> None:
+        with database.transaction():
+            for values in pending:
+                database.change("INSERT INTO readings VALUES (?, ?)", values=values)
+        pending.clear()
+
+    try:
+        for batch in decoded(in_batches(unread, _AT_ONCE), _decoded, lambda each: each[1], threads=1):
+            problems = [(path, reason) for (_, path), reason in batch.failed]
+            for (key, path), image in zip(batch.items, batch.values, strict=True):
+                try:
+                    pending.append((key, stored_lines(reader.read(image))))
+                    read += 1
+                except Exception as error:  # whatever a reader does, the others are read
+                    pending.append((key, None))
+                    problems.append((path, f"its text cannot be read: {message_of(error)}"))
+            tell_skipped(problems)
+            failed += problems
+            pace.keep(keep)
+            pace.add(len(batch.items) + len(batch.failed))
+    finally:
+        keep()
+    ((with_text,),) = database.read("SELECT COUNT(*) FROM readings WHERE lines != '[]'")
+    return TextReport(reader.name, read, int(str(with_text)), failed)
+
+
+def _decoded(image: tuple[int, Path]) -> Image.Image:
+    return read_image(image[1], shorter_side=READ_PX)
