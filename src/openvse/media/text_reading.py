@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from openvse.errors import DataError, install
-from openvse.files import parse_json, whole_characters
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -106,7 +105,11 @@ def stored_lines(lines: Sequence[TextLine]) -> str:
         each for each in lines if each.confidence >= LEAST_CONFIDENCE and any(map(str.isalnum, each.text))
     )
     kept = [
-        [whole_characters(" ".join(each.text[:MOST_LINES].split())), each.confidence, each.box]
+        [
+            " ".join(each.text[:MOST_LINES].encode("utf-8", "replace").decode().split()),
+            each.confidence,
+            each.box,
+        ]
         for each in islice(sure, MOST_LINES)
     ]
     return json.dumps(kept, separators=(",", ":"), allow_nan=False)
@@ -114,4 +117,4 @@ def stored_lines(lines: Sequence[TextLine]) -> str:
 
 def lines_in(stored: str) -> list[TextLine]:
     """Return the lines that ``stored_lines`` made."""
-    return [TextLine(text, sure, tuple((x, y) for x, y in box)) for text, sure, box in parse_json(stored)]
+    return [TextLine(text, sure, tuple((x, y) for x, y in box)) for text, sure, box in json.loads(stored)]
