@@ -16,6 +16,7 @@ from openvse.model import TwoTower
 from openvse.serving import Settings, watching
 from openvse.serving.service import Service
 from openvse.serving.watching import FolderWatch
+from photographs import xmp_packet
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, client_of, wait_for
 
@@ -42,12 +43,13 @@ def embedded(model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @contextmanager
-def watched(place: Place, model: TwoTower) -> Iterator[Callable[[], set[str]]]:
+def watched(place: Place, model: TwoTower) -> Iterator[Callable[..., set[str]]]:
     """A server that watches; what is yielded returns the names of the images that it finds."""
     with client_of(Service(place.index, model, Settings(reload_s=0.05), watch=True)) as client:
 
-        def found() -> set[str]:
-            reply = client.get("/api/search", params={"q": "grass", "top_k": 50}).json()
+        def found(*where: str) -> set[str]:
+            asked = {"q": "grass", "top_k": 50, "where": where}
+            reply = client.get("/api/search", params=asked).json()
             return {hit["id"] for hit in reply["hits"]}
 
         assert len(found()) == 8
@@ -63,7 +65,9 @@ def test_what_is_new_moved_or_gone_is_found_and_embedded_once(
         draw_photo(51).save(own_place.photos / "51.jpg")
         (own_place.photos / "50.jpg").rename(own_place.photos / "trips" / "fifty.jpg")
         (own_place.photos / "001.jpg").unlink()
+        (own_place.photos / "002.jpg.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
         wait_for(lambda: {"51.jpg", "trips/fifty.jpg"} <= found() and not {"50.jpg", "001.jpg"} & found())
+        wait_for(lambda: found("rating >= 4") == {"002.jpg"})
     assert sum(embedded) == 2
 
 
