@@ -9,6 +9,7 @@ import reprlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,10 @@ def interface_of(service: Service) -> FastAPI:
     app.add_exception_handler(TimeoutError, _reply_timeout)
     app.add_exception_handler(Exception, _reply_bug)
     app.state.assistants = Assistants(app, app.openapi())
-    app.router.routes.append(Route("/mcp", app.state.assistants, include_in_schema=False))
+    if find_spec("mcp") is not None:
+        app.router.routes.append(
+            Route("/mcp", app.state.assistants, methods=["POST"], include_in_schema=False)
+        )
     return app
 
 

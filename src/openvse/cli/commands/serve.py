@@ -107,10 +107,6 @@ MaxUpload: TypeAlias = Annotated[
 Timeout: TypeAlias = Annotated[
     float, typer.Option(min=1, help="Seconds until an unanswered question fails.", rich_help_panel=_LIMITS)
 ]
-ThumbnailMemory: TypeAlias = Annotated[
-    int,
-    typer.Option("--thumbnails", min=1, help="Memory for small images in MB.", rich_help_panel=_LIMITS),
-]
 
 
 @app.command(rich_help_panel="Search")
@@ -133,7 +129,6 @@ def serve(
     name: Names = None,
     max_upload: MaxUpload = 20.0,
     timeout: Timeout = 30.0,
-    thumbnails: ThumbnailMemory = 64,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -146,11 +141,7 @@ def serve(
     from openvse.serving import Limits, Settings
     from openvse.serving.server import listen, run, run_stdio
 
-    limits = Limits(
-        upload_bytes=round(max_upload * 1e6),
-        answer_s=timeout,
-        thumbnail_bytes=thumbnails * 1_000_000,
-    )
+    limits = Limits(upload_bytes=round(max_upload * 1e6), answer_s=timeout)
     if holds_pictures(index):
         index = str(index_of(Path(index), model, yes=yes, device=device)[0])
     second = None if rerank is None else Reranking.read(rerank)
