@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -49,6 +50,44 @@ def write_recipe(path: Path, source: Path) -> Path:
     }
     path.write_text(yaml.safe_dump(tree))
     return path
+
+
+def write_pictured_questions(folder: Path, num_images: int = 15) -> Path:
+    """Write images of one colour, and two questions about each; the last has an unreadable image."""
+    folder.mkdir(parents=True)
+    lines = []
+    for number in range(num_images):
+        colour = list(COLOURS)[number % len(COLOURS)]
+        name = PngInfo()
+        name.add_text("name", str(number))
+        Image.new("RGB", (48, 40), COLOURS[colour]).save(folder / f"{number:02d}.png", pnginfo=name)
+        for question, answer in (("what colour is it", colour), (f"is it {colour}", "yes")):
+            lines.append({"file_name": f"{number:02d}.png", "question": question, "answer": answer})
+            lines[-1]["split"] = SPLITS[number % 5]
+    (folder / "14.png").write_bytes(b"no image")
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return folder
+
+
+def answering_recipe(data: Path) -> dict[str, Any]:
+    """Return a recipe of a second that answers such questions."""
+    encoder = {
+        "name": "efficientnet_lite0",
+        "pretrained": False,
+        "image_size": 64,
+        "augmentation": "none",
+    }
+    return {
+        "task": "vqa",
+        "name": "tiny",
+        "embed_dim": 16,
+        "image": {"encoder": encoder, "aggregator": "tokens"},
+        "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "tokens"},
+        "fusion": {"name": "score_attention", "num_heads": 2, "num_vectors": 2},
+        "answers": {"min_count": 1},
+        "data": {"source": f"question_folder:{data}", "features": "auto"},
+        "training": {"batch_size": 9, "threads": 1, "device": "cpu", "phases": [{"epochs": 2}]},
+    }
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from album import COLOURS
+from album import COLOURS, answering_recipe, write_pictured_questions
 from click.testing import Result
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 import openvse
 from tests.naming import names
@@ -24,45 +23,12 @@ Invoke = Callable[..., Result]
 SPLITS = ("train", "train", "train", "validation", "test")
 
 
-def write_questions(folder: Path, num_images: int = 15) -> Path:
-    """Write images of one colour, and two questions about each; the last has an unreadable image."""
-    folder.mkdir(parents=True)
-    lines = []
-    for number in range(num_images):
-        colour = list(COLOURS)[number % len(COLOURS)]
-        name = PngInfo()
-        name.add_text("name", str(number))
-        Image.new("RGB", (48, 40), COLOURS[colour]).save(folder / f"{number:02d}.png", pnginfo=name)
-        for question, answer in (("what colour is it", colour), (f"is it {colour}", "yes")):
-            lines.append({"file_name": f"{number:02d}.png", "question": question, "answer": answer})
-            lines[-1]["split"] = SPLITS[number % 5]
-    (folder / "14.png").write_bytes(b"no image")
-    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     """Train once; the folder holds ``data`` and ``run``."""
     root = tmp_path_factory.mktemp("answered")
-    data = write_questions(root / "data")
-    encoder = {
-        "name": "efficientnet_lite0",
-        "pretrained": False,
-        "image_size": 64,
-        "augmentation": "none",
-    }
-    tree = {
-        "task": "vqa",
-        "name": "tiny",
-        "embed_dim": 16,
-        "image": {"encoder": encoder, "aggregator": "tokens"},
-        "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "tokens"},
-        "fusion": {"name": "score_attention", "num_heads": 2, "num_vectors": 2},
-        "answers": {"min_count": 1},
-        "data": {"source": f"question_folder:{data}", "features": "auto"},
-        "training": {"batch_size": 9, "threads": 1, "device": "cpu", "phases": [{"epochs": 2}]},
-    }
+    data = write_pictured_questions(root / "data")
+    tree = answering_recipe(data)
     (root / "tiny.yaml").write_text(yaml.safe_dump(tree))
     result = invoke("train", root / "tiny.yaml", "--out", root / "run")
     assert result.exit_code == 0, result.output

@@ -5,33 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
 from openvse.cli.program import app
-from tests.cli.album import write_album, write_recipe
+from tests.cli.album import answering_recipe, write_album, write_pictured_questions, write_recipe
 from tests.device.emulated_device import Waits, emulated_device
 
 pytestmark = pytest.mark.medium
 
+ONE = "training.phases=[{epochs: 1}]"
+ON = ("--on", "{album}", "--split", "validation")
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "analyze hits": (
-        "analyze",
-        "hits",
-        "{run}",
-        "--on",
-        "{album}",
-        "--split",
-        "validation",
-        "--out",
-        "{out}",
-    ),
+    "analyze answers": ("analyze", "answers", "{answers}", "--on", "{questions}", "--out", "{out}"),
+    "analyze attention": ("analyze", "attention", "{run}", *ON, "--count", "1", "--out", "{out}"),
+    "analyze embeddings": ("analyze", "embeddings", "{run}", *ON, "--out", "{out}"),
+    "analyze hits": ("analyze", "hits", "{run}", *ON, "--out", "{out}"),
+    "analyze views": ("analyze", "views", "{views}", *ON, "--out", "{out}"),
+    "ask": ("ask", "{answers}/best", "{album}/00.png", "what colour is it"),
+    "blend": ("blend", "{run}/best", "{other}/best", "--on", "{album}", "--out", "{out}"),
     "compare": ("compare", "{run}", "--on", "{album}"),
     "encode": ("encode", "{run}/best", "{album}", "--out", "{out}"),
-    "evaluate": ("evaluate", "{run}", "--on", "{album}", "--split", "validation"),
-    "evaluate, re-ranked": (
-        *("evaluate", "{run}", "--rerank", "{run}", "--on", "{album}", "--split", "validation"),
-    ),
+    "evaluate": ("evaluate", "{run}", *ON),
+    "evaluate answers": ("evaluate", "{answers}", "--on", "{questions}"),
+    "evaluate, re-ranked": ("evaluate", "{run}", "--rerank", "{run}", *ON),
+    "extract": ("extract", "efficientnet_lite0", "{album}", "{out}", "pretrained=false", "image_size=64"),
     "index": ("index", "{run}/best", "{album}", "--out", "{out}"),
     "search": ("search", "{index}", "a photo", "--model", "{run}/best"),
 }
@@ -41,20 +40,31 @@ def invoke(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def write_places(root: Path) -> dict[str, Path]:
+    """Train and index on the device; return the folders that commands name."""
+    places = {
+        name: root / name for name in ("album", "answers", "index", "other", "questions", "run", "views")
+    }
+    recipe = write_recipe(root / "tiny.yaml", write_album(places["album"]))
+    answers = root / "answers.yaml"
+    answers.write_text(yaml.safe_dump(answering_recipe(write_pictured_questions(places["questions"]))))
+    views = ("image.aggregator={name: pie_net, num_embeddings: 2}", "image.encoder.global_vector=mean")
+    for words in (
+        ("train", recipe, "--out", places["run"]),
+        ("train", recipe, ONE, "--start", places["run"], "--out", places["other"]),
+        ("train", recipe, ONE, *views, "--out", places["views"]),
+        ("train", answers, ONE, "--out", places["answers"]),
+        ("index", places["run"] / "best", places["album"], "--out", places["index"]),
+    ):
+        result = invoke(*words, "--device", "cuda")
+        assert result.exit_code == 0, result.output
+    return places | {"questions": Path(f"question_folder:{places['questions']}")}
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Train and index on the device; return the folders that commands name."""
-    root = tmp_path_factory.mktemp("device")
-    album = write_album(root / "album")
-    recipe = write_recipe(root / "tiny.yaml", album)
     with emulated_device():
-        for words in (
-            ("train", recipe, "--out", root / "run", "--device", "cuda"),
-            ("index", root / "run" / "best", album, "--out", root / "index", "--device", "cuda"),
-        ):
-            result = invoke(*words)
-            assert result.exit_code == 0, result.output
-    return {"run": root / "run", "album": album, "index": root / "index"}
+        return write_places(tmp_path_factory.mktemp("device"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

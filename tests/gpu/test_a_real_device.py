@@ -13,9 +13,8 @@ from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.trainer import Trainer
-from tests.cli.album import write_album, write_recipe
 from tests.device.small_recipes import OF_METHODS, small
-from tests.device.test_commands_on_a_device import COMMANDS, invoke
+from tests.device.test_commands_on_a_device import COMMANDS, invoke, write_places
 from tests.tiny import Recorder, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
@@ -116,17 +115,7 @@ def test_a_run_resumes_to_the_same_numbers(corpus: Path, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Train and index on the device; return the folders that commands name."""
-    root = tmp_path_factory.mktemp("device")
-    album = write_album(root / "album")
-    recipe = write_recipe(root / "tiny.yaml", album)
-    for words in (
-        ("train", recipe, "--out", root / "run", "--device", "cuda"),
-        ("index", root / "run" / "best", album, "--out", root / "index", "--device", "cuda"),
-    ):
-        result = invoke(*words)
-        assert result.exit_code == 0, result.output
-    return {"run": root / "run", "album": album, "index": root / "index"}
+    return write_places(tmp_path_factory.mktemp("device"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -65,7 +65,10 @@ def extract(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Number of items in a batch. Default: 32 images or 128 texts.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Number of threads that decode images.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of threads that decode images. Default: one a core, 2 to 8."),
+    ] = None,
     dtype: Stored = "float16",
     check: Annotated[
         bool, typer.Option("--check", help="First compare an existing store with its checksums.")
@@ -140,19 +143,20 @@ def _tree(options: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int) -> _Extraction:
+def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | None) -> _Extraction:
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import voice
     from openvse.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features import extract_features
+    from openvse.pipeline import DECODERS
     from openvse.specs import Part
 
     backbone = build_part(BACKBONES, Part(**{**options, "name": name}), name, {"assets": None})
     corpus = open_corpus(data, allow_outside=voice.allow_outside)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-    run = partial(extract_features, backbone, images, num_workers=threads)
+    run = partial(extract_features, backbone, images, num_workers=threads or DECODERS)
     problems = [*corpus.problems, *filter(None, [long_captions(corpus.captions)])]
     return _Extraction(backbone.fingerprint, run, IMAGES_AT_ONCE, problems, "images")
 
