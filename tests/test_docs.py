@@ -162,7 +162,7 @@ METHODS_SIDE_BY_SIDE = {"pooling.md", "earlier_systems.md", "systems.md"}
 
 
 def test_the_pages_of_methods_have_one_form() -> None:
-    form = ["What it is", "Formula", "Recipe", "Measured", "Deviations"]
+    form = ["Overview", "Formula", "Recipe", "Measured", "Deviations"]
     pages = [page for page in (DOCS / "methods").glob("*.md") if page.name not in METHODS_SIDE_BY_SIDE]
     headings = {
         page.name: re.findall(r"^## (.*)$", page.read_text(), flags=re.MULTILINE)[:5] for page in pages
