@@ -193,6 +193,7 @@ def expect_data(protocol: TestProtocol | None, name: str) -> None:
     if protocol is not None and name != protocol.data:
         raise OpenVSEError(
             f"protocol {protocol.name} is on {protocol.data}, but the data set is {name}: give {protocol.data}:ROOT"
+            f"{f', or --folds {protocol.folds} and no --protocol' if protocol.folds > 1 else ''}"
         )
 
 
