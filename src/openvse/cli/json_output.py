@@ -28,6 +28,6 @@ def print_json(command: str, result: Mapping[str, object]) -> None:
 
 
 def json_of(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return content as JSON in ASCII, without the halves of characters that names may hold and strict readers refuse."""
+    """Return content as JSON in ASCII, without halves of characters, which names of files may hold."""
     whole = json.loads(whole_characters(json.dumps(content, allow_nan=False, ensure_ascii=False)))
     return json.dumps(whole, indent=indent)
