@@ -3,7 +3,7 @@
 Each function makes a ``Loss``, a module that computes the same number as the objective term that a recipe names::
 
     loss = openvse.losses.adopt(temperature=0.1)
-    loss(images, texts).backward()         # [B, D] each; the i-th text belongs to the i-th image
+    loss(images, texts).backward()         # [B, D] each, the i-th text belongs to the i-th image
     loss.from_scores(scores).backward()    # or a matrix of scores, images in rows
 
 A loss adds up both directions: images that retrieve texts, and texts that retrieve images.
@@ -32,7 +32,7 @@ class Loss(nn.Module):
     """A ranking loss on embeddings or on scores.
 
     Args:
-        term: the objective term that computes the loss; see ``openvse.objectives``.
+        term: the objective term that computes the loss. See ``openvse.objectives``.
     """
 
     def __init__(self, term: RankingTerm) -> None:
@@ -44,11 +44,11 @@ class Loss(nn.Module):
     ) -> Float[Tensor, ""]:
         """Compute the loss of a batch of embeddings, which are scaled to unit length first.
 
-        The score of two items is the cosine of their embeddings; with several embeddings each, the best pair counts.
+        The score of two items is the cosine of their embeddings. With several embeddings each, the best pair counts.
 
         Args:
             images: float ``[I, D]``, ``[I, K, D]`` for K embeddings per item, or the output of a tower.
-            texts: the same for the texts; their K may differ.
+            texts: the same for the texts. Their K may differ.
             positives: which text belongs to which image: int ``[T]``, the image of each text, or bool ``[I, T]``. By
                 default the i-th text belongs to the i-th image.
 
@@ -63,7 +63,7 @@ class Loss(nn.Module):
         return value
 
     def from_scores(self, scores: Tensor, positives: Tensor | None = None) -> Float[Tensor, ""]:
-        """Compute the loss from scores of any origin; higher is better.
+        """Compute the loss from scores of any origin, where a higher score is better.
 
         Args:
             scores: float ``[I, T]``. The MV-VSE bound takes ``[K, I, T]`` too: the scores of each of the K views.
@@ -75,7 +75,7 @@ class Loss(nn.Module):
         is_bound = isinstance(self.term, MultiViewBound)
         if not isinstance(scores, Tensor):
             raise DataError(
-                f"the scores are of the type {type(scores).__name__}: give a float tensor [images, texts]"
+                f"the scores have the type {type(scores).__name__}: give a float tensor [images, texts]"
             )
         if scores.dim() not in ((2, 3) if is_bound else (2,)) or not scores.is_floating_point():
             views = " or [views, images, texts]" if is_bound else ""
@@ -92,7 +92,7 @@ def triplet(*, margin: float = 0.2, negatives: Negatives = "hardest", reduction:
     """Return the triplet loss of VSE++, ``[margin - s(i,t) + s(i,t^)]_+`` (Faghri et al. 2018, eq. 5 and 6).
 
     Args:
-        margin: how much better a positive pair must score than a negative one.
+        margin: the lead that a positive pair needs over a negative pair.
         negatives: ``hardest`` counts the one negative that scores best (VSE++), ``all`` adds all of them up.
         reduction: the mean or the sum over the positive pairs of the batch.
     """
@@ -109,9 +109,9 @@ def info_nce(
     """Return InfoNCE over all negatives of the batch, the loss of CLIP (van den Oord et al. 2018).
 
     Args:
-        temperature: the number that divides the scores.
-        margin: the number that is added to the scores of the negatives.
-        learned: whether to train the temperature; if so, give ``loss.parameters()`` to the optimiser too.
+        temperature: the divisor of the scores.
+        margin: the number added to the scores of the negatives.
+        learned: whether to train the temperature. If so, give ``loss.parameters()`` to the optimiser too.
         reduction: the mean or the sum over the positive pairs of the batch.
 
     Raises:
@@ -134,10 +134,10 @@ def adopt(
     It is InfoNCE over the K hardest negatives, where K shrinks as the scores of the batch mature.
 
     Args:
-        temperature: the number that divides the scores.
-        margin: the number that is added to the scores of the negatives.
-        rule: how K is computed from the scores; see ``openvse.objectives.AdaptiveTopK``.
-        uniformity: the pairs over which the released rule averages; the released code uses ``all_cells``.
+        temperature: the divisor of the scores.
+        margin: the number added to the scores of the negatives.
+        rule: the rule that computes K from the scores. See ``openvse.objectives.AdaptiveTopK``.
+        uniformity: the pairs over which the released rule averages. The released code uses ``all_cells``.
         reduction: the mean or the sum over the positive pairs of the batch.
 
     Raises:
@@ -151,11 +151,11 @@ def adopt(
 def mil(*, margin: float = 0.1, negatives: Negatives = "all", reduction: Reduction = "mean") -> Loss:
     """Return the multiple-instance loss of PVSE (Song and Soleymani 2019, section 3.4), for K embeddings per item.
 
-    The score of two items is the best of their K x K pairs of embeddings; the violations of the margin are averaged
+    The score of two items is the best of their K x K pairs of embeddings. The violations of the margin are averaged
     over the negatives.
 
     Args:
-        margin: how much better a positive pair must score than a negative one.
+        margin: the lead that a positive pair needs over a negative pair.
         negatives: ``all`` negatives, or only the ``hardest``.
         reduction: the mean or the sum over the positive pairs of the batch.
     """
@@ -171,10 +171,10 @@ def multi_view_bound(
     MV-VSE trains with ``0.7 * triplet()(images, texts) + 0.3 * multi_view_bound()(images, texts)`` (eq. 15).
 
     Args:
-        margin: how much better a positive pair must score than a negative one.
+        margin: the lead that a positive pair needs over a negative pair.
         negatives: the ``hardest`` under the best view, or ``all``.
-        gated: whether a negative that does not violate the margin under the best view counts for no view (L_Up); False
-            is L_Rough.
+        gated: whether a negative counts for no view unless it violates the margin under the best view (L_Up). False is
+            L_Rough.
         reduction: the mean or the sum over the positive pairs of the batch.
     """
     criterion = Hinge(margin=margin)

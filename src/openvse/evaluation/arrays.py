@@ -36,10 +36,10 @@ def evaluate_arrays(
     seed: int = 0,
     every: bool = False,
 ) -> Report:
-    """Evaluate retrieval in both directions from embeddings of any source; see ``openvse.evaluate``.
+    """Evaluate retrieval in both directions from embeddings of any source. See ``openvse.evaluate``.
 
     Raises:
-        DataError: embeddings or relevance have a shape or a number that does not fit, or are not finite.
+        DataError: embeddings or relevance have a wrong shape or number, or are not finite.
     """
     score = SetMax() if similarity is None else similarity
     if not (score.reads_unit_vectors or score.reads_gaussians):
@@ -50,7 +50,7 @@ def evaluate_arrays(
     for given, side in ((images, "images"), (texts, "texts")):
         if isinstance(given, str | Path | nn.Module):
             raise DataError(
-                f"{side} is of the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
+                f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
             )
     sides = _read(images, "images", score), _read(texts, "texts", score)
     one, other = _of_one_precision(*sides)
@@ -70,11 +70,11 @@ def _of_one_precision(*sets: EmbeddingSet) -> list[EmbeddingSet]:
 
 _ROUNDING = 5e-3
 _MANY = 0.1
-"""The share of images that equal another one from which the report warns."""
+"""The report warns if at least this share of the images have equal embeddings."""
 
 
 def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevance, tuple[str, ...]]:
-    """Return each image once, and a line on images that are equal."""
+    """Return each image once, and a line on equal images."""
     repeats = _repeats(images)
     if repeats == 1:
         return images, pairs, _warnings(images)
@@ -85,7 +85,7 @@ def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevan
 
 
 def _repeats(images: EmbeddingSet) -> int:
-    """Return how many rows in sequence each image has, 1 if that is not the same number for all.
+    """Return the number of consecutive rows of each image, or 1 if it is not the same number for all.
 
     Rows may differ by the rounding of half precision, since the batches of an encoder may round differently.
     """
@@ -98,7 +98,7 @@ def _repeats(images: EmbeddingSet) -> int:
 
 
 def _warnings(images: EmbeddingSet) -> tuple[str, ...]:
-    """Return a line on many images that equal another one."""
+    """Return a line on the images with equal embeddings, if there are many."""
     rows = images.vectors.flatten(1).cpu().float().numpy()
     equal = len(rows) - len(np.unique(np.ascontiguousarray(rows).view(f"V{rows[0].nbytes}")))
     if equal < _MANY * len(rows):
@@ -110,7 +110,7 @@ def _warnings(images: EmbeddingSet) -> tuple[str, ...]:
 
 
 def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
-    """Return embeddings of unit length without a gradient; refuse NaN and infinity."""
+    """Return embeddings of unit length without a gradient. Refuse NaN and infinity."""
     if isinstance(given, EmbeddingSet):
         return unit_embeddings(given.detach(), side)
     tensor = given.detach().to_dense() if isinstance(given, Tensor) else _tensor(given, side)
@@ -118,8 +118,8 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
         raise DataError(
-            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): look for it in what made "
-            f"the embeddings"
+            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): look for it in the "
+            f"program that made the embeddings"
         )
     return units
 
@@ -129,18 +129,18 @@ def _tensor(given: np.ndarray, side: str) -> Tensor:
     try:
         array = np.ascontiguousarray(given)
     except ValueError as error:
-        raise DataError(f"the rows of the {side} are not of one width: give floats [items, width]") from error
+        raise DataError(f"the rows of the {side} differ in width: give floats [items, width]") from error
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise DataError(f"the {side} are {array.dtype} {list(array.shape)}: give floats of at most 64 bits")
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 _FAR = 1e15
-"""Beyond this size, and below its inverse, the square of a number has no place in single precision."""
+"""The square of a number beyond this size, or below its inverse, does not fit single precision."""
 
 
 def _moderate(vectors: Tensor) -> Tensor:
-    """Return vectors whose length can be computed: the largest number of very long and of very short ones becomes 1."""
+    """Return vectors whose length can be computed: very long and very short ones are scaled to a maximum of 1."""
     if not vectors.is_floating_point() or vectors.dim() < 2 or not vectors.numel():
         return vectors
     largest = vectors.abs().amax(dim=-1, keepdim=True)
@@ -149,7 +149,7 @@ def _moderate(vectors: Tensor) -> Tensor:
 
 
 def _read(given: Array | EmbeddingSet, side: str, similarity: Similarity) -> EmbeddingSet:
-    """Return embeddings of unit length, or distributions, whose length has a meaning, as they are."""
+    """Return embeddings at unit length. Distributions stay unchanged, because their length has a meaning."""
     units = _units(given, side)
     if not similarity.reads_gaussians:
         return units
@@ -163,7 +163,7 @@ def _relevance(given: GivenPairs | None, num_images: int, num_texts: int) -> Rel
     if given is None:
         if num_texts % num_images:
             raise DataError(
-                f"{num_texts} texts are not a multiple of {num_images} images, so it is not clear which belong "
+                f"{num_texts} texts are not a multiple of {num_images} images, so nobody can tell which belong "
                 f"together: give relevance, the image of each text (int [{num_texts}]) or pairs (int [P, 2])"
             )
         owners = np.arange(num_texts) // (num_texts // num_images)

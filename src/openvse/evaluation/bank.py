@@ -1,4 +1,4 @@
-"""Hubs taken out of an evaluation: the texts of a bank find those among images, its images those among texts.
+"""Hub correction of an evaluation: the texts of a query bank find hub images, and its images find hub texts.
 
 See ``openvse.scoring.hubs`` for the formula.
 """
@@ -28,12 +28,12 @@ from openvse.scoring.hubs import (
 from openvse.types import EmbeddingSet
 
 Penalties = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]
-"""What is subtracted from the scores of each image and of each text."""
+"""The penalties that are subtracted from the scores of each image and of each text."""
 
 
 @dataclass(frozen=True)
 class HubsOut:
-    """The metrics with hubs taken out, and by which bank."""
+    """The metrics with hubs taken out, and the query bank."""
 
     bank: str
     num_images: int
@@ -42,12 +42,12 @@ class HubsOut:
 
 
 def drawn_for_bank(corpus: Corpus) -> Corpus:
-    """Return the images of a bank with their captions: some of a corpus, drawn with a fixed seed, in random order."""
+    """Return the images and captions of a query bank: a part of a corpus, drawn with a fixed seed, in random order."""
     return corpus.select(np.random.default_rng(0).permutation(len(corpus))[:MOST_IMAGES])
 
 
 def make_bank(model: str, member: Member, drawn: Corpus) -> QueryBank:
-    """Return the bank of the model with this fingerprint; raise DataError if it cannot be halved."""
+    """Return the bank of the model with this fingerprint. Raise DataError if it cannot be halved."""
     pairs, half = drawn.relevance, len(drawn) // 2
     owners = np.zeros(pairs.num_texts, np.int64)
     owners[pairs.texts[::-1]] = pairs.images[::-1]  # they rise, as texts are numbered by their first image
@@ -66,7 +66,7 @@ def make_bank(model: str, member: Member, drawn: Corpus) -> QueryBank:
 
 
 def bank_penalties(member: Member, bank: QueryBank) -> Penalties:
-    """Return what is subtracted from the scores of the images and of the texts of some data."""
+    """Return the penalties to subtract from the scores of the images and of the texts of some data."""
 
     def of(asked: Member, count: int, queries: BankQueries, *, swapped: bool) -> Float[np.ndarray, "n"]:
         score = _scores(asked, swapped=swapped)
@@ -84,7 +84,7 @@ def bank_penalties(member: Member, bank: QueryBank) -> Penalties:
 
 
 def _scores(member: Member, *, swapped: bool = False) -> Callable[[slice], Float[np.ndarray, "i q"]]:
-    """Return what scores some of the images with all texts; or some of the texts with all images, if ``swapped``."""
+    """Return a function that scores some images with all texts, or some texts with all images if ``swapped``."""
 
     @torch.inference_mode()
     def score(items: slice) -> Float[np.ndarray, "i q"]:

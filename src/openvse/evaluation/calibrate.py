@@ -1,4 +1,4 @@
-"""Counts the scores of relevant and of other pairs, and fits the curve from score to probability to them."""
+"""Counts the scores of relevant and irrelevant pairs, and fits a calibration curve from score to probability."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BINS = 4096
 class ScoreCounts:
     """Counts how many relevant and how many irrelevant pairs have which score: ``int64 [BINS + 2]`` each.
 
-    The scores of the relevant pairs are computed first, and set the bins: equal ones between the lowest and the
-    highest, one for all scores below and one for all above. So memory does not depend on the number of pairs, and no
-    range of scores has to be assumed.
+    The scores of the relevant pairs are computed first and set the bins: equal ones between the lowest and the highest,
+    one for all scores below and one for all above. So memory does not depend on the number of pairs, and the range of
+    scores may be anything.
     """
 
     def __init__(self, member: Member, relevance: Relevance) -> None:
@@ -37,7 +37,7 @@ class ScoreCounts:
         self.irrelevant = np.zeros(BINS + 2, dtype=np.int64)
 
     def see(self, rows: slice, columns: slice, scores: Float[Tensor, "i t"]) -> None:
-        """Take a block of scores; each pair belongs to exactly one block."""
+        """Take a block of scores. Each pair belongs to exactly one block."""
         place = ((scores - self._low) * self._per_score).floor_().clamp_(-1, BINS).long() + 1
         for outer in self._outer:
             self._outer[outer] += float(scores[place == outer].cpu().double().sum())
@@ -51,7 +51,7 @@ class ScoreCounts:
         self.irrelevant += _count(place.flatten()) - relevant
 
     def places(self) -> Float[np.ndarray, "bins"]:
-        """Return the score that stands for each bin: its middle, or the mean score of the bins below and above."""
+        """Return the score that represents each bin: its middle, or the mean score of the bins below and above."""
         middles = self._low + (np.arange(-1, BINS + 1) + 0.5) / self._per_score
         for place, total in self._outer.items():
             if count := (self.relevant + self.irrelevant)[place]:
@@ -69,7 +69,7 @@ MIN_IMAGES = 20
 
 
 def too_small(relevance: Relevance) -> str | None:
-    """Return why the data are too small for a curve, as part of a sentence; None where they are not."""
+    """Return the reason why the data are too small for a curve, as part of a sentence, or None."""
     images = len(np.unique(relevance.images))
     if images < MIN_IMAGES:
         return f"{images} images have a relevant sentence, and a curve needs {MIN_IMAGES}"
@@ -96,7 +96,7 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
     relevance = counts.relevance
     if reason := too_small(relevance):
         raise DataError(
-            f"no curve from score to probability can be fitted: {reason}; give more captioned images"
+            f"no curve from score to probability can be fitted, as {reason}: give more captioned images"
         )
     knots, log_ratios = isotonic(counts.relevant.astype(np.float64), counts.irrelevant.astype(np.float64))
     pairs = int(counts.relevant.sum())
@@ -117,7 +117,7 @@ def isotonic(
     Adjacent violators are pooled: runs of bins get one likelihood ratio each, which rises from run to run.
 
     The knots are the centres of the runs, weighted by their pairs (centred isotonic regression: Oron and Flournoy,
-    Statistics in Biopharmaceutical Research 2017), so the curve rises between them instead of jumping; the first and
+    Statistics in Biopharmaceutical Research 2017), so the curve rises between them instead of jumping. The first and
     the last bin have the ratios of their runs. A relevant pair is added to the lowest bin and an irrelevant one to the
     highest. So no pair is certain, and n relevant pairs that score above all irrelevant ones have the odds n : 1.
     """

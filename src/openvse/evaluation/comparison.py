@@ -15,21 +15,21 @@ from openvse.evaluation.metrics import Metrics, Replicates
 from openvse.output.documents import CONFIDENCE
 
 POWER = 0.8
-"""The share of test sets in which the smallest difference would show."""
+"""The share of test sets in which the smallest difference would be significant."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How a metric differs between two models.
+    """The difference of a metric between two models.
 
     Attributes:
         first: the metric of the first model.
         second: the metric of the second model.
         change: second minus first.
         interval: the percentile interval of the change, at the level ``CONFIDENCE``.
-        smallest: the smallest difference that a test set of this size would show: with the standard deviation s of
-            the resampled changes, ``(z_{1 - alpha/2} + z_{POWER}) s``, about 2.8 s. A true difference of this size is
-            found by a test at the level alpha = 1 - CONFIDENCE on a share POWER of such test sets.
+        smallest: the smallest difference that a test set of this size would show: with the standard deviation s of the
+            resampled changes, ``(z_{1 - alpha/2} + z_{POWER}) s``, about 2.8 s. A test at the level alpha = 1 -
+            CONFIDENCE finds a true difference of this size on a share POWER of such test sets.
     """
 
     first: float
@@ -49,7 +49,7 @@ class Difference:
 class Signs:
     """The numbers of queries of one direction on which the second model is better, worse, or equal.
 
-    ``p`` is the two-sided p-value of the exact sign test; equal queries do not count.
+    ``p`` is the two-sided p-value of the exact sign test. Equal queries do not count.
     """
 
     better: int
@@ -68,9 +68,9 @@ def paired_differences(
 
     Args:
         first: the metrics of the first model.
-        second: those of the second model.
-        drawn_first: the metrics of the first model on every resample of the test set; NaN where one has no value.
-        drawn_second: those of the second model, on the same resamples in the same order.
+        second: the metrics of the second model.
+        drawn_first: the metrics of the first model on every resample of the test set, NaN where one has no value.
+        drawn_second: the same for the second model, on the same resamples in the same order.
     """
     differences = {}
     normal = NormalDist()
@@ -92,12 +92,12 @@ def sign_test(first: Float[np.ndarray, "Q"], second: Float[np.ndarray, "P"]) -> 
     """Compare two models query by query.
 
     Args:
-        first: how well the first model answers each query; more is better.
-        second: the same of the second model.
+        first: the result of the first model on each query. More is better.
+        second: the same for the second model.
 
     Returns:
-        The counts, and the p-value of the exact two-sided sign test (Dixon and Mood, 1946): if both models were
-        equally good, each of the n queries with different results would be better or worse with probability 1/2, and
+        The counts, and the p-value of the exact two-sided sign test (Dixon and Mood, 1946). If both models were equally
+        good, each of the n queries with different results would be better or worse with probability 1/2, and
         ``p = min(1, 2 P(X <= min(better, worse)))`` for X ~ Binomial(n, 1/2).
 
     Raises:
@@ -114,7 +114,7 @@ def sign_test(first: Float[np.ndarray, "Q"], second: Float[np.ndarray, "P"]) -> 
 
 
 def _two_sided(better: int, worse: int) -> float:
-    """Return the p-value in exact integer arithmetic; only the last division rounds."""
+    """Return the p-value in exact integer arithmetic. Only the last division rounds."""
     count, fewer = better + worse, min(better, worse)
     term = total = 1
     for successes in range(fewer):
@@ -128,9 +128,9 @@ class MeasuredRun:
     """One run on a test set.
 
     Attributes:
-        replicates: its metrics on every resample; the resamples are the same for all runs.
-        queries: how well it answers each query of each direction; more is better (for retrieval, minus the rank).
-        outcomes: its answers to each query, in the form of its task; None if that is not known.
+        replicates: its metrics on every resample. All runs have the same resamples.
+        queries: its result on each query of each direction. More is better (for retrieval, minus the rank).
+        outcomes: its answers to each query, in the form of its task, or None if unknown.
     """
 
     source: str
@@ -158,7 +158,7 @@ class Row:
 
     @property
     def spread(self) -> Metrics:
-        """The standard deviation of each metric over the runs (divided by n - 1); empty for one run."""
+        """The standard deviation of each metric over the runs (divided by n - 1), empty for one run."""
         if len(self.runs) < 2:
             return {}
         values = {name: [run.metrics[name] for run in self.runs] for name in self.runs[0].metrics}
@@ -170,10 +170,10 @@ class Row:
         return {side: np.mean([run.queries[side] for run in self.runs], axis=0) for side in first}
 
     def replicates(self, generator: np.random.Generator) -> Replicates:
-        """Return the mean over the runs on every resample; of several runs, each resample draws as many again.
+        """Return the mean over the runs on every resample. A resample of several runs draws the same number of runs.
 
-        Drawing the runs too makes the interval that of another training with other seeds, as far as a few runs can
-        tell. Images are drawn for all runs alike.
+        Drawing the runs too makes the interval valid for another training with other seeds, as far as a few runs can
+        show. All runs share the drawn images.
         """
         names = self.runs[0].replicates
         resamples, count = len(next(iter(names.values()))), len(self.runs)
@@ -213,7 +213,7 @@ class Comparison:
     folds: int = 1
 
     def warnings(self) -> list[str]:
-        """Return what was skipped, and what a reader should know of each run."""
+        """Return the skipped items and the remarks on each run."""
         return [*self.problems, *(line for row in self.rows for run in row.runs for line in run.warnings)]
 
     def about(self) -> str:
@@ -223,11 +223,11 @@ class Comparison:
 
 
 def contrast_rows(comparison: Comparison) -> Comparison:
-    """Compare every row with the first; raise DataError unless two or more answered the same queries."""
+    """Compare every row with the first. Raise DataError unless two or more answered the same queries."""
     first, *others = comparison.rows
     if not others:
         raise DataError(
-            f"there is only one row, {first.name}, and nothing to compare it with: name runs of another recipe, or "
+            f"there is only one row, {first.name}, so there is nothing to compare: name runs of another recipe, or "
             f"give each run a row of its own"
         )
     contrasts = []
@@ -242,12 +242,14 @@ def contrast_rows(comparison: Comparison) -> Comparison:
 def _signs(first: Row, second: Row) -> dict[str, Signs]:
     """Return the sign test of each direction.
 
-    With several runs, a row is better on a query if it is better in more of the pairs of runs. The means of ranks would
-    not do: ranks are skewed, so the mean of several runs is more often worse than a single run that is equally good.
+    With several runs, a row is better on a query if it is better in more of the pairs of runs. Means of ranks would be
+    unfair: ranks are skewed, so the mean of several runs is more often worse than a single run that is equally good.
     """
     one, other = first.runs[0].queries, second.runs[0].queries
     if {side: len(each) for side, each in one.items()} != {side: len(each) for side, each in other.items()}:
-        raise DataError(f"{first.name} and {second.name} have answered different queries: ask both the same")
+        raise DataError(
+            f"{first.name} and {second.name} have answered different queries: give both the same data"
+        )
     pairs = [(a.queries, b.queries) for a in first.runs for b in second.runs]
     better = {side: np.sum([np.sign(b[side] - a[side]) for a, b in pairs], axis=0) for side in one}
     return {side: sign_test(np.zeros(len(each)), each) for side, each in better.items()}

@@ -32,7 +32,7 @@ from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 @dataclass(frozen=True)
 class EmbeddedCorpus:
-    """The embeddings of a corpus; ``corpus`` lacks the images that could not be read, and their texts."""
+    """The embeddings of a corpus. ``corpus`` lacks the unreadable images and their texts."""
 
     images: EmbeddingSet
     texts: EmbeddingSet
@@ -52,15 +52,15 @@ def embed_corpus(
     """Embed every image and caption of a corpus.
 
     Args:
-        model: the model, which is used in evaluation mode and then put back into its previous mode.
-        features: stored local features; without them, those of the corpus are read, or the images are decoded.
-        text_features: stored token states of the captions; without them, the text model reads the captions.
+        model: the model. It runs in evaluation mode and then returns to its previous mode.
+        features: stored local features. Without them, the corpus's own are read, or the images are decoded.
+        text_features: stored token states of the captions. Without them, the text model reads the captions.
         batch_size: the number of items at a time.
-        processes: those that share the work; all of them get all embeddings.
-        progress: a function that is called after every batch.
+        processes: the processes that share the work. All of them get all embeddings.
+        progress: a function to call after every batch.
 
     Raises:
-        DataError: none of the images could be read.
+        DataError: no image could be read.
         ModelError: an embedding holds NaN or infinite numbers.
         StoreError: the store lacks an image or a caption.
     """
@@ -84,7 +84,7 @@ def embed_corpus(
 def _embed(
     tower: Tower[Any], batches: Iterator[PlacedInputs], device: torch.device, processes: Processes
 ) -> tuple[Int[np.ndarray, "B"], EmbeddingSet]:
-    """Embed the batches of this process; return the items of all processes in the order of their positions."""
+    """Embed the batches of this process. Return the items of all processes in the order of their positions."""
     seen: list[Int[np.ndarray, "b"]] = []
 
     def noted() -> Iterator[PlacedInputs]:
@@ -120,7 +120,7 @@ def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) 
 def _counted(
     batches: Iterable[PlacedInputs], work: str, total: int, progress: OnProgress | None
 ) -> Iterator[PlacedInputs]:
-    """Yield batches, and report how many items are done when the next batch is requested."""
+    """Yield batches, and report the number of finished items when the next batch is requested."""
     done = 0
     for positions, inputs in batches:
         yield PlacedInputs(positions, inputs)
@@ -133,7 +133,7 @@ def _counted(
 
 @dataclass(frozen=True)
 class EmbeddedEnsemble:
-    """The embeddings of a corpus by several models, in the same order; ``corpus`` holds what all could read."""
+    """The embeddings of a corpus by several models, in the same order. ``corpus`` has the items that all could read."""
 
     members: tuple[Member, ...]
     corpus: Corpus
@@ -149,19 +149,19 @@ def embed_ensemble(
     processes: Processes = ALONE,
     progress: OnProgress | None = None,
 ) -> EmbeddedEnsemble:
-    """Embed a corpus with each model; images that one of them cannot read, or its store lacks, are left out for all.
+    """Embed a corpus with each model. If one of them cannot read an image, or its store lacks it, all leave it out.
 
     Args:
         models: the models to average.
         features: the stored local features for each model, or None for the images.
-        text_features: the stored token states for each model, or None for the captions; None: all read the captions.
+        text_features: the stored token states for each model, or None for captions. Without it, all read the captions.
         batch_size: the number of items at a time.
-        processes: those that share the work.
-        progress: a function that is called after every batch.
+        processes: the processes that share the work.
+        progress: a function to call after every batch.
 
     Raises:
-        DataError: there are no models, or none of the images can be read.
-        StoreError: a store has none of the images that the others have.
+        DataError: there are no models, or no image can be read.
+        StoreError: a store has no image that the others have.
     """
     if not models:
         raise DataError("no model is given, so there is nothing to average: name at least one")

@@ -37,7 +37,7 @@ class Member:
 
     @property
     def device(self) -> torch.device:
-        """The device on which pairs are scored: of the similarity, or for a function of the images' embeddings."""
+        """The device that scores pairs: the similarity's, or for a function the images' device."""
         return (
             self.similarity.device if isinstance(self.similarity, Similarity) else self.images.vectors.device
         )
@@ -63,12 +63,12 @@ class Member:
         texts: Int[Tensor, "P"],
         count: Callable[[int], None] | None = None,
     ) -> Float[Tensor, "P"]:
-        """Score listed pairs, some at a time; of these, each item is moved to the device once.
+        """Score listed pairs, some at a time. Each item of such a part is moved to the device once.
 
         Args:
             images: the image of each pair.
             texts: the text of each pair.
-            count: a function that is called with the number of pairs that were scored last.
+            count: a function to call with the number of pairs that were scored last.
 
         Raises:
             ModelError: the similarity is a function that scores only whole blocks.
@@ -91,7 +91,7 @@ class Member:
 def mean_scores(members: Sequence[Member], rows: slice, columns: slice) -> Float[Tensor, "i t"]:
     """Average the members' scores of a block: ``s = 1/M sum_m s_m`` (the ensembles of VSE-infinity, Table 2).
 
-    The average is on the device of the first member. Two blocks are held at a time, whatever the number of members.
+    The average is on the device of the first member. Memory holds two blocks at a time for any number of members.
     """
     device = members[0].device
     total = reduce(torch.add, (member.score(rows, columns).to(device) for member in members))

@@ -1,4 +1,4 @@
-"""From embeddings to a report: the data are cut into folds, each is ranked, and the metrics are averaged."""
+"""The way from embeddings to a report: cut the data into folds, rank each, and average the metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class RankedFold:
-    """The ranks of a part, the seconds that reranking took, and what each query has found, if that was asked for."""
+    """The ranks of a part, the seconds of reranking, and the results of each query if requested."""
 
     ranks: Ranks
     seconds: float = 0.0
@@ -63,8 +63,8 @@ def cut_into_folds(
     for member in (*members, *([reranker.member] if reranker else [])):
         if (len(member.images), len(member.texts)) != relevance.shape:
             raise DataError(
-                f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance is "
-                f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
+                f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance has "
+                f"{relevance.num_images} and {relevance.num_texts}: embed the same items"
             )
     if not 1 <= folds <= relevance.num_images:
         raise DataError(
@@ -96,10 +96,12 @@ def rank_fold(
     also: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> RankedFold:
-    """Rank one part, a block of scores at a time, from which ``less`` is subtracted and which ``also`` takes."""
+    """Rank one part, a block of scores at a time, after subtracting ``less``. ``also`` gets each block."""
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
-        raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
+        raise DataError(
+            "reranking places only the best relevant candidate: leave out mAP@R and its relatives"
+        )
     shape, top, device = relevance.shape, again.top if again else keep, part.members[0].device
     proposals = Proposals(*shape, top, device) if top else None
     scored = 0
@@ -197,30 +199,30 @@ def evaluate_sets(
 ) -> Report:
     """Rank the texts of every image and the images of every text, and return a report.
 
-    Scores are made and counted on the device of the similarity.
+    The device of the similarity computes and counts the scores.
 
     Args:
         images: embeddings of the images, in the order of ``relevance``.
         texts: embeddings of the texts, in the order of ``relevance``.
         relevance: which images and texts belong together.
         similarity: the function that scores a block of images against a block of texts.
-        others: other models' embeddings of the same items; the scores of all models are averaged.
+        others: other models' embeddings of the same items. The scores of all models are averaged.
         reranker: a model that reranks the first proposals of each query.
-        bank: images and texts that show which items are hubs, which are taken out.
+        bank: images and texts that show which items are hubs, to take the hubs out.
         name: the data set and split, for the report.
         model: the fingerprint of the model, for the report.
-        folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
-        resamples: the number of bootstrap resamples; 0 leaves the intervals out.
-        block_size: the side of a block of scores; by default for at most 2^18 pairs of embeddings, on a GPU 2^22.
-        see: a function that is called once with every block of scores, of each fold for itself.
+        folds: the number of runs of consecutive images to evaluate separately and average (COCO: 5).
+        resamples: the number of bootstrap resamples. 0 leaves the intervals out.
+        block_size: the side of a block of scores. Default: at most 2^18 pairs of embeddings in a block, on a GPU 2^22.
+        see: a function to call once with every block of scores, of each fold for itself.
         every: whether to place all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR (see ``Places``).
-        keep: how many first candidates of each query to keep in ``Report.outcomes``.
-        processes: those that share the scoring; all of them return the report.
-        progress: a function that is called after every block of scores.
+        keep: the number of first candidates of each query to keep in ``Report.outcomes``.
+        processes: the processes that share the scoring. All of them return the report.
+        progress: a function to call after every block of scores.
 
     Raises:
         DataError: embeddings and relevance disagree, nothing is relevant, there are too many folds, or two of
-            ``every``, a bank and a reranker are given.
+            ``every``, a bank and a reranker are present.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
@@ -228,7 +230,7 @@ def evaluate_sets(
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_folds(members, relevance, reranker, folds))
     if bank is not None and (reranker is not None or every or others):
-        raise DataError("a query bank is of one model: leave out others, the re-ranking, mAP@R and the like")
+        raise DataError("a query bank belongs to one model: leave out others, reranking, mAP@R and the like")
     rank = partial(rank_fold, block_size=size, processes=processes, progress=progress)
     rank = partial(rank, every=every, keep=keep, also=see)
     less = [None if bank is None else bank_penalties(part.members[0], bank) for part in parts]
@@ -237,7 +239,7 @@ def evaluate_sets(
 
 
 def _block_size(members: Sequence[Member]) -> int:
-    """Return the side of a block; sets of embeddings have K x K comparisons of two items, and get smaller blocks."""
+    """Return the side of a block. Embedding sets have K x K comparisons of two items, and get smaller blocks."""
     most = _PRODUCTS_IN_BLOCK if members[0].device.type == "cpu" else _PRODUCTS_ON_A_GPU
     return max(16, math.isqrt(most // max(1, *(member.products for member in members))))
 
@@ -245,7 +247,7 @@ def _block_size(members: Sequence[Member]) -> int:
 def _report(
     parts: Sequence[Fold], ranked: Sequence[RankedFold], protocol: Protocol, remarks: Remarks
 ) -> Report:
-    """Compute the metrics of all parts, and what says how sure they are."""
+    """Compute the metrics of all parts, and their intervals and remarks."""
     ranks, outcomes = [each.ranks for each in ranked], [each.outcomes for each in ranked if each.outcomes]
     drawn, again = _replicates(ranks, parts, protocol.resamples, protocol.seed), parts[0].reranker
     seconds = sum(each.seconds for each in ranked)

@@ -1,4 +1,4 @@
-"""What pages show of models, for every task: their figures, and single queries with what was found for them."""
+"""The content of report pages, for every task: the figures of models, and single queries with their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openvse.media.packed import ImageFile
 
 @dataclass(frozen=True)
 class Shown:
-    """A query, an answer or what was found, as a page shows it: a text, an image, or both."""
+    """A query, an answer or a result, as a page shows it: a text, an image, or both."""
 
     text: str = ""
     image: ImageFile | None = None
@@ -23,12 +23,12 @@ class Shown:
 
 @dataclass(frozen=True)
 class AnsweredQuery:
-    """One query, and what one model has found for it, or each of two models.
+    """One query with the results of one model, or of each of two models.
 
     Attributes:
-        answers: the first results of the model, best first; or the first result of each model.
-        results: how good the answer of each model is, such as "right at 12".
-        right: a right answer; a report on one model leaves it out where it is among the results.
+        answers: the first results of the model, best first, or the first result of each model.
+        results: the quality of each model's answer, such as "right at 12".
+        right: a right answer. A report on one model leaves it out if it is among the results.
     """
 
     query: Shown
@@ -42,7 +42,7 @@ class AnsweredQuery:
 class AnsweredQueries:
     """Queries of one direction at both ends of a list, each end from its extreme.
 
-    They are those that a model answers best and worst, or on which the second model gains and loses most.
+    A model answers them best and worst, or the second model gains and loses most on them.
     """
 
     title: str
@@ -53,7 +53,7 @@ class AnsweredQueries:
 def largest_changes(
     gains: Float[np.ndarray, "Q"], count: int
 ) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "W"]]:
-    """Return the positions of the largest gains and of the largest losses, at most ``count`` each; 0 is neither."""
+    """Return the positions of the largest gains and of the largest losses, at most ``count`` each, without zeros."""
     order = np.argsort(-gains, kind="stable")
     better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]
     return better[:count], worse[:count]
@@ -73,13 +73,13 @@ class Findings:
     """The result of an evaluation in the form that a report shows.
 
     Attributes:
-        size: what published figures of the same protocol have, such as ``{"num_images": 1000, "folds": 1}``.
+        size: the size that published figures of the same protocol have, such as ``{"num_images": 1000, "folds": 1}``.
         intervals: the lower and upper bound of each metric that has an interval.
         beside: figures to compare with (published ones, chance, baselines), by label.
-        notes: how it was measured, one line each.
-        problems: what was left out, and leakage, one line each.
+        notes: the conditions of the measurement, one line each.
+        problems: omitted items and leakage, one line each.
         protocols: the published protocols that the data fit.
-        digest: a hash of the data, by which other data of the same name are noticed.
+        digest: a hash of the data, which distinguishes other data of the same name.
     """
 
     data: str

@@ -15,13 +15,13 @@ from openvse.output.documents import CONFIDENCE
 from openvse.types import Relevance
 
 RECALL_AT = (1, 5, 10)
-"""The usual K of R@K; RSUM is the sum of these recalls over both directions."""
+"""The usual K of R@K. RSUM is the sum of these recalls over both directions."""
 
 RECALLS = tuple(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT)
 """The six recalls that RSUM sums, in the order of tables."""
 
 Metrics: TypeAlias = dict[str, float]
-"""``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share; where the
+"""``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share. If the
 places of all relevant candidates are known, also ``*_map_at_r``, ``*_rprecision``, ``*_ndcg10`` and ``*_mrr`` in
 percent."""
 
@@ -31,7 +31,7 @@ _RESAMPLED_AT_ONCE = 1 << 22
 
 
 def recall_at_k(ranks: Int[np.ndarray, "Q"], k: int) -> float:
-    """Return the percentage of queries with a relevant candidate among the first ``k``; 100 if there are only k."""
+    """Return the percentage of queries with a relevant candidate among the first ``k``, 100 if there are only k."""
     return 100.0 * float(np.mean(ranks <= k))
 
 
@@ -39,7 +39,7 @@ def retrieval_metrics(ranks: Ranks) -> Metrics:
     """Return all metrics of both directions and RSUM, the sum of the six recalls.
 
     Queries without a relevant candidate are left out of every mean. MedR is the mean of the two middle ranks of an even
-    number of queries; released code of the field rounds it down (``floor(median(ranks))``), so its MedR may be half a
+    number of queries. Released code of the field rounds it down (``floor(median(ranks))``), so its MedR may be half a
     rank smaller. nMR is MedR divided by the size of the gallery (PVSE), so that galleries can be compared.
     """
     directions = {"i2t": ranks.i2t, "t2i": ranks.t2i}
@@ -59,11 +59,11 @@ def chance_metrics(relevance: Relevance, ranks: Ranks | None = None) -> Metrics:
     """Return the expected recalls, RSUM and mean ranks of a random order.
 
     With m of N candidates relevant, ``P(rank <= K) = 1 - C(N-m, K) / C(N, K)``, which is
-    ``1 - prod_{j<K} (N-m-j) / (N-j)``; the mean rank of the best of the m is ``(N+1) / (m+1)``.
+    ``1 - prod_{j<K} (N-m-j) / (N-j)``. The mean rank of the best of the m is ``(N+1) / (m+1)``.
 
     Args:
         relevance: the relevant pairs.
-        ranks: any ranks of these pairs; if they hold places, the metrics of places are returned, too.
+        ranks: any ranks of these pairs. If they hold places, the result has the metrics of places, too.
     """
     images, texts = np.unique(np.stack([relevance.images, relevance.texts]), axis=1)
     sides = {"i2t": (images, relevance.num_texts), "t2i": (texts, relevance.num_images)}
@@ -168,7 +168,7 @@ def resampled_sums(
 def resampled_weights(
     count: int, resamples: int, generator: np.random.Generator
 ) -> Iterator[Float[np.ndarray, "R U"]]:
-    """Yield how often each resample draws each of ``count`` units; a block holds a bounded number of weights."""
+    """Yield the number of times that each resample draws each of ``count`` units, in blocks of bounded size."""
     step = max(1, _RESAMPLED_AT_ONCE // count)
     probabilities = np.full(count, 1.0 / count)
     for start in range(0, resamples, step):
@@ -192,9 +192,9 @@ def grouped_intervals(
     resamples: int,
     seed: int,
 ) -> dict[str, tuple[float, float]]:
-    """Return percentile intervals of the means of columns by name, times 100; without resamples, none.
+    """Return percentile intervals of the means of columns by name, times 100, or none without resamples.
 
-    Groups are drawn with replacement, with their queries. The group of a query is the image that it is, or belongs to.
+    Groups are drawn with replacement, with their queries. The group of a query is its image.
     """
     if not resamples:
         return {}

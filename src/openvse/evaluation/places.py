@@ -32,7 +32,7 @@ class Places:
     num_candidates: int
 
     def with_missing(self, queries: Int[np.ndarray, "M"]) -> Places:
-        """Return the same with the queries of relevant items that are not in the gallery, and never found.
+        """Return the same with added queries, whose relevant items are missing from the gallery and never found.
 
         Each of these queries has an item in the gallery, too.
         """
@@ -47,11 +47,11 @@ class Places:
 
         With R relevant candidates at the places ``p_1 < ... < p_R``:
 
-        - ``map_at_r``: mAP@R (Musgrave et al., ECCV 2020), ``1/R sum_{j : p_j <= R} j / p_j``;
-        - ``rprecision``: R-Precision, ``#{j : p_j <= R} / R``;
+        - ``map_at_r``: mAP@R (Musgrave et al., ECCV 2020), ``1/R sum_{j : p_j <= R} j / p_j``
+        - ``rprecision``: R-Precision, ``#{j : p_j <= R} / R``
         - ``ndcg10``: nDCG@10 (Jarvelin and Kekalainen, 2002), ``sum_{p_j <= 10} 1 / log2(p_j + 1)`` divided by the same
-          sum of the best possible order;
-        - ``mrr``: the reciprocal rank, ``1 / p_1``.
+          sum of the best possible order
+        - ``mrr``: the reciprocal rank, ``1 / p_1``
         """
         starts, counts, number = self._groups()
         relevant, order = counts[number], 1 + np.arange(len(number)) - starts[number]
@@ -88,7 +88,7 @@ class Places:
     def _groups(
         self,
     ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"]]:
-        """Return where each query begins, how many relevant candidates it has, and the query number of each pair."""
+        """Return where each query begins, its number of relevant candidates, and the query number of each pair."""
         _, starts, number, counts = np.unique(
             self.queries, return_index=True, return_inverse=True, return_counts=True
         )
@@ -96,15 +96,15 @@ class Places:
 
 
 def _discounted(places: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-    """Return what each candidate adds to DCG@K: ``1 / log2(place + 1)``, and 0 after place K."""
+    """Return the gain of each candidate in DCG@K: ``1 / log2(place + 1)``, and 0 after place K."""
     return np.where(places <= NDCG_AT, 1.0 / np.log2(places + 1.0), 0.0)
 
 
 class PlaceCounter:
     """Counts, in one direction, the irrelevant candidates ahead of every relevant one but the best of its query.
 
-    The best is counted already for the ranks (``ranking``). Memory grows with the number of relevant pairs and with
-    one block of scores; the loop is over the relevant candidates of a query, and not over queries.
+    ``ranking`` has already counted the best for the ranks. Memory grows with the number of relevant pairs and with one
+    block of scores. The loop runs over the relevant candidates of a query, and not over queries.
     """
 
     def __init__(self, queries: Int[Tensor, "P"], relevant: Float[Tensor, "P"], num_queries: int) -> None:

@@ -1,6 +1,6 @@
-"""One evaluation by several processes: they take turns with the batches and the blocks, and all get all results.
+"""One evaluation by several processes: they take turns with batches and blocks, and all get all results.
 
-Batches and blocks are those of one process, so the results are equal to the bit.
+Batches and blocks are the same as for one process, so the results are equal to the bit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Processes:
     def take_turns(
         self, tasks: Iterable[Task], work: Callable[[Task], Result]
     ) -> Iterator[tuple[Task, Result]]:
-        """Yield every task with its result; each process does one of ``count`` consecutive tasks."""
+        """Yield every task with its result. Each process does one of ``count`` consecutive tasks."""
         remaining = iter(tasks)
         while turn := list(islice(remaining, self.count)):
             mine = work(turn[self.rank]) if self.rank < len(turn) else None

@@ -19,13 +19,13 @@ class TestProtocol:
     """A protocol under which figures are published.
 
     Attributes:
-        items: the number of images, clips or questions of the part; 0 if it is not fixed.
-        folds: into how many runs of consecutive images the part is cut; their metrics are averaged.
+        items: the number of images, clips or questions of the part, 0 if it is not fixed.
+        folds: the number of runs of consecutive images into which the part is cut. Their metrics are averaged.
         annotations: the further files that it needs, or "".
         every: whether all relevant items are placed (mAP@R and the like).
-        pool: the sentences that count: all; the first five of each image; the last of each clip; or all, with equal
-            ones ``merged`` into one text that belongs to all their clips.
-        code: the repository and file whose evaluation defines it, "" if none is known.
+        pool: the sentences that count: all, the first five of each image, the last of each clip, or all with equal ones
+            ``merged`` into one text that belongs to all their clips.
+        code: the repository and file whose evaluation defines it, or "" if unknown.
     """
 
     __test__ = False  # pytest takes the name for a test
@@ -44,7 +44,7 @@ class TestProtocol:
     code: str = ""
 
     def pooled(self, corpus: Corpus) -> Corpus:
-        """Return a corpus with the sentences that count; the corpus itself if these are all of its texts."""
+        """Return a corpus with the sentences that count, or the corpus itself if these are all of its texts."""
         if self.pool == "all":
             return corpus
         if self.pool == "merged":
@@ -58,11 +58,11 @@ class TestProtocol:
         return corpus if pooled.all() else corpus.with_pairs(pooled)
 
     def fits(self, corpus: Corpus) -> bool:
-        """Return whether a part of a data set has the protocol's items, and no sentences but those that count."""
+        """Return whether a part of a data set has the protocol's items, and only sentences that count."""
         return len(corpus) == self.items and self.pooled(corpus) is corpus
 
     def mismatch(self, items: int, texts: int) -> str:
-        """Return a line if another number of items is evaluated than the protocol has, or ""."""
+        """Return a line if the number of evaluated items differs from the protocol's, or ""."""
         if self.items in (0, items) and self.texts in (0, texts):
             return ""
         wanted = " and ".join(f"{count:,}" for count in (self.items, self.texts) if count)
@@ -87,7 +87,7 @@ def protocols_of(corpus: Corpus) -> tuple[str, ...]:
 
 
 def protocol_named(name: str) -> TestProtocol:
-    """Return a protocol; raise DataError, with the nearest name, if there is none of this name."""
+    """Return a protocol. Raise DataError, with the nearest name, if no protocol has this name."""
     if name not in PROTOCOLS:
         known = [*PROTOCOLS]
         raise DataError(

@@ -25,12 +25,12 @@ SeeBlock = Callable[[slice, slice, Tensor], None]
 
 @dataclass(frozen=True)
 class QueryRanks:
-    """Ranks of one direction, 1 = best; queries without a relevant candidate have none and are left out.
+    """Ranks of one direction, 1 = best, without the queries that have no relevant candidate.
 
     Attributes:
         queries: the query of each rank, ascending.
         tied: whether an irrelevant candidate has the same score as the best relevant one.
-        num_queries: includes those left out.
+        num_queries: the number of queries, including the queries without a relevant candidate.
     """
 
     queries: Int[np.ndarray, "Q"]
@@ -70,22 +70,22 @@ def rank_by_counting(
     ``rank = 1 + #{irrelevant c : s(q, c) >= max_{relevant r} s(q, r)}``: ties count against the model, so
     that equal embeddings rank last instead of first. Other relevant candidates are never ahead of the best.
 
-    The blocks that hold a relevant pair are scored first, for the best relevant score of each query; then
-    every block is scored and counted. If the texts are in the order of their images, the pairs are near the
-    diagonal and the first pass is a fraction of the second.
+    The blocks that hold a relevant pair are scored first, for the best relevant score of each query. Then every block
+    is scored and counted. If the texts are in the order of their images, the pairs are near the diagonal and the first
+    pass is a fraction of the second.
 
     Args:
         score_block: the function that scores a slice of images against a slice of texts, ``[I, T]``.
         relevance: the relevant pairs.
         block_size: about the side of a block of scores, which determines the memory.
         device: the device of the scores from ``score_block``.
-        see: a function that is called once with every block.
+        see: a function to call once with every block.
         every: whether to count the places of all relevant candidates, too (``QueryRanks.places``).
-        processes: those that share the scoring; each of them counts every block.
+        processes: the processes that share the scoring. Each of them counts every block.
 
     Raises:
-        DataError: no pair is relevant, a pair is outside the images or texts, or the places are asked for and a pair
-            is given twice.
+        DataError: no pair is relevant, a pair is outside the images or texts, or places are requested and a pair is
+            listed twice.
         ModelError: a score is NaN or infinite.
     """
     if every:
@@ -166,7 +166,7 @@ class _Counter:
         self._others = PlaceCounter(queries, relevant, num_queries) if every else None
 
     def add(self, queries: slice, scores: Float[Tensor, "R C"], *, by_column: bool = False) -> None:
-        """Count a block, whose relevant pairs hold -inf; its rows are the queries, or its columns."""
+        """Count a block, whose relevant pairs hold -inf. Its rows are the queries, or its columns."""
         best, along = self._best[queries], 0 if by_column else 1
         best = best.T if by_column else best
         # A comparison that writes 0.0 and 1.0 and its sum are several times as fast as one that writes booleans. The
@@ -203,7 +203,7 @@ def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "
 
 
 def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[Tensor, "I T"]:
-    """Return the scores; raise ModelError if one is NaN or infinite, since counting would misplace it."""
+    """Return the scores. Raise ModelError if one is NaN or infinite, since counting would misplace it."""
     low, high = torch.aminmax(scores)
     if not (low.isfinite() & high.isfinite()):
         image, text = (~scores.isfinite()).nonzero().tolist()[0]
@@ -216,7 +216,9 @@ def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[
 
 def _check(relevance: Relevance) -> None:
     if not len(relevance.images):
-        raise DataError("no image is relevant to any text, so nothing can be ranked: give at least one pair")
+        raise DataError(
+            "no image is relevant to any text, so there is nothing to rank: give at least one pair"
+        )
     for name, ids, count in (
         ("image", relevance.images, relevance.num_images),
         ("text", relevance.texts, relevance.num_texts),

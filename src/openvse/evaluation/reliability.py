@@ -1,4 +1,4 @@
-"""How far the probabilities of a model hold on a data set, for the images that a search would show."""
+"""The reliability of a model's probabilities on a data set, for the images that a search would show."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class PrecisionReached:
-    """What a wanted precision leaves of the hits.
+    """The hits that remain under a wanted precision.
 
-    Attributes:
+    score: the lowest score from which on every image has at least this probability, or None if there is none.
         score: the threshold, from which on every image is at least so probable; None if no score is.
-        reached: the share of them that is relevant; None if there are none.
+        reached: the share of relevant ones among them, or None if there are none.
         found: the share of all relevant pairs that is among them.
     """
 
@@ -56,11 +56,11 @@ class PrecisionReached:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Probabilities compared with what is relevant, over the best images of every sentence.
+    """Probabilities compared with relevance, over the best images of every sentence.
 
     Attributes:
         gallery: the number of images that every sentence was compared with.
-        expected_error: expected calibration error: the mean over the hits of the difference between the mean
+        expected_error: the expected calibration error: the mean over the hits of the difference between the mean
             probability and the share of relevant hits of their bin (Naeini et al., AAAI 2015), ten bins of equal width.
     """
 
@@ -135,7 +135,7 @@ class Reliability:
 
 
 def measure_reliability(calibration: Calibration, proposals: Proposals, relevance: Relevance) -> Reliability:
-    """Compare the probabilities of the best images of every sentence with what is relevant.
+    """Compare the probabilities of the best images of every sentence with the relevant pairs.
 
     Args:
         calibration: the curve of the model that proposed them.
@@ -158,7 +158,7 @@ def measure_reliability(calibration: Calibration, proposals: Proposals, relevanc
 
 
 def shown_images(relevance: Relevance, device: torch.device | str) -> Proposals:
-    """Return what gathers the best images of every sentence from blocks of scores on a device."""
+    """Return an object that gathers the best images of every sentence from blocks of scores on a device."""
     return Proposals(*relevance.shape, TOP, device)
 
 

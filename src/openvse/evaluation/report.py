@@ -30,14 +30,14 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the evaluation was done.
+    """The conditions of an evaluation.
 
     Attributes:
         name: the data set, and which part of it.
         num_images: the number of images, each of which is a query and a candidate.
         num_texts: the number of sentences, each of which is a query and a candidate.
-        folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
-        resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
+        folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5), or 1 for the whole.
+        resamples: the number of bootstrap resamples, or 0 if there are no intervals.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Remarks:
 
     Attributes:
         tied_i2t: images with an irrelevant text exactly as good as their best relevant one.
-        excluded_i2t: images without a relevant text; they are candidates, but not queries.
+        excluded_i2t: images without a relevant text. They are candidates, but not queries.
         shared: texts that are relevant to several images.
     """
 
@@ -74,7 +74,7 @@ class Reranked:
 
     Attributes:
         top: the number of proposals of each query.
-        weight: w, the weight of its score; the score of the proposing model has weight 1 - w.
+        weight: w, the weight of its score. The score of the proposing model has weight 1 - w.
         seconds: the time of its scoring, over all queries of both directions.
     """
 
@@ -85,9 +85,9 @@ class Reranked:
 
 @dataclass(frozen=True)
 class QueryOutcomes:
-    """What each query of one direction has found, best first; positions are those of the whole data set.
+    """The results of each query of one direction, best first, as positions in the whole data set.
 
-    Queries without a relevant candidate are left out. A rank is that of the best relevant candidate.
+    Queries without a relevant candidate are left out. A rank is the rank of the best relevant candidate.
     """
 
     queries: Int[np.ndarray, "Q"]
@@ -98,7 +98,7 @@ class QueryOutcomes:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What each query has found, in both directions."""
+    """The results of each query, in both directions."""
 
     i2t: QueryOutcomes
     t2i: QueryOutcomes
@@ -109,19 +109,19 @@ class Report(Document):
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
     Attributes:
-        protocol: how the evaluation was done.
+        protocol: the conditions of the evaluation.
         remarks: ties and queries left out.
         intervals: the lower and upper bound of each metric that has an interval.
         chance: the expected metrics of a random order of the same data.
         model: the fingerprint of the model, or of each model that was averaged, or empty.
         published: the published results of each label (paper and setting), under the same names as ``metrics``.
-        problems: what was skipped, one line each.
-        reranked: how the first proposals were reranked, if they were.
+        problems: the skipped items, one line each.
+        reranked: the reranking of the first proposals, if any.
         hubs_out: the metrics with hubs taken out, if there is a query bank.
-        reliability: how far the model's probabilities hold, if it knows any.
+        reliability: the reliability of the model's probabilities, if it has any.
         replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
             the same resamples, so the replicates of two models can be compared in pairs. They are not written.
-        outcomes: the rank and the first candidates of each query, if they were asked for. They are not written.
+        outcomes: the rank and the first candidates of each query, if requested. They are not written.
     """
 
     metrics: Metrics
@@ -149,7 +149,7 @@ class Report(Document):
         ]
 
     def beside(self) -> dict[str, Metrics]:
-        """Return what the metrics compare with, by label: published results, and chance."""
+        """Return the metrics to compare with, by label: published results, and chance."""
         again = {} if self.hubs_out is None else {"hubs out": self.hubs_out.metrics}
         return {**again, **self.published, **({"chance": self.chance} if self.chance else {})}
 
@@ -168,7 +168,7 @@ class Report(Document):
         yield measured_table("all relevant items", names, self.metrics, self.intervals, beside).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
-        """Yield how the evaluation was done, a line at a time."""
+        """Yield the conditions of the evaluation, a line at a time."""
         protocol, remarks = self.protocol, self.remarks
         folds = f", mean of {protocol.folds} folds" if protocol.folds > 1 else ""
         yield f"{protocol.num_images:,} images, {protocol.num_texts:,} texts{folds}"
@@ -204,7 +204,7 @@ def measured_table(
     *,
     model: str = "this model",
 ) -> Table:
-    """Return some metrics of a model, their intervals, and below a line what they compare with, by label."""
+    """Return a table of some metrics, their intervals, and below a line the metrics to compare with, by label."""
     rows = [[model, *metric_cells(metrics, names)]]
     if intervals:
         rows.append([f"{CONFIDENCE:.0%} interval", *interval_cells(intervals, names)])
@@ -220,18 +220,18 @@ def measured_table(
 
 
 def metric_cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the cells of some metrics in a table; empty where there is none."""
+    """Return the table cells of some metrics, empty where there is none."""
     return tuple(f"{metrics[name]:.1f}" if name in metrics else "" for name in names)
 
 
 def interval_cells(intervals: Mapping[str, tuple[float, float]], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the cells of the intervals of some metrics; empty where there is none."""
+    """Return the table cells of the intervals of some metrics, empty where there is none."""
     bounds = (intervals.get(name) for name in names)
     return tuple("{:.1f} to {:.1f}".format(*each) if each else "" for each in bounds)
 
 
 def metric_title(metric: str) -> str:
-    """Return how tables name a metric, such as "i2t R@1" for ``i2t_r1`` and "WUPS@0.9" for ``wups_0.9``."""
+    """Return the name of a metric in tables, such as "i2t R@1" for ``i2t_r1`` and "WUPS@0.9" for ``wups_0.9``."""
     if metric == "rsum":
         return "RSUM"
     side, _, name = metric.partition("_")

@@ -22,8 +22,8 @@ class Reranker:
 
     Attributes:
         member: its embeddings of the same items, and the similarity that scores pairs of them.
-        top: the number of proposals of each query that are reranked; the others keep their places after them.
-        weight: w, the weight of its score; the score of the proposing model has weight 1 - w.
+        top: the number of proposals of each query to rerank. The other candidates keep their places after them.
+        weight: w, the weight of its score. The score of the proposing model has weight 1 - w.
     """
 
     member: Member
@@ -91,7 +91,7 @@ def rerank(
     relevance: Relevance,
     progress: OnProgress | None = None,
 ) -> tuple[Ranks, float]:
-    """Rerank the proposals of every query; memory is bounded by a block of pairs.
+    """Rerank the proposals of every query, in memory bounded by a block of pairs.
 
     A query without a relevant candidate among its proposals keeps its rank. Ties count against the model, as in
     ``rank_by_counting``.
@@ -154,7 +154,7 @@ class RelevantPairs:
         self._keys = relevance.images * self._num_texts + relevance.texts
 
     def __call__(self, images: Int[Tensor, "Q top"], texts: Int[Tensor, "Q top"]) -> Bool[Tensor, "Q top"]:
-        """Say of each pair whether it is relevant."""
+        """Return for each pair whether it is relevant."""
         keys = (images * self._num_texts + texts).cpu().numpy()
         return torch.from_numpy(np.isin(keys, self._keys)).to(images.device)
 
