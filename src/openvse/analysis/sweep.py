@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
 from openvse.analysis.views import measure_views
-from openvse.corpus import Corpus, digest_of_pairs
+from openvse.corpus import Corpus, SplitData
 from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation import Metrics, embed_corpus, evaluate_sets
 from openvse.evaluation.metrics import RECALLS
@@ -321,7 +321,7 @@ class _Runs:
         encoders = [tree[side]["encoder"] for side in ("image", "text")]
         if (key := _digest(tree["data"], seed, encoders)) not in self._shared:
             corpus, read_splits = open_data(recipe), sorted({"train", "validation", self._sweep.split})
-            digests = {split: digest_of_pairs(corpus.split(split)) for split in read_splits}
+            digests = {split: SplitData.of_pairs(corpus.split(split)).digest for split in read_splits}
             varied = [each for each in setting.overrides if each.startswith("data.source=")]
             name = _digest(without_places(tree["data"]), seed, encoders, digests, varied)
             stores = _share_stores(recipe, corpus, self._sweep.folder / "stores" / name, self._progress)

@@ -35,15 +35,17 @@ class SplitData:
         return {"images": self.images, self.unit: self.examples, "digest": self.digest}
 
     @classmethod
-    def of_pairs(cls, corpus: Corpus, *, ordered: bool) -> SplitData:
+    def of_pairs(cls, corpus: Corpus, *, ordered: bool = False) -> SplitData:
         """Return the identity of the pairs of a split; their order matters for the batches of training."""
-        digest = digest_of(_pairs(corpus), ordered=ordered)
-        return cls("pairs", len(corpus), len(corpus.relevance.images), digest)
+        pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
+        lines = (f"{corpus.image_ids[image]}\0{corpus.captions[text]}" for image, text in pairs)
+        return cls("pairs", len(corpus), len(corpus.relevance.images), digest_of(lines, ordered=ordered))
 
     @classmethod
-    def of_questions(cls, questions: QuestionSet, *, ordered: bool) -> SplitData:
-        """Return the identity of the questions and answers of a split; see ``of_pairs``."""
-        digest = digest_of_questions(questions, ordered=ordered)
+    def of_questions(cls, questions: QuestionSet, *, ordered: bool = False) -> SplitData:
+        """Return the identity of the questions of a split: their names, images, words and answers."""
+        lines = ("\0".join((q.question_id, q.image_id, q.text, *q.answers)) for q in questions.questions)
+        digest = digest_of(lines, ordered=ordered)
         return cls("questions", len(questions.image_ids), len(questions), digest)
 
 
@@ -53,19 +55,3 @@ def digest_of(lines: Iterable[str], *, ordered: bool = True) -> str:
     for number, line in enumerate(lines if ordered else sorted(set(lines))):
         digest.update(b"\n" * bool(number) + line.encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
-
-
-def digest_of_pairs(corpus: Corpus) -> str:
-    """Return a hash of the relevant pairs, by the names of the images and the words of the sentences."""
-    return digest_of(_pairs(corpus), ordered=False)
-
-
-def digest_of_questions(questions: QuestionSet, *, ordered: bool = False) -> str:
-    """Return a hash of questions: their names, images, words and answers."""
-    lines = ("\0".join((q.question_id, q.image_id, q.text, *q.answers)) for q in questions.questions)
-    return digest_of(lines, ordered=ordered)
-
-
-def _pairs(corpus: Corpus) -> Iterable[str]:
-    pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
-    return (f"{corpus.image_ids[image]}\0{corpus.captions[text]}" for image, text in pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openvse.corpus import Corpus, digest_of_pairs
+from openvse.corpus import Corpus, SplitData
 from openvse.evaluation import Member, fit_calibration
 from openvse.evaluation.calibrate import ScoreCounts
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
@@ -21,7 +21,7 @@ class CountedCorpus:
     def fit(self, model: str) -> Calibration:
         """Fit the curve of the model with this fingerprint."""
         return fit_calibration(
-            self.counts, model=model, name=self.corpus.name, digest=digest_of_pairs(self.corpus)
+            self.counts, model=model, name=self.corpus.name, digest=SplitData.of_pairs(self.corpus).digest
         )
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.corpus import Corpus, digest_of_pairs, seen_in_training
+from openvse.corpus import Corpus, SplitData, seen_in_training
 from openvse.corpus.splits import canonical_split
 from openvse.datasets import leakage_between_splits, open_corpus
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
@@ -97,7 +97,7 @@ class RetrievalEvaluation(Evaluation):
             protocols=() if corpus is None else protocols_of(corpus),
             reliability=report.reliability,
             queries=tuple(_queries(corpus, report.outcomes, count)) if corpus and count else (),
-            digest="" if corpus is None else digest_of_pairs(corpus),
+            digest="" if corpus is None else SplitData.of_pairs(corpus).digest,
         )
 
     def _measured(self) -> Report:

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from openvse.corpus import QuestionSet, digest_of_questions, seen_in_training
+from openvse.corpus import QuestionSet, SplitData, seen_in_training
 from openvse.datasets import leakage_between_splits, open_questions
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
@@ -75,7 +75,7 @@ class AnswersEvaluation(Evaluation):
             notes=tuple(report.protocol_lines()),
             problems=report.problems,
             queries=(_queries(self, count),) if count else (),
-            digest=digest_of_questions(self.questions),
+            digest=SplitData.of_questions(self.questions).digest,
         )
 
     def _measured(self) -> AnswerReport:
