@@ -5,8 +5,8 @@ python benchmarks/gpu.py --only steps --json table.json   # one section, also as
 python benchmarks/gpu.py --device cpu --share 0.02        # tries the script where there is no GPU
 
 It reads no data and no network: features, pictures, sentences and weights are drawn. A row is printed as soon as it is
-measured, and a section that fails is a row that says so. Training goes through ``openvse.tasks.run.train`` on stored
-features (CLIP: on JPEG files). The plain loop beside it has the same modules, and its one batch is on the device.
+measured, and a section that fails is a row that says so. Training goes through ``run_recipe`` on stored features
+(CLIP: on JPEG files). The plain loop beside it has the same modules, and its one batch is on the device.
 """
 
 from __future__ import annotations

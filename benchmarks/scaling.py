@@ -150,7 +150,7 @@ class Drawn:
     def train(self, name: str, limit: int | None, resume: bool) -> dict[str, float]:
         """Train the timed steps, or all of an epoch on ``limit`` images; return seconds, pairs a second and memory."""
         from openvse.tasks.recipes import load_recipe
-        from openvse.tasks.run import train
+        from openvse.tasks.run import run_recipe
         from openvse.training.records import EpochReport, Silent, StepReport
 
         began, found, most = time.perf_counter(), dict[str, float](), self.steps
@@ -179,7 +179,7 @@ class Drawn:
         ]
         with suppress(KeyboardInterrupt):
             recipe = load_recipe("vse_infinity/coco_regions_bigru", changes)
-            train(recipe, self.folder / name, resume=resume, watcher=Watch())
+            run_recipe(recipe, self.folder / name, resume=resume, watcher=Watch())
         return found | {"memory": _peak_mb()}
 
     def evaluate(self, name: str) -> dict[str, float]:
@@ -226,7 +226,7 @@ def measure(drawn: Drawn) -> None:
     for name, function, given in (
         ("train", drawn.train, ("run", None, False)),
         ("resume", drawn.train, ("run", None, True)),
-        ("an epoch of few images, with validation", drawn.train, ("short", 512, False)),
+        ("an epoch of few images, with validation", drawn.train, ("short", 128, False)),
         ("evaluate", drawn.evaluate, ("short",)),
     ):
         found = in_a_process(function, *given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.batches.in_order import PlacedInputs, image_batches, ready_for, text_batches
+from openvse.batches.in_order import PlacedInputs, as_it_is, image_batches, ready_for, text_batches
 from openvse.batches.loaders import (
     FeatureImages,
     ImageLoader,
@@ -31,6 +31,7 @@ __all__ = [
     "StoredTexts",
     "TextLoader",
     "TokenTable",
+    "as_it_is",
     "image_batches",
     "image_loader",
     "own_features",

@@ -68,7 +68,7 @@ def image_batches(
         _ImageBatches(images, batch_size, start, slice(rank, None, num_processes)),
         batch_size=None,
         num_workers=num_workers,
-        collate_fn=_as_it_is,
+        collate_fn=as_it_is,
     )
     yield from (batch for batch in loader if batch is not None)
 
@@ -101,6 +101,6 @@ class _ImageBatches(Dataset[PlacedInputs | None]):
         return PlacedInputs(positions[usable], inputs)
 
 
-def _as_it_is(item: ItemT) -> ItemT:
-    """Keep DataLoader from turning the positions into tensors."""
+def as_it_is(item: ItemT) -> ItemT:
+    """Return a batch unchanged, so that DataLoader does not collate it."""
     return item

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.batches import EpochBatches, PairsOfImages, ready_for
+from openvse.batches import EpochBatches, PairsOfImages, as_it_is, ready_for
 from openvse.corpus import Seen, SplitData
 from openvse.errors import TrainingError
 from openvse.model import Model, Start
@@ -98,7 +98,7 @@ class Task(ABC, Generic[BatchT]):
             batch_size=None,
             num_workers=self.recipe.data.num_workers,
             generator=torch.Generator().manual_seed(self.recipe.seed),
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
         )
         return ready_for(self.accelerator.device, loader)
 
@@ -148,11 +148,6 @@ class Task(ABC, Generic[BatchT]):
             rank=self.accelerator.process_index,
             num_processes=self.accelerator.num_processes,
         )
-
-
-def _as_it_is(batch: BatchT) -> BatchT:
-    """Return a batch unchanged, so that DataLoader does not collate it."""
-    return batch
 
 
 AnyTask = Task[Any]
