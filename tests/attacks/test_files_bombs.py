@@ -280,3 +280,18 @@ def test_a_picture_that_takes_long_is_named(tmp_path, monkeypatch, caplog):
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == named
     assert str(tmp_path / "good.png") in said[0] and str(tmp_path / "bad.png") in said[1]
+
+
+IN_STEPS = ("JPEG", "progressive", "PNG", "GIF", "BMP", "PPM", "JPEG2000")
+
+
+@pytest.mark.parametrize("kind", IN_STEPS)
+def test_a_picture_that_does_not_end_is_given_up_and_named(kind, tmp_path, monkeypatch):
+    """The time is that of one processor, so a busy machine gives up no honest picture."""
+    options = {"progressive": True} if kind == "progressive" else {}
+    (tmp_path / "a.img").write_bytes(_saved("JPEG" if options else kind, 512, **options))
+    assert read_image(tmp_path / "a.img").size == (512, 512)
+    monkeypatch.setattr("openvse.media.images.MOST_S", -1.0)
+    for source in (tmp_path / "a.img", (tmp_path / "a.img").read_bytes()):
+        with pytest.raises(BadImageError, match=r"a\.img" if isinstance(source, Path) else "bytes"):
+            read_image(source)

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, PngImagePlugin, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
@@ -57,6 +58,9 @@ MAX_PIXELS = 80_000_000
 
 SLOW_S = 10.0
 """An image that takes longer to read, in seconds, is named in a warning."""
+
+MOST_S = 30.0
+"""Seconds of one processor after which an image is given up, unless its format is decoded in one call."""
 
 _FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
@@ -540,8 +544,26 @@ def _range(values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float
     return (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
 
 
+class _Timed:
+    """The file of an image: reading it fails when decoding has taken too long (``MOST_S``)."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._until = file, time.thread_time() + MOST_S
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, *size: int) -> bytes:
+        if time.thread_time() > self._until:
+            raise BadImageError(f"it takes more than {MOST_S:g} seconds to decode: save it in another format")
+        content: bytes = self._file.read(*size)
+        return content
+
+
 def _upright(image: Image.Image) -> Image.Image:
     """Decode an image, and turn it as the camera was held."""
+    if isinstance(image, ImageFile) and image.fp is not None:
+        image.fp = _Timed(image.fp)  # type: ignore[assignment] # it is used as a file
     image.load()
     try:
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
