@@ -211,7 +211,7 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
     if others and holds_pictures(others[0]):
         return first, Path(others[0]), others[1:]
     what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
-    raise IndexFormatError(f"{what}: give an index or a folder of images")
+    raise IndexFormatError(f"{what}: give an index ('openvse index') or a folder of images")
 
 
 def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:
