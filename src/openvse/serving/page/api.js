@@ -32,6 +32,7 @@ function parameters(query, page) {
   if (query.image) all.set("image", query.image);
   for (const each of query.avoid) all.append("avoid", each);
   for (const each of query.where) all.append("where", each);
+  if (query.scenes) all.set("one_per", "scene");
   if (query.least !== null) all.set("min_score", query.least);
   if (query.q && (query.image || query.like !== null)) all.set("image_weight", query.weight);
   for (const [name, value] of Object.entries(page)) all.set(name, value);

@@ -12,7 +12,7 @@ const SLOW_MS = 1500;
 const QUERY_PX = 800;
 const FALLBACK = ["a dog on a beach", "people at a table", "a red car in the snow", "children playing outside"];
 
-const query = { q: "", image: null, like: null, likeThumbnail: "", avoid: [], where: [], least: null, weight: 0.5, again: false };
+const query = { q: "", image: null, like: null, likeThumbnail: "", avoid: [], where: [], least: null, weight: 0.5, again: false, scenes: false };
 let info = { answer: null, rerank: null };
 let running = null;
 let more = false;
@@ -235,6 +235,7 @@ function remember(anew) {
   for (const kind of ["avoid", "where"]) for (const each of query[kind]) all.append(kind, each);
   if (query.least !== null) all.set("least", query.least);
   if (query.again) all.set("again", "1");
+  if (query.scenes) all.set("scenes", "1");
   const place = `${location.pathname}${all.size ? `?${all}` : ""}`;
   if (anew && place !== `${location.pathname}${location.search}`) history.pushState(null, "", place);
 }
@@ -245,7 +246,7 @@ function recall() {
   const number = (name, otherwise) => (all.get(name) && Number.isFinite(Number(all.get(name))) ? Number(all.get(name)) : otherwise);
   Object.assign(query, {
     q: all.get("q") || "", image: /^[0-9a-f]{32}$/.test(image || "") ? image : null, like: /^\d+$/.test(like || "") ? Number(like) : null, likeThumbnail: "",
-    avoid: all.getAll("avoid"), where: all.getAll("where"), least: number("least", null), weight: number("weight", 0.5), again: all.has("again"),
+    avoid: all.getAll("avoid"), where: all.getAll("where"), least: number("least", null), weight: number("weight", 0.5), again: all.has("again"), scenes: all.has("scenes"),
   });
   by("q").value = query.q;
 }

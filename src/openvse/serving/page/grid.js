@@ -88,8 +88,10 @@ export class Grid {
     const fit = hit.matched.length && hit.fit === "unlikely" ? "" : hit.fit;  // its words are why it is here
     const likely = fit ? `, ${fit}` : "";
     const said = hit.matched.length ? `, has the words ${hit.matched.join(", ")}` : "";
+    const read = hit.text.map((line) => line.text).join(" … ");
+    const others = hit.alike ? `, and ${hit.alike} more that ${hit.alike === 1 ? "is" : "are"} nearly the same` : "";
     const moved = hit.was === null || hit.was === hit.rank ? "" : `, was ${hit.was}`;
-    const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${said}${moved}` });
+    const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${said}${read ? `, text: ${read}` : ""}${others}${moved}` });
     card.dataset.place = place;
     picture.addEventListener("load", () => {
       const shape = picture.naturalWidth / picture.naturalHeight;
@@ -100,7 +102,8 @@ export class Grid {
     picture.src = address(hit.thumbnail);
     const shot = make("span", { className: "shot" }, picture);
     if (hit.was !== null) shot.append(move(hit));
-    if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and its looks" : "found by its words" }, hit.matched.join(" ")));
+    if (hit.alike) shot.append(make("span", { className: "alike", title: `${hit.alike} more nearly the same` }, `+${hit.alike}`));
+    if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and its looks" : "found by its words" }, read ? `text: ${read}` : hit.matched.join(" ")));
     const name = make("span", { className: "name", title: hit.id }, hit.title);
     card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${fit}` }, fit || (hit.fit ? "" : score(hit.score)))));
     return make("li", {}, card);

@@ -53,6 +53,7 @@ export class Panel {
     large.onload = () => { if (this.hit === hit && !this.moves) image.src = large.src; };
     large.src = `${api.address(hit.thumbnail)}&large=true`;
     this.#scores(hit);
+    this.#mark(hit.text);
     this.#unload();
     this.#clearLook();
     by("look").hidden = !query.q || !looks || !shows;
@@ -121,14 +122,25 @@ export class Panel {
     }
     entries.push(["Score", score(hit.score)]);
     if (hit.matched.length) entries.push(["Words", hit.matched.join(", ")]);
+    if (hit.alike) entries.push(["Nearly the same", `${hit.alike} more`]);
     if (hit.fit) entries.push([hit.matched.length ? "Looks" : "Fit", hit.fit], ["Probability", percent(hit.probability)]);
     by("scores").replaceChildren(...entries.map(([name, value, kind = ""]) => make("div", {}, make("dt", {}, name), make("dd", { className: kind }, value))));
+  }
+
+  // The lines that have words of the query, framed over the image.
+  #mark(lines) {
+    const shapes = lines.map(({ box }) => {
+      const shape = document.createElementNS("http://www.w3.org/2000/svg", "polygon");
+      shape.setAttribute("points", box.map((corner) => corner.join(",")).join(" "));
+      return shape;
+    });
+    by("marks").replaceChildren(...shapes);
   }
 
   async #facts(hit) {
     const signal = this.leaving.signal;
     by("facts").replaceChildren(...rows({ Name: hit.id }));
-    by("captions-box").hidden = by("metadata-box").hidden = true;
+    by("captions-box").hidden = by("metadata-box").hidden = by("text-box").hidden = true;
     by("original").removeAttribute("href");
     try {
       const item = await api.item(hit.key, signal);
@@ -138,6 +150,9 @@ export class Panel {
       by("facts").replaceChildren(...rows({ Name: item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
       by("captions").replaceChildren(...item.captions.map((text) => make("li", {}, text)));
       by("captions-box").hidden = !item.captions.length;
+      const found = new Set(hit.text.map((line) => line.text));
+      by("text").replaceChildren(...item.text.map((line) => make("li", { className: found.has(line.text) ? "found" : "" }, line.text)));
+      by("text-box").hidden = !item.text.length;
       if (item.captions.length) by("panel-image").alt = item.captions[0];
       const said = Object.entries(item.metadata).filter(([key]) => !HIDDEN_KEYS.has(key));
       by("metadata").replaceChildren(...rows(Object.fromEntries(said)));

@@ -10,6 +10,7 @@ const BUILT_IN = [
   { name: "near", values: [], hint: "52.5,13.4,20km", operator: "=" },
   { name: "size", values: [], hint: "2MB", operator: ">=" },
   { name: "kind", values: ["image", "clip"], hint: "clip", operator: "=" },
+  { name: "text", values: [], hint: "words in the image", operator: "contains" },
 ];
 
 export class Tools {
@@ -49,6 +50,10 @@ export class Tools {
       clearTimeout(waiting);
       waiting = setTimeout(onChange, 220);
     });
+    by("scenes").addEventListener("change", () => {
+      this.query.scenes = by("scenes").checked;
+      onChange();
+    });
     by("again").addEventListener("change", () => {
       this.query.again = by("again").checked;
       onChange();
@@ -79,6 +84,7 @@ export class Tools {
     by("mix").hidden = !(this.query.q && (this.query.image || this.query.like !== null));
     by("weight").value = this.query.weight;
     by("again").checked = this.query.again;
+    by("scenes").checked = this.query.scenes;
     const isSentence = this.query.q && !this.query.image && this.query.like === null && !this.query.avoid.length;
     by("again").disabled = !isSentence;
     this.showLeast();
