@@ -165,7 +165,7 @@ def drawn(number: int, kind: str, rare: str, photos: Sequence[Path], fonts: Path
         case "small print":
             font_px = 13
         case "sign":
-            lines, font_px = [lines[0], rare], 40
+            lines, font_px = [" ".join(some[:2]), rare], 30
         case "script":
             script = [*SCRIPTS][number % 4]
             cjk = script != "Latin"
@@ -192,7 +192,7 @@ def drawn(number: int, kind: str, rare: str, photos: Sequence[Path], fonts: Path
 class Eyeless:
     """Embeds anything as a random vector, so that only words find something."""
 
-    fingerprint, indexable, reads_videos, has_whole = "eyeless", True, False, False
+    fingerprint, kind, indexable, reads_videos = "eyeless", "inner", True, False
 
     def read_image(self, image: Any) -> Any:
         return image
