@@ -168,7 +168,7 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
 
 
 def killed_conversion() -> None:
-    base.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    base.write_weights = lambda *a: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
     openvse.load(NAME)
 
 
