@@ -75,7 +75,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     assert re.search(r"^epoch   2/2  loss +\S+  rsum +\S+ \(chance 439.3\)", result.stderr, re.MULTILINE)
     assert re.search(r"^best: epoch \d, validation rsum \S+ \(95 % interval", result.stderr, re.MULTILINE)
     result = invoke("index", root / "run" / "best", album, "--out", root / "index")
-    assert (
-        result.stdout == f"{root / 'index'}: 20 images (0 unchanged, 20 from stored features, 0 unreadable)\n"
-    )
+    assert result.stdout == f"{root / 'index'}: 20 images (20 new, 20 from stored features, 0 unreadable)\n"
     return root

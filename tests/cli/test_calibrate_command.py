@@ -59,18 +59,22 @@ def test_search_shows_probabilities_and_takes_a_precision(
     calibrated: Path, trained: Path, tmp_path: Path, invoke: Invoke, refused: Callable[..., str]
 ) -> None:
     index, page = trained / "index", tmp_path / "hits.html"
-    result = invoke("search", calibrated, index, "red sky", "-k", 2, "--only", "looks", "--html", page)
+    result = invoke(
+        "search", calibrated, index, "red sky above blue ground", "-k", 2, "--only", "looks", "--html", page
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[2] in FITS
     assert page.read_text().count('class="fit"') == 2
-    result = invoke("search", calibrated, index, "red sky", "-k", 3, "--json", "--expected", 2)
+    result = invoke(
+        "search", calibrated, index, "red sky above blue ground", "-k", 3, "--json", "--expected", 2
+    )
     (asked,) = json.loads(result.stdout)["result"]["queries"]
     first, second, third = (hit["probability"] for hit in asked["hits"])
     assert 1 > first >= second >= third > 0
-    result = invoke("search", calibrated, index, "red sky", "-k", 3, "--expected", 2)
+    result = invoke("search", calibrated, index, "red sky above blue ground", "-k", 3, "--expected", 2)
     assert result.stdout.splitlines()[1].split()[3] == "%"  # who gives a number is told numbers
-    result = invoke("search", calibrated, index, "red sky", "--min-precision", 0.999)
-    assert names(result.stdout, "red sky", 0.999)
+    result = invoke("search", calibrated, index, "red sky above blue ground", "--min-precision", 0.999)
+    assert names(result.stdout, "red sky above blue ground", 0.999)
     assert names(result.stderr, 0.999, 20)
     photo = trained / "album" / "00.png"
     line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
@@ -85,7 +89,7 @@ def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
     calibrated: Path, trained: Path, invoke: Invoke, refused: Callable[..., str]
 ) -> None:
     index = trained / "index"
-    first = (trained / "run" / "best", index, "red sky", "-k", 3)
+    first = (trained / "run" / "best", index, "red sky above blue ground", "-k", 3)
     result = invoke("search", *first, "--rerank", calibrated, "--min-precision", 0.01)
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 4
@@ -100,7 +104,7 @@ def test_a_model_without_a_curve_is_refused_a_precision(
 ) -> None:
     best, index = trained / "run" / "best", trained / "index"
     assert "--calibrate" in refused("search", best, index, "red", "--min-precision", 0.5)
-    result = invoke("search", best, index, "red sky", "-k", 2)
+    result = invoke("search", best, index, "red sky above blue ground", "-k", 2)
     assert "%" not in result.stdout
 
 

@@ -67,7 +67,7 @@ def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
     assert evaluated.exit_code == 0, evaluated.output
     assert json.loads((tmp_path / "report" / "report.json").read_text())["metrics"]["i2t_r10"] == 100.0
     indexed = invoke("index", best, clips, "--out", tmp_path / "index")
-    assert indexed.stdout.endswith("18 images (0 unchanged, 18 from stored features, 2 unreadable)\n"), (
+    assert indexed.stdout.endswith("18 images (18 new, 18 from stored features, 2 unreadable)\n"), (
         indexed.output
     )
     said = " ".join(indexed.stderr.split())

@@ -208,11 +208,11 @@ def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> N
 @pytest.mark.medium
 def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path, invoke) -> None:
     words = ("index", trained / "run" / "best", album, "--out", tmp_path / "index")
-    assert "20 images (0 unchanged, 0 unreadable)" in invoke(*words).stdout
+    assert "20 images (20 new, 0 unreadable)" in invoke(*words).stdout
     Image.new("RGB", (50, 50), "white").save(album / "deeper.png")
     (album / "bad[red].png").write_text("not an image")
     result = invoke(*words)
-    assert "21 images (20 unchanged, 1 unreadable)" in result.stdout
+    assert "21 images (1 new, 20 unchanged, 1 unreadable)" in result.stdout
     assert names(result.stderr, "warning: ", album / "bad[red].png")
 
 

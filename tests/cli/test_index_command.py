@@ -115,7 +115,8 @@ def test_a_check_looks_at_checksums_and_numbers(
     with pytest.raises(IndexFormatError, match=r"1.*03\.png"):
         Index.open(index, check=True)
     assert (
-        invoke(*words).stdout == f"{index}: 20 images (19 unchanged, 1 from stored features, 0 unreadable)\n"
+        invoke(*words).stdout
+        == f"{index}: 20 images (1 new, 19 unchanged, 1 from stored features, 0 unreadable)\n"
     )
 
 
@@ -209,7 +210,7 @@ def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, in
     assert refused(*words).endswith("choose another --out, or replace it with --overwrite")
     assert digest(index) == before
     result = invoke(*words, "--overwrite")
-    assert result.stdout == f"{index}: 12 images (0 unchanged, 0 unreadable)\n"
+    assert result.stdout == f"{index}: 12 images (12 new, 0 unreadable)\n"
 
 
 @pytest.mark.medium
@@ -218,7 +219,7 @@ def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, 
     vectors.write_bytes(b"")
     assert f"index {index} is damaged" in refused("search", index, "a red sky")
     result = invoke("index", place / "run" / "best", place / "album", "--out", index)
-    assert result.stdout == f"{index}: 20 images (0 unchanged, 20 from stored features, 0 unreadable)\n"
+    assert result.stdout == f"{index}: 20 images (20 new, 20 from stored features, 0 unreadable)\n"
     assert len(Index.open(index, check=True)) == 20
 
 

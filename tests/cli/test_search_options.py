@@ -83,7 +83,7 @@ def test_captions_are_found_by_images(trained: Path, tmp_path: Path, invoke, ref
     text, out = tmp_path / "captions.txt", tmp_path / "sentences"
     text.write_text("a red sky above blue ground\nsomething green\n")
     result = invoke("index", trained / "run" / "best", text, "--out", out)
-    assert result.stdout == f"{out}: 2 sentences (0 unchanged, 0 unreadable)\n"
+    assert result.stdout == f"{out}: 2 sentences (2 new, 0 unreadable)\n"
     result = invoke("search", out, trained / "album" / "03.png", "-k", 1)
     assert result.exit_code == 0
     assert "holds sentences: leave out" in refused("search", out, "green", "--html", tmp_path / "x.html")

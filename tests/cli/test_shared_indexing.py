@@ -60,7 +60,7 @@ def test_workers_make_the_index_of_one_process(
         asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)
         done = invoke("index", *asked)
         assert done.exit_code == 0, done.output
-        assert "9 images (0 unchanged, 1 unreadable)" in done.output
+        assert "9 images (9 new, 1 unreadable)" in done.output
         assert bool(work.taken) == bool(words)
     alone, shared = (Index.open(tmp_path / name) for name in ("alone", "shared"))
     assert alone.items == shared.items

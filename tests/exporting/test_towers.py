@@ -216,7 +216,9 @@ def test_scores_that_would_differ_are_not_written(
 
 
 @pytest.mark.usefixtures("exports")
-def test_the_curve_is_that_of_the_model_folder(model: TwoTower, album: Path, tmp_path: Path) -> None:
+def test_the_curve_is_that_of_the_model_folder(
+    model: TwoTower, album: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     best, index = model.save(tmp_path / "best"), tmp_path / "index"
     build_index(model, album, index, model_place={"absolute": str(best)})
     write_towers(model, index)
@@ -225,9 +227,13 @@ def test_the_curve_is_that_of_the_model_folder(model: TwoTower, album: Path, tmp
     curve = Calibration(model.fingerprint, data, (0.0, 1.0), (-2.0, 3.0), (1.0, 0.1))
     (best / "calibration.json").write_text(curve.to_json())
     assert opened(index, not_needed).calibration == curve
+    model.calibration = curve
+    write_towers(model, index)
+    assert not [message for message in caplog.messages if "--overwrite" in message]
     other = json.loads(curve.to_json())
-    (best / "calibration.json").write_text(json.dumps(other | {"model": "another"}))
-    assert opened(index, not_needed).calibration is None
+    (best / "calibration.json").write_text(json.dumps(other | {"model": "another"}))  # trained anew
+    assert opened(index, not_needed).calibration == curve
+    assert [message for message in caplog.messages if str(index) in message and str(best) in message]
 
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from openvse.cli import main; main()"

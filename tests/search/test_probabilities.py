@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from colour_model import ColourModel
+from colour_model import COLOURS, ColourModel
 from openvse.errors import DataError, ModelError
 from openvse.indexing import Index, build_index
 from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import ShortCurve
 from openvse.search import Hit, Page, Query, SearchEngine, contact_sheet
-from openvse.search.hits import Probabilities, title_of
+from openvse.search.hits import FITS, SAID, Probabilities, title_of
+from openvse.types import EmbeddingSet
 
 CURVE = Calibration(
     model="colours-1",
@@ -25,9 +30,15 @@ CURVE = Calibration(
 )
 
 
+RED, GREEN = "pictures showing something red", "pictures showing something green"
+
+
 @dataclass
 class CalibratedModel(ColourModel):
     calibration: Calibration | None = None
+
+    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+        return super().encode_text([caption.split()[-1] for caption in captions], batch_size)
 
 
 @pytest.fixture
@@ -42,27 +53,27 @@ def find(engine: SearchEngine, queries: object, **page: object) -> list[list[Hit
 
 
 def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engine: SearchEngine) -> None:
-    hits = engine.search("red")
+    hits = engine.search(RED)
     scores = np.array([hit.score for hit in hits])
-    assert len(hits) == engine.answer("red")[0].searched == 4
+    assert len(hits) == engine.answer(RED)[0].searched == 4
     assert [hit.probability for hit in hits] == pytest.approx(CURVE.probabilities(scores, 4))
     assert hits[0].probability != pytest.approx(CURVE.probabilities(scores)[0])  # of 100 images
 
 
 def test_a_precision_leaves_out_what_scores_too_low(engine: SearchEngine) -> None:
-    all_hits = engine.search("red")
+    all_hits = engine.search(RED)
     wanted = 0.9
-    (hits,) = find(engine, "red", min_precision=wanted)
+    (hits,) = find(engine, RED, min_precision=wanted)
     threshold = CURVE.threshold(wanted, gallery=4)
     assert threshold is not None
     assert hits == [hit for hit in all_hits if hit.score >= threshold]
     assert 0 < len(hits) < len(all_hits)
-    assert find(engine, "red", min_precision=1.0) == [[]]
-    assert [len(each) for each in find(engine, ["red", "green"], min_precision=wanted)] == [len(hits), 1]
+    assert find(engine, RED, min_precision=1.0) == [[]]
+    assert [len(each) for each in find(engine, [RED, GREEN], min_precision=wanted)] == [len(hits), 1]
 
 
 def test_more_expected_images_make_every_image_more_probable(engine: SearchEngine) -> None:
-    (few,), (many,) = find(engine, "red", expected=0.1), find(engine, "red", expected=2.0)
+    (few,), (many,) = find(engine, RED, expected=0.1), find(engine, RED, expected=2.0)
     for one, other in zip(few, many, strict=True):
         assert one.probability is not None and other.probability is not None
         assert one.probability < other.probability
@@ -85,7 +96,7 @@ def test_without_a_curve_there_is_no_probability(model: ColourModel, photos: Pat
 @pytest.mark.parametrize("wanted", [0.0, -1.0, 1.5])
 def test_an_impossible_precision_is_refused(engine: SearchEngine, wanted: float) -> None:
     with pytest.raises(DataError, match="0 and.*1"):
-        find(engine, "red", min_precision=wanted)
+        find(engine, RED, min_precision=wanted)
 
 
 @pytest.mark.parametrize("expected", [0.0, -1.0, math.nan, math.inf])
@@ -94,33 +105,33 @@ def test_an_impossible_expectation_is_refused(engine: SearchEngine, expected: fl
         if not has_curve:
             engine.calibration = None
         with pytest.raises(DataError, match="expected"):
-            find(engine, "red", expected=expected)
+            find(engine, RED, expected=expected)
 
 
 def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: SearchEngine) -> None:
     given = ("path ~ *e.png",)
-    (hits,) = find(engine, Query("red"), where=given)
-    assert engine.answer("red", Page(where=given))[0].searched == len(hits) == 2
+    (hits,) = find(engine, Query(RED), where=given)
+    assert engine.answer(RED, Page(where=given))[0].searched == len(hits) == 2
     scores = np.array([hit.score for hit in hits])
     expected = CURVE.probabilities(scores, len(hits), 0.5)
-    (hits,) = find(engine, Query("red"), where=given, expected=0.5)
+    (hits,) = find(engine, Query(RED), where=given, expected=0.5)
     assert [hit.probability for hit in hits] == pytest.approx(expected)
-    (best,) = find(engine, Query("red"), min_precision=0.9)
-    assert best == find(engine, "red", min_precision=0.9)[0]
+    (best,) = find(engine, Query(RED), min_precision=0.9)
+    assert best == find(engine, RED, min_precision=0.9)[0]
 
 
 def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photos: Path) -> None:
     compound = [
-        Query("red", image=photos / "red.png"),
-        Query("red", avoid=("green",)),
+        Query(RED, image=photos / "red.png"),
+        Query(RED, avoid=("green",)),
         Query(like="red.png"),
-        Query("red"),
+        Query(RED),
     ]
     found = find(engine, compound)
     assert [hits[0].probability is None for hits in found] == [True, True, True, False]
     for query in compound[:3]:
         with pytest.raises(DataError, match="sentence"):
-            find(engine, [query, Query("red")], min_precision=0.5)
+            find(engine, [query, Query(RED)], min_precision=0.5)
 
 
 def test_the_contact_sheet_shows_in_a_word_how_well_an_image_fits(tmp_path: Path) -> None:
@@ -129,14 +140,14 @@ def test_the_contact_sheet_shows_in_a_word_how_well_an_image_fits(tmp_path: Path
     assert 'class="fit"' not in contact_sheet({"a": [Hit(1, 0.5, "a.png", tmp_path / "a.png")]})
 
 
-def test_the_words_assume_that_one_in_a_hundred_images_fits() -> None:
+def test_a_word_says_the_probability_of_its_hit() -> None:
     scores = np.linspace(0, 1, 101)
-    for searched, expected, assumed in ((50, None, CURVE.expected), (5000, None, 50.0), (5000, 7.0, 7.0)):
+    for searched, expected in ((50, None), (5000, None), (5000, 7.0)):
         of_all = Probabilities(CURVE, searched, expected)
         found = of_all.of(scores)
-        fitting = CURVE.probabilities(scores, searched, assumed)
+        assert [value for value, _ in found] == pytest.approx(CURVE.probabilities(scores, searched, expected))
         assert [fit for _, fit in found] == [
-            "likely" if fit >= 0.5 else "possible" if fit >= 0.1 else "unlikely" for fit in fitting
+            "likely" if value >= 0.5 else "possible" if value >= 0.1 else "unlikely" for value, _ in found
         ]
         for word, least in of_all.fits().items():
             if least is not None and least > scores[0]:
@@ -144,6 +155,59 @@ def test_the_words_assume_that_one_in_a_hundred_images_fits() -> None:
                 assert good and {*good} <= {"likely", word}, word
     assert Probabilities(None, 10).of(scores) == [(None, "")] * len(scores)
     assert Probabilities(None, 10).fits() == {}
+
+
+SHORT = replace(CURVE, short={"1": ShortCurve(30, (-2.0, 0.0, 2.0), (-6.0, 0.0, 6.0))})
+
+
+@pytest.fixture
+def captioned(tmp_path: Path) -> Path:
+    """Write twenty images, three of which are called red, one of them a green one."""
+    (tmp_path / "many").mkdir()
+    rows = []
+    for number in range(20):
+        colour = "red" if number < 4 else "green" if number < 10 else "blue"
+        Image.new("RGB", (16, 16), (*COLOURS[colour][:2], number)).save(
+            tmp_path / "many" / f"{number:02d}.png"
+        )
+        said = "red" if number in (0, 1, 9) else "plain"
+        rows.append(json.dumps({"file_name": f"{number:02d}.png", "captions": [f"something {said}"]}))
+    (tmp_path / "many" / "metadata.jsonl").write_text("\n".join(rows))
+    build_index(CalibratedModel(), tmp_path / "many", tmp_path / "captioned")
+    return tmp_path / "captioned"
+
+
+def test_the_words_of_a_short_query_say_how_many_images_to_expect(captioned: Path) -> None:
+    engine = SearchEngine(CalibratedModel(calibration=SHORT), captioned)
+    (answer,) = engine.answer("red", Page(20))
+    assert answer.probabilities is not None and answer.probabilities.expected == 3.0
+    scores = np.array([hit.score for hit in answer.hits])
+    curve = SHORT.of_short(1, float(scores.mean()), float(scores.std()))
+    assert curve is not None
+    of_all, of_red = (curve.probabilities(scores, size, 3.0).tolist() for size in (20, 3))
+    for hit, by_score, among_red in zip(answer.hits, of_all, of_red, strict=True):
+        wanted = 1 - (1 - among_red) * (1 - SAID) if hit.matched else by_score
+        assert hit.probability == pytest.approx(wanted, abs=1e-4)
+        assert hit.fit == next(word for word, least in FITS.items() if (hit.probability or 0) >= least)
+    assert {hit.fit for hit in answer.hits if hit.matched} == {"likely"}
+    assert {hit.id for hit in answer.hits if hit.matched} == {"00.png", "01.png", "09.png"}
+    (least,) = engine.answer("red", Page(20, min_precision=0.5))
+    assert least.hits == [hit for hit in answer.hits if (hit.probability or 0) >= 0.5]
+    (many,) = engine.answer("red", Page(20, expected=9.0))
+    assert sum(hit.probability or 0 for hit in many.hits) > sum(hit.probability or 0 for hit in answer.hits)
+    assert engine.answer("red", Page(20, only="looks"))[0].probabilities == answer.probabilities
+
+
+@pytest.mark.parametrize("curve", [CURVE, SHORT], ids=["no curve of short queries", "no captions"])
+def test_where_too_little_is_known_no_word_is_said(curve: Calibration, photos: Path, tmp_path: Path) -> None:
+    build_index(ColourModel(), photos, tmp_path / "index")
+    engine = SearchEngine(CalibratedModel(calibration=curve), tmp_path / "index")
+    assert {(hit.probability, hit.fit) for hit in engine.search("red")} == {(None, "")}
+    assert None not in {hit.probability for hit in engine.search(RED)}
+    with pytest.raises(DataError, match="min_precision"):
+        engine.search("red", min_precision=0.5)
+    said = {hit.fit for hit in engine.answer("red", Page(expected=2.0))[0].hits}
+    assert ("" not in said) is bool(curve.short)
 
 
 @pytest.mark.parametrize(

@@ -186,10 +186,10 @@ def test_a_probability_is_that_of_looks(out: Path, monkeypatch: pytest.MonkeyPat
     curve = Calibration("colours-1", data, *knots)
     monkeypatch.setattr(Painter, "calibration", curve, raising=False)
     engine = SearchEngine(Painter(), Index.open(out))
-    best = engine.answer("blue 2041", Page(3))[0].hits
+    best = engine.answer("blue 2041 pictures wanted", Page(3))[0].hits
     assert [hit.id for hit in best] == ["IMG_2041.png", "y1.png", "y2.png"]
     assert (best[0].probability or 1) < 0.1
-    sure = engine.answer("blue 2041", Page(3, min_precision=0.5))[0].hits
+    sure = engine.answer("blue 2041 pictures wanted", Page(3, min_precision=0.5))[0].hits
     assert [(hit.rank, hit.id) for hit in sure] == [(2, "y1.png"), (3, "y2.png")]
 
 

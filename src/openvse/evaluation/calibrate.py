@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
-from openvse.scoring.calibration import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData, ShortCurve
 from openvse.types import Relevance
 
 BINS = 4096
@@ -107,6 +107,21 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
         log_ratios=tuple(log_ratios.tolist()),
         relevant_above=tuple((np.cumsum(counts.relevant[::-1])[::-1][knots] / pairs).tolist()),
     )
+
+
+SHORT, MIN_SHORT = 200, 20
+"""The most queries of one word, and of two, on which their curve is fitted, and the fewest."""
+
+
+def fit_short(scores: Float[np.ndarray, "q i"], relevant: Bool[np.ndarray, "q i"]) -> ShortCurve:
+    """Fit the curve of short queries, each of which has relevant images, to their deviations from their means."""
+    deviations = (scores - scores.mean(1, keepdims=True)) / np.maximum(scores.std(1, keepdims=True), 1e-6)
+    low, bins = float(deviations.min()), 512
+    width = max(float(deviations.max()) - low, 1e-6) / bins
+    place = np.minimum((deviations - low) / width, bins - 1).astype(np.int64)
+    counts = [np.bincount(place[chosen], minlength=bins).astype(float) for chosen in (relevant, ~relevant)]
+    knots, log_ratios = isotonic(*counts)
+    return ShortCurve(len(scores), tuple((low + (knots + 0.5) * width).tolist()), tuple(log_ratios.tolist()))
 
 
 def isotonic(

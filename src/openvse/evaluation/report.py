@@ -141,12 +141,24 @@ class Report(Document):
     def sections(self) -> list[str]:
         return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
+            self.sentence(),
             measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
             self.reliability.to_markdown() if self.reliability else "",
         ]
+
+    def sentence(self) -> str:
+        """Return what the report says, in words."""
+        first, ten = (f"{self.metrics[name]:.0f}" for name in ("t2i_r1", "t2i_r10"))
+        chance = [f"{self.chance.get(name, 0):.0f}" for name in ("t2i_r1", "t2i_r10")]
+        by_chance = f" (by chance {' and '.join(chance)})"
+        return (
+            f"Of {self.protocol.num_images:,} images, the right one comes first for {first} of 100 sentences, and is "
+            f"among the first ten for {ten}{by_chance if self.chance else ''}. RSUM depends on the number of images: "
+            f"compare it only with that of as many."
+        )
 
     def beside(self) -> dict[str, Metrics]:
         """Return the metrics to compare with, by label: published results, and chance."""

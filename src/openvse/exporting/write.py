@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -40,6 +41,7 @@ from openvse.exporting.reading import PROBES, describe_preprocessing, describe_t
 from openvse.files import given_path, is_free, replacing_files
 from openvse.model import TwoTower, evaluating
 from openvse.model.base import Model
+from openvse.model.folder import CARD
 from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import CLIPS, Side
@@ -177,14 +179,16 @@ def _export_programs(
     if images and model.reads_videos:
         raise ModelError("a model that reads clips has no export: export a model that reads images")
     effect = None
-    with replacing_files(target, EXPORT, [CALIBRATION, BANK]) as partial:
+    with replacing_files(target, EXPORT, [CALIBRATION, BANK, CARD]) as partial:
         text = _write_text(model, partial, longest)
         image = _write_image(model, partial, longest) if images else _left_out(model)
         description = _describe(model, kind, image, text)
         if model.calibration is not None:
             (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
-        if model.query_bank is not None and math.isinf(farthest):  # an index has the bank beside its towers
-            model.query_bank.write(partial)
+        if math.isinf(farthest):  # an index has the bank beside its towers, and says itself what they are
+            if model.query_bank is not None:
+                model.query_bank.write(partial)
+            (partial / CARD).write_text(_card(model, target.name), encoding="utf-8")
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
         deviations = [
             *(check_side(model, partial, description, side) for side in sides),
@@ -198,6 +202,28 @@ def _export_programs(
         description = replace(description, checked={each.what: each.largest for each in deviations})
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
     return Exported(target, "onnx", _size(target), tuple(deviations), effect)
+
+
+def _card(model: TwoTower, name: str) -> str:
+    """Return the README for whoever gets the folder."""
+    data = model.provenance.get("data")
+    trained = f", trained on {data['name']}" if isinstance(data, Mapping) and "name" in data else ""
+    reads = (
+        [
+            f"openvse index {name} photos --out index",
+            'openvse search index "a dog on a beach"',
+            "openvse serve index",
+        ]
+        if model.reads_images
+        else ["# this model reads stored features: OnnxModel.encode_features"]
+    )
+    commands = "\n".join(["pip install openvse", *reads])
+    return (
+        f"# {name}\n\nA model that compares images and sentences{trained}. openvse {__version__} exported it for ONNX "
+        f"Runtime, so nothing here needs PyTorch.\n\n```bash\n{commands}\n```\n\n```python\nimport openvse\n\n"
+        f'model = openvse.open("{name}")\nprint(model.encode(["a dog", "a beach"]).shape)\n```\n\n'
+        f"`export.json` describes the programs, their inputs and what was compared with the model.\n"
+    )
 
 
 def _round(

@@ -130,7 +130,8 @@ class StoreManifest:
         if expected_encoder is not None and expected_encoder != self.encoder:
             raise StoreError(
                 f"feature store {folder} was made by encoder {self.encoder!r}, not by {expected_encoder!r}: "
-                f"extract again into another folder, or use the encoder that made it"
+                f"extract again into another folder, or use the encoder that made it. Imported features are read by "
+                f"image.encoder='{{name: precomputed, feature_dim: {self.dim}}}'"
             )
         for name, expected in self.file_bytes.items():
             path = folder / name

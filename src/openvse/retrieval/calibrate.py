@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from openvse.corpus import Corpus, SplitData
 from openvse.evaluation import Member, fit_calibration
-from openvse.evaluation.calibrate import ScoreCounts
+from openvse.evaluation.calibrate import MIN_SHORT, SHORT, ScoreCounts, fit_short
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
+from openvse.indexing.words import query_words
+from openvse.model import TwoTower
 from openvse.scoring import Calibration
+from openvse.scoring.calibration import ShortCurve
+from openvse.types import EmbeddingSet
+
+_MOST_IMAGES = 2000  # whose scores with short queries are computed
+_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -17,16 +28,73 @@ class CountedCorpus:
 
     counts: ScoreCounts
     corpus: Corpus
+    images: EmbeddingSet
 
-    def fit(self, model: str) -> Calibration:
-        """Fit the curve of the model with this fingerprint."""
-        return fit_calibration(
-            self.counts, model=model, name=self.corpus.name, digest=SplitData.of_pairs(self.corpus).digest
+    def fit(self, model: TwoTower) -> Calibration:
+        """Fit the curve of the model whose scores these are, with those of queries of one and of two words."""
+        digest, name = SplitData.of_pairs(self.corpus).digest, self.corpus.name
+        curve = fit_calibration(self.counts, model=model.fingerprint, name=name, digest=digest)
+        if not model.indexable:
+            return curve
+        return replace(
+            curve, short=_short_curves(model, self.images, self.corpus), said=_said_by_one(self.corpus)
         )
 
 
 def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
-    """Return the counter of a corpus's scores, or None if it is too small for a curve."""
+    """Return what counts the scores of a corpus; None if it is too small for a curve."""
     if too_small_to_calibrate(corpus.relevance) is not None:
         return None
-    return CountedCorpus(ScoreCounts(member, corpus.relevance), corpus)
+    return CountedCorpus(ScoreCounts(member, corpus.relevance), corpus, member.images)
+
+
+def _short_curves(model: TwoTower, images: EmbeddingSet, corpus: Corpus) -> Mapping[str, ShortCurve]:
+    """Fit the curves of short queries, made of the words of captions; an image with all of them is relevant."""
+    words = _words_of(corpus)[:_MOST_IMAGES]
+    images, drawing, curves = images[: len(words)], np.random.default_rng(0), {}
+    for count, queries in ((1, _single(words)), (2, _pairs(words, drawing))):
+        known = [each for each in queries if not any(model.unknown_words(" ".join(each)))]
+        chosen = [known[at] for at in sorted(drawing.permutation(len(known))[:SHORT])]
+        if len(chosen) < MIN_SHORT:
+            continue
+        texts = model.encode_text([" ".join(each) for each in chosen]).to(images.vectors.device)
+        rows = [model.score(images[at : at + _ROWS], texts).cpu() for at in range(0, len(images), _ROWS)]
+        relevant = np.array([[all(word in held for word in each) for held in words] for each in chosen])
+        curves[str(count)] = fit_short(np.concatenate([row.float().numpy() for row in rows]).T, relevant)
+    return curves
+
+
+def _words_of(corpus: Corpus) -> list[set[str]]:
+    """Return the words of the captions of each image, folded, without function words."""
+    words: list[set[str]] = [set() for _ in range(len(corpus))]
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        words[image] |= {" ".join(parts) for parts in query_words(corpus.captions[text]).values()}
+    return words
+
+
+def _said_by_one(corpus: Corpus) -> float:
+    """Return how often a caption of an image has a word that any caption of the image has."""
+    words, held = _words_of(corpus), 0.0
+    captions = np.bincount(corpus.relevance.images, minlength=len(corpus))
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        held += len(query_words(corpus.captions[text])) / captions[image]
+    return min(1.0, held / max(1, sum(map(len, words))))
+
+
+def _single(words: Sequence[set[str]]) -> list[tuple[str, ...]]:
+    """Return the words of at least two images, and of at most half of them."""
+    images: dict[str, int] = defaultdict(int)
+    for held in words:
+        for word in held:
+            images[word] += 1
+    return [(word,) for word, count in sorted(images.items()) if 2 <= count <= len(words) / 2]
+
+
+def _pairs(words: Sequence[set[str]], drawing: np.random.Generator) -> list[tuple[str, ...]]:
+    """Return pairs of such words that one image has, drawn image by image."""
+    common, pairs = {word for (word,) in _single(words)}, dict[tuple[str, ...], None]()
+    for _ in range(1 + 2 * SHORT // max(1, len(words))):
+        for held in words:
+            if len(both := sorted(held & common)) >= 2:
+                pairs[tuple(sorted(drawing.choice(both, 2, replace=False).tolist()))] = None
+    return sorted(pairs)

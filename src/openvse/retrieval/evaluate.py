@@ -144,7 +144,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         other = filter(None, [protocol.mismatch(*size)])
     warnings = (*leaks, *(f"{names[number]} reads the images: {_NO_STORE}" for number in read), *other)
     problems = (*warnings, *report.problems)
-    curve = None if counted is None else counted.fit(models[0].fingerprint)
+    curve = None if counted is None else counted.fit(models[0])
     report = replace(report, problems=problems)
     return RetrievalEvaluation(report, warnings, embedded.corpus, calibration=curve)
 

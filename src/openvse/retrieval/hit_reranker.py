@@ -134,8 +134,12 @@ class HitReranker:
         hits = [replace(hit, score=anew[hit.id], probability=None, fit="") for hit in hits]
         probabilities = None if hits else answer.probabilities
         if hits and self._weight == 1:
-            curve = self._model.calibration
-            probabilities = Probabilities(curve, answer.searched, page.expected, page.min_precision)
+            before = (
+                answer.probabilities
+            )  # a query of few words has no curve here: it needs scores of other images
+            curve = None if before is not None and before.is_short else self._model.calibration
+            expected = page.expected if before is None else before.expected
+            probabilities = Probabilities(curve, answer.searched, expected, page.min_precision)
             likely = probabilities.of(np.array([hit.score for hit in hits]))
             hits = [
                 replace(hit, probability=probability, fit=fit)

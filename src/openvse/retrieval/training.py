@@ -173,7 +173,7 @@ class RetrievalTask(Task[Batch]):
     def calibrate(self, model: Model) -> None:
         """Fit the curve from score to probability to the scores of the last validation, if it had enough images."""
         if isinstance(model, TwoTower):
-            model.calibration = None if self._counted is None else self._counted.fit(model.fingerprint)
+            model.calibration = None if self._counted is None else self._counted.fit(model)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
         """Return RSUM, its chance level, and both R@1."""

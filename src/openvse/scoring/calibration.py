@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,21 @@ class CalibrationData:
 
 
 @dataclass(frozen=True)
+class ShortCurve:
+    """The curve of queries of one or of two words, whose scores lie elsewhere than those of sentences.
+
+    Attributes:
+        num_queries: how many such queries it was fitted on.
+        deviations: the K knots, ascending: how many standard deviations a score lies above the mean of all images.
+        log_ratios: ``log LR`` at each knot, which never falls.
+    """
+
+    num_queries: int
+    deviations: tuple[float, ...]
+    log_ratios: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Calibration:
     """A curve from score to probability, linear in log odds between its knots, and constant beyond them.
 
@@ -63,6 +79,8 @@ class Calibration:
         scores: the K knots, ascending.
         log_ratios: ``log LR`` at each knot, which never falls.
         relevant_above: the share of the relevant pairs that score at least the knot.
+        short: the curves of queries of one and of two words (``"1"``, ``"2"``), as far as there were enough.
+        said: how often one caption of an image has a word that its captions have.
 
     Raises:
         DataError: the lists are not of one length, not ordered as stated, or not finite.
@@ -73,6 +91,8 @@ class Calibration:
     scores: tuple[float, ...]
     log_ratios: tuple[float, ...]
     relevant_above: tuple[float, ...]
+    short: Mapping[str, ShortCurve] = field(default_factory=dict)
+    said: float = 1.0
 
     def __post_init__(self) -> None:
         lists = [self.scores, self.log_ratios, self.relevant_above]
@@ -89,6 +109,16 @@ class Calibration:
         sizes = self.data
         if min(sizes.num_images, sizes.num_texts, sizes.num_pairs) < 1:
             raise DataError("a curve must be fitted on at least one image, sentence and pair")
+
+    def of_short(self, num_words: int, mean: float, spread: float) -> Calibration | None:
+        """Return the curve of a query of so few words, by mean and standard deviation of its scores; None without."""
+        curve = self.short.get(str(num_words))
+        if curve is None:
+            return None
+        scores = tuple(mean + max(spread, 1e-6) * each for each in curve.deviations)
+        return replace(
+            self, scores=scores, log_ratios=curve.log_ratios, relevant_above=(0.0,) * len(scores), short={}
+        )
 
     @property
     def expected(self) -> float:
@@ -176,6 +206,11 @@ class Calibration:
             if kind == (FORMAT, VERSION):
                 fields.pop("thresholds", None)
                 fields["data"] = CalibrationData(**fields["data"])
+                short = fields.pop("short", {}).items()
+                fields["short"] = {
+                    key: ShortCurve(each["num_queries"], tuple(each["deviations"]), tuple(each["log_ratios"]))
+                    for key, each in short
+                }
                 lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
                 return cls(**{**fields, **lists})
         except (ValueError, KeyError, TypeError, AttributeError, DataError) as error:

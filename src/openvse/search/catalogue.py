@@ -215,12 +215,20 @@ class IndexCatalogue(Catalogue):
         """
         words, searched = query_words(text), self.count(where)
         with self.index.database() as database:
-            named, _ = self._having(database, words, where)
+            named, counts = self._having(database, words, where)
             hits = WordHits.of(named, searched, len(self))
+            if len(words) == 1 and not where:
+                whole = sum(counts.values())
+            else:  # a common word that was not looked up is spread evenly
+                common = (
+                    min(1.0, counts.get(each, 0) / max(1, searched)) for each in words if each not in named
+                )
+                whole = round(int((hits.bits == (1 << len(named)) - 1).sum()) * math.prod(common))
+            hits = replace(hits, whole=whole)
             if not self._reads_text:
                 return hits
             read, forms = self._read(database, words, where, nothing_else=not hits)
-            return replace(joined_words(hits, read) if read else hits, forms=forms)
+            return replace(joined_words(hits, read) if read else hits, forms=forms, whole=whole)
 
     def _read(
         self, database: Database, words: Words, where: Sequence[Condition], *, nothing_else: bool

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, overload
@@ -18,6 +18,7 @@ from openvse.errors import DataError, IndexFormatError
 from openvse.indexing.conditions import Condition, parse_conditions
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
+from openvse.indexing.words import TITLE_KEYS, query_words
 from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
 from openvse.media.videos import ClipSource
@@ -48,12 +49,18 @@ _MOST_FOLDED = 10_000
 _MOST_ALIKE = 1000
 """The largest number of items among which those are counted that are nearly the same as a hit."""
 
+FEW_WORDS = 2
+"""Queries of so few words have curves of their own, and their words say how many images to expect."""
+
+SAMPLE, CAPTIONED = 1000, 0.5
+"""The items whose scores say what a query scores by chance, and the share of them that must have captions."""
+
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A query with its page, the items that are searched, and those that have its words."""
+    """A query with its page, the items that are searched, those that have words of it, and how many have them all."""
 
     query: Query
     page: Page
@@ -61,6 +68,7 @@ class _Search:
     searched: int
     probabilities: Probabilities
     words: WordHits
+    whole: int | None
 
     @property
     def kind(self) -> object:
@@ -246,6 +254,10 @@ class SearchEngine:
         if not searches:
             return []
         embedded = embed_queries(queries, self._texts, self._images, self._items)
+        searches = [
+            replace(each, probabilities=self._probabilities(each, embedded, at))
+            for at, each in enumerate(searches)
+        ]
         alike: dict[object, list[int]] = {}
         for number, each in enumerate(searches):
             alike.setdefault(each.kind, []).append(number)
@@ -275,7 +287,48 @@ class SearchEngine:
         searched = self.catalogue.count(where)
         probabilities = Probabilities(self.calibration, max(1, searched), page.expected, page.min_precision)
         probabilities.check([query])
-        return _Search(query, page, where, searched, probabilities, self._word_hits(query, page, where))
+        return _Search(query, page, where, searched, probabilities, *self._word_hits(query, page, where))
+
+    def _probabilities(self, search: _Search, queries: EmbeddedQueries, number: int) -> Probabilities:
+        """Return the probabilities of a query: by the curve of its kind, and how many items its words suggest."""
+        given, query = search.probabilities, search.query
+        if given.curve is None or not query.is_sentence:
+            return given
+        num_words, expected = len(query_words(query.text)), given.expected
+        if num_words > FEW_WORDS:
+            expected = max(given.curve.expected, float(search.whole or 0)) if expected is None else expected
+            return replace(given, expected=expected)
+        sampled, captioned = self._sample
+        if expected is None and search.whole is not None and captioned:
+            expected = max(search.whole, 0.5) / captioned
+        curve = None
+        if expected is not None and sampled is not None:
+            (scores,), _ = sampled.search(queries.some(np.array([number])), SAMPLE)
+            curve = given.curve.of_short(num_words, float(scores.mean()), float(scores.std()))
+        if curve is None and given.min_precision is not None:
+            raise DataError(
+                f"min_precision: too little is known of how many images show {query.text!r:.60}: say how many you "
+                f"expect, or give a longer sentence"
+            )
+        return replace(given, curve=curve, expected=expected, is_short=True)
+
+    @cached_property
+    def _sample(self) -> tuple[ExactSearch | None, float]:
+        """Items spread over the index, whose scores say what a query scores by chance; how much their captions say."""
+        if not isinstance(self.catalogue, IndexCatalogue) or not len(self.catalogue):
+            return None, 0.0
+        chosen = np.unique(np.linspace(0, len(self.catalogue) - 1, SAMPLE).astype(np.int64))
+        try:
+            metadata = self.catalogue.metadata_of(chosen.tolist())
+        except IndexFormatError:  # it was replaced meanwhile
+            return None, 0.0
+        said = [
+            sum(len(text) if isinstance(text, list) else 1 for text in _texts_of(each)) for each in metadata
+        ]
+        few = 1.0 if self.calibration is None else self.calibration.said
+        captioned = np.array([min(count, 1) * (few if count == 1 else 1.0) for count in said])
+        enough = sum(map(bool, said)) >= CAPTIONED * len(said)
+        return ExactSearch(self.catalogue.vectors(chosen), self._compare), float(captioned.mean()) * enough
 
     def _ranked(self, searches: Sequence[_Search], queries: EmbeddedQueries) -> list[Ranking]:
         """Rank the items for queries of one kind."""
@@ -300,7 +353,7 @@ class SearchEngine:
 
     def _may_go_on(self, search: _Search, ranking: Ranking, wanted: int) -> bool:
         """Return whether fewer items than wanted are good enough, and later ones, such as hubs, may be."""
-        _, good = self._good(search, ranking.scores)
+        _, good = self._good(search, ranking.scores, ranking.rows)
         if good.sum() >= wanted or not len(ranking):
             return False
         last = ranking.scores[[ranking.places.argmax()]] + np.float32(self.catalogue.hub_range + 1e-6)
@@ -365,7 +418,7 @@ class SearchEngine:
         is_empty = not len(ranking)
         if search.query.like is not None:
             ranking = ranking.some(ranking.positions != self.catalogue.position(search.query.like))
-        likely, good = self._good(search, ranking.scores)
+        likely, good = self._good(search, ranking.scores, ranking.rows)
         page, rows = search.page, np.flatnonzero(good)
         last = page.skip + page.top_k
         chosen = rows[page.skip : last]
@@ -374,13 +427,21 @@ class SearchEngine:
 
     @staticmethod
     def _good(
-        search: _Search, scores: Float[np.ndarray, "n"]
+        search: _Search, scores: Float[np.ndarray, "n"], rows: Int[np.ndarray, "n"] | None = None
     ) -> tuple[list[tuple[float | None, str]], Bool[np.ndarray, "n"]]:
-        """Return the probabilities of scores, each with its word, and which scores reach the thresholds of the page."""
+        """Return the probabilities of scores, each with its word, and which reach the thresholds of the page.
+
+        ``rows`` are those of their items among the items with words.
+        """
         scores, least = scores.astype(np.float64), search.page.min_score
         likely: list[tuple[float | None, str]] = [(None, "")] * len(scores)
         if search.query.is_sentence:
-            likely = search.probabilities.of(scores)
+            rows = np.full(len(scores), -1) if rows is None else rows
+            words, given = search.words, search.probabilities
+            among = words.among(rows, given.searched) if given.is_short else None
+            count = len(query_words(search.query.text))
+            shares = [len(words.matched(row)) / count if row >= 0 else 0.0 for row in rows.tolist()]
+            likely = given.of(scores, among, np.array(shares))
         good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
         return likely, good if least is None else good & (scores >= least)
 
@@ -433,21 +494,24 @@ class SearchEngine:
             _logger.warning("%s", warning)
         return warnings
 
-    def _word_hits(self, query: Query, page: Page, where: tuple[Condition, ...]) -> WordHits:
-        """Return the items that have words of a query; none if looks alone count."""
+    def _word_hits(
+        self, query: Query, page: Page, where: tuple[Condition, ...]
+    ) -> tuple[WordHits, int | None]:
+        """Return the items that have words of a query (none if looks alone count), and how many have all, if known."""
         if page.only == "words" and not query.is_sentence:
             raise DataError(
                 "only=words needs queries that are just a sentence: leave it out, or give a sentence"
             )
-        hits = WordHits()
-        if page.only != "looks" and query.is_sentence:
-            indexed = self.catalogue.words(query.text, where)
-            if indexed is None and page.only == "words":
-                raise DataError(
-                    "only=words needs the words of the items, which an engine does not hold: search its index"
-                )
-            hits = hits if indexed is None else indexed
-        return hits
+        if not query.is_sentence or (page.only == "looks" and self.calibration is None):
+            return WordHits(), None
+        indexed = self.catalogue.words(query.text, where)
+        if indexed is None and page.only == "words":
+            raise DataError(
+                "only=words needs the words of the items, which an engine does not hold: search its index"
+            )
+        if indexed is None:
+            return WordHits(), None
+        return WordHits() if page.only == "looks" else indexed, indexed.whole
 
     def _texts(self, captions: Sequence[str]) -> ArraySet:
         return self._asked(self._model.encode_text(captions), are_texts=True)
@@ -479,3 +543,8 @@ class SearchEngine:
         if look_up is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]
+
+
+def _texts_of(metadata: Mapping[str, object]) -> Iterator[object]:
+    """Yield the texts of an item that may say what it shows."""
+    return (metadata[key] for key in TITLE_KEYS if metadata.get(key))

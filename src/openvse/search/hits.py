@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from openvse.errors import DataError, ModelError
 from openvse.indexing.words import TITLE_KEYS
@@ -23,8 +23,8 @@ from openvse.tokenization.vocabulary import UnknownWord
 FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
 """How well an image fits a sentence, in words, each with the lowest probability that it stands for."""
 
-GENERAL = 0.01
-"""The share of images that these words assume to fit: a sentence may be general."""
+SAID = 0.95
+"""How probable an item at least is if what is said of it has all words of the sentence."""
 
 FILE_KEYS = ("file_name", "image", "path", "video", "split")
 """Keys of the users' metadata that say which file a line is about, or where it belongs, and nothing of its content."""
@@ -52,13 +52,13 @@ class Hit:
         score: similarity of query and item.
         id: path below the indexed folder.
         path: where the image is, as the index says: ``source`` checks that.
-        probability: that the image is relevant to the sentence, among as many images as were searched; None where the
-            model keeps no curve from score to probability, and for a query that is not just a sentence.
+        probability: that the image is relevant to the sentence, among as many images as were searched; None where too
+            little is known: the model keeps no curve from score to probability, the query is not just a sentence, or it
+            is a word or two and nothing says how many images show it.
         start: where a segment of a clip begins, in seconds; None for an item that is a whole file.
         end: where it ends.
         title: what the user's metadata call the item: a caption, a title or another text; "" for nothing.
-        fit: how well the image fits the sentence, in a word (``FITS``): its probability if one in a hundred images
-            (``GENERAL``) fits the sentence, or as many as are expected; "" where ``probability`` is None.
+        fit: ``probability`` in a word (``FITS``); "" where it is None, or low and the item has words of the sentence.
         uncertainty: the sum of the variances of the item, if its embedding is a distribution.
         by: why it was found: ``looks``, ``words``, or ``both`` where looks alone would have shown it by this page, too.
         matched: the words of the sentence that it has, of those that were looked up.
@@ -152,10 +152,11 @@ class Probabilities:
     """The probabilities of the hits of a sentence.
 
     Args:
-        curve: of the model whose scores the hits have; None gives no probabilities.
+        curve: of the model and the kind of query whose scores the hits have; None gives no probabilities.
         searched: the number of items that were searched.
-        expected: how many of them are expected to be relevant to a sentence; None takes that of the curve's data.
+        expected: how many of them are expected to be relevant to the sentence; None takes that of the curve's data.
         min_precision: the lowest probability of a hit; None takes all hits.
+        is_short: whether it is a query of so few words that it has a curve of its own.
 
     Raises:
         DataError: a number is outside its range.
@@ -166,6 +167,7 @@ class Probabilities:
     searched: int
     expected: float | None = None
     min_precision: float | None = None
+    is_short: bool = False
 
     def __post_init__(self) -> None:
         if self.min_precision is None:
@@ -190,14 +192,32 @@ class Probabilities:
         """The probability of the best possible score; None without a curve."""
         return None if self.curve is None else self.curve.highest(self.searched, self.expected)
 
-    def of(self, scores: Float[np.ndarray, "n"]) -> list[tuple[float | None, str]]:
-        """Return the probability of each score of a sentence, and how well its image fits, in a word (``FITS``)."""
+    def of(
+        self,
+        scores: Float[np.ndarray, "n"],
+        among: Int[np.ndarray, "n"] | None = None,
+        shares: Float[np.ndarray, "n"] | None = None,
+    ) -> list[tuple[float | None, str]]:
+        """Return the probability of each score of a sentence, and the same in a word (``FITS``).
+
+        Args:
+            among: how many items have the same words of the sentence; all that are searched for one that has none.
+            shares: the share of the words that an item has. All are a second reason, and one that has some is not
+                called unlikely.
+        """
         if self.curve is None:
             return [(None, "")] * len(scores)
-        likely = self.curve.probabilities(scores, self.searched, self.expected).tolist()
-        general = self.curve.probabilities(scores, self.searched, self._general).tolist()
-        words = [next(word for word, least in FITS.items() if fit >= least) for fit in general]
-        return list(zip(likely, words, strict=True))
+        shares = np.zeros(len(scores)) if shares is None else shares
+        sizes = np.full(len(scores), self.searched) if among is None else among
+        likely = np.zeros(len(scores))
+        for size in np.unique(sizes).tolist():
+            likely[sizes == size] = self.curve.probabilities(scores[sizes == size], size, self.expected)
+        likely = np.where(shares == 1, 1 - (1 - likely) * (1 - SAID), likely)
+        words = [next(word for word, least in FITS.items() if fit >= least) for fit in likely.tolist()]
+        words = [
+            "" if some and word == "unlikely" else word for some, word in zip(shares, words, strict=True)
+        ]
+        return list(zip(likely.tolist(), words, strict=True))
 
     def suffices(self, probability: float | None) -> bool:
         """Return whether a hit is probable enough."""
@@ -207,14 +227,7 @@ class Probabilities:
         """Return the score from which on each word of ``FITS`` is said; None where no score is enough."""
         if self.curve is None:
             return {}
-        return {word: self.curve.threshold(p, self.searched, self._general) for word, p in FITS.items() if p}
-
-    @property
-    def _general(self) -> float | None:
-        """How many images are expected to fit, for the words."""
-        if self.curve is None or self.expected is not None:
-            return self.expected
-        return max(self.curve.expected, GENERAL * self.searched)
+        return {word: self.curve.threshold(p, self.searched, self.expected) for word, p in FITS.items() if p}
 
 
 @dataclass(frozen=True)

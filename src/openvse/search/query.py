@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -70,14 +71,18 @@ class Query:
 
     @classmethod
     def of(cls, given: Any) -> Query:
-        """Return a sentence, an image in any form, or a query, as a query; text that ends like an image is its path.
+        """Return a sentence, an image in any form, or a query, as a query.
+
+        Text that ends like an image is the path of one; a name alone that is no file may be words of an item.
 
         Raises:
             DataError: there is no such image, or it is nothing of these.
         """
         if isinstance(given, Query):
             return given
-        if isinstance(given, str) and not names_image(given):
+        if isinstance(given, str) and (
+            not names_image(given) or not (_is_file(given) or {"/", os.sep} & set(given))
+        ):
             return cls(given)
         if isinstance(given, str | Path) and not _is_file(given):
             raise DataError(

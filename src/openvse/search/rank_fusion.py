@@ -34,7 +34,8 @@ class WordHits:
 
     A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
     document frequency); the lowest of its bits stands for the first word. Weights are what the words add to a share.
-    Forms are the parts of words that stand for each word, where texts were searched.
+    Forms are the parts of words that stand for each word, where texts were searched. ``whole`` is the number of items
+    that have all words.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -43,6 +44,7 @@ class WordHits:
     bits: UInt64[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.uint64))
     weights: tuple[float, ...] = ()
     forms: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    whole: int = 0
 
     @classmethod
     def of(
@@ -79,6 +81,13 @@ class WordHits:
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
         sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks)
         return sums
+
+    def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
+        """Return how many items have the words of each row; a row of -1 has none, as all that are searched."""
+        some = np.maximum(rows, 0)
+        held = np.where(rows >= 0, self.bits[some] if len(self) else 0, 0).astype(np.uint64)
+        counts = {each: int((self.bits & each == each).sum()) for each in np.unique(held) if each}
+        return np.array([counts.get(each, searched) for each in held], np.int64)
 
     def matched(self, row: int) -> tuple[str, ...]:
         """Return the words that an item has."""

@@ -112,7 +112,15 @@ def open_towers(
         return None, "the towers beside the index are of another model"
     with suppress(IndexFormatError):  # the model has a curve that is newer, or it is gone
         source = Path(find_model(index, manifest)[0])
-        if source.is_dir():
-            curve = read_calibration(source)
-            towers.calibration = curve if curve is not None and curve.model == manifest.model else None
+        curve = read_calibration(source) if source.is_dir() else None
+        if curve is not None and curve.model == manifest.model:
+            towers.calibration = curve
+        elif curve is not None:
+            _logger.warning(
+                "index %s was made by an earlier model of %s, and is searched with that: make it anew with "
+                "openvse index %s FOLDER --out %s --overwrite",
+                *(index, source, source, index),
+            )
+        elif source.is_dir():
+            towers.calibration = None
     return towers, ""

@@ -30,6 +30,15 @@ GATED = "gated"
 AROUND = {GATED: "base", "pooled_linear": "pool"}
 """The option of an aggregator that may be ``start``: the start's aggregator inside it."""
 
+_RATE = "optimizer.learning_rate, or training.phases.0.learning_rate of one phase"
+_MEANT = {
+    **dict.fromkeys(("lr", "learning_rate"), _RATE),
+    **dict.fromkeys(("epochs", "num_epochs"), "training.phases.0.epochs"),
+    **dict.fromkeys(("batch_size", "batch"), "training.batch_size"),
+    **dict.fromkeys(("dim", "embedding_dim"), "embed_dim"),
+}
+"""Keys of other programs, and those of a recipe that mean the same."""
+
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
 
@@ -123,7 +132,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Read ``key.path=value``, with the value in YAML. Raise RecipeError for any other form."""
     path, separator, value = text.partition("=")
     if not separator or not path:
-        raise RecipeError(f"override {text!r} is not of the form key.path=value")
+        meant = f"; did you mean data.source={text}?" if Path(text).exists() else ""
+        raise RecipeError(f"override {text!r} is not of the form key.path=value{meant}")
     try:
         return path, parse_yaml(value)
     except RecipeError as error:
@@ -181,10 +191,9 @@ def describe(
     rest = len(error.errors()) - 1
     more = f" (and {rest} more)" if rest else ""
     if first["type"] == "extra_forbidden":
-        allowed = _allowed(model, first["loc"][:-1])
-        return (
-            f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)}{choices(allowed, listed_by)}{more}"
-        )
+        allowed, key = _allowed(model, first["loc"][:-1]), str(first["loc"][-1])
+        meant = f"; did you mean {_MEANT[key]}?" if key in _MEANT else nearest(key, allowed)
+        return f"unknown key {where}{meant}{choices(allowed, listed_by)}{more}"
     if first["type"] == "value_error":  # an error of openvse, which names the given value
         return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
     given = "" if first["type"] == "missing" else f", got {first['input']!r}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import ModelError, OpenVSEError, RecipeError
-from openvse.files import read_text
+from openvse.files import LOCK, read_text
 from openvse.model.folder import CONFIG, read_config
 from openvse.specs.load import parse_yaml
 from openvse.tasks.load import folder_of_model
@@ -19,6 +19,7 @@ from openvse.tasks.run import RECIPE
 from openvse.training.checkpoint import BEST, CHECKPOINT
 from openvse.training.records import METRICS, read_records
 
+_KEYS, _SAYS_NOTHING = 6, ("name", "description")
 _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
 
 
@@ -92,6 +93,29 @@ def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
     return lines
 
 
+def differing_keys(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
+    """Return a line for each row but the first: the keys in which its recipe differs from that of the first."""
+    (first, recipe), *others = (
+        (name, _leaves(json.loads(runs[0].recipe or "{}"))) for name, runs in rows.items()
+    )
+    lines = []
+    for name, other in others:
+        keys = [key for key in {**recipe, **other} if recipe.get(key) != other.get(key)]
+        if recipe and other and (keys := [key for key in keys if key not in _SAYS_NOTHING]):
+            more = f" and {len(keys) - _KEYS} more" if len(keys) > _KEYS else ""
+            lines.append(f"{name} differs from {first} in {', '.join(keys[:_KEYS])}{more}")
+    return lines
+
+
+def _leaves(tree: object, above: str = "") -> dict[str, object]:
+    """Return the values of a tree by their dotted keys."""
+    if not isinstance(tree, dict | list) or not tree:
+        return {above: tree}
+    pairs = enumerate(tree) if isinstance(tree, list) else tree.items()
+    found = [_leaves(value, f"{above}.{key}".lstrip(".")) for key, value in pairs]
+    return {key: value for each in found for key, value in each.items()}
+
+
 def find_runs(source: str) -> NamedRun:
     """Return a run, several whose scores are averaged (``RUN+RUN``), or one with a re-ranking model (``RUN~MODEL``)."""
     if Path(source).exists() or not {"+", "~"} & set(source):
@@ -138,7 +162,7 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     """
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}
-    for word in words:
+    for word in (each for each in words if Path(each).name != LOCK):  # as a shell lists the runs of a sweep
         name, listed = split_name(word)
         if name is None:
             run = find_runs(word)

@@ -78,9 +78,13 @@ def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
         )
     if len(left) < len(phases):
         needed = sorted({phase.least_images for phase in phases if phase.least_images > count})
+        least = " and ".join(f"{each:,}" for each in needed)
         watcher.note(
-            f"{count:,} images for training: {len(phases) - len(left)} of {len(phases)} phase(s) left out, which need "
-            f"at least {' and '.join(f'{each:,}' for each in needed)}"
+            f"{count:,} images for training are too few to train networks, which needs {least}, so the model is its "
+            f"start. The recipe means it so"
+            if not left
+            else f"{count:,} images for training are too few for {len(phases) - len(left)} of {len(phases)} phases, "
+            f"which need {least}"
         )
     return recipe.model_copy(update={"training": recipe.training.model_copy(update={"phases": left})})
 

@@ -271,6 +271,7 @@ def print_answers(
 ) -> None:
     """Print queries and hits, as a table or as JSON."""
     from openvse.cli.json_output import print_json
+    from openvse.cli.progress import note
     from openvse.media.names import escaped
     from openvse.media.segments import clock
     from openvse.output.documents import percent
@@ -293,8 +294,7 @@ def print_answers(
     for one, answer in zip(asked, answers, strict=True):
         typer.echo(one.title)
         for hit in answer.hits:
-            fit = "" if hit.matched and hit.fit == "unlikely" else hit.fit  # it is here for its words
-            likely = f"{fit:<8}  " if hit.fit else ""
+            likely = "" if hit.probability is None else f"{hit.fit:<8}  "
             if hit.probability is not None and (page.min_precision or page.expected):
                 likely = f"{percent(hit.probability):>5}  "  # they speak of numbers
             name = escaped(hit.id if sentences else hit.path)
@@ -306,6 +306,8 @@ def print_answers(
                 typer.echo(f"       text: {escaped(' … '.join(line.text for line in hit.text))}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
+    if any(hit.matched for answer in answers for hit in answer.hits):
+        note("(words): found in what is said of an item. Such hits come first, so scores need not fall")
 
 
 def nothing_of(page: Page) -> str:

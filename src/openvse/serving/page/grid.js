@@ -85,7 +85,7 @@ export class Grid {
 
   #made(hit, place) {
     const picture = make("img", { alt: "", loading: "lazy", decoding: "async" });
-    const fit = hit.matched.length && hit.fit === "unlikely" ? "" : hit.fit;  // its words are why it is here
+    const fit = hit.fit;
     const likely = fit ? `, ${fit}` : "";
     const said = hit.matched.length ? `, has the words ${hit.matched.join(", ")}` : "";
     const read = hit.text.map((line) => line.text).join(" … ");
@@ -105,7 +105,7 @@ export class Grid {
     if (hit.alike) shot.append(make("span", { className: "alike", title: `${hit.alike} more nearly the same` }, `+${hit.alike}`));
     if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and its looks" : "found by its words" }, read ? `text: ${read}` : hit.matched.join(" ")));
     const name = make("span", { className: "name", title: hit.id }, hit.title);
-    card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${fit}` }, fit || (hit.fit ? "" : score(hit.score)))));
+    card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${fit}` }, fit || (hit.probability === null ? score(hit.score) : ""))));
     return make("li", {}, card);
   }
 

@@ -304,7 +304,7 @@ def say_rows(
     from openvse.cli.progress import warn
     from openvse.evaluation.comparison import Row, contrast_rows
     from openvse.report import comparison_text, comparison_values
-    from openvse.tasks.runs import differing_data
+    from openvse.tasks.runs import differing_data, differing_keys
 
     left = iter(compared.runs)  # the runs are measured in the order of the rows
     joined = [Row(name, tuple(next(left) for _ in group)) for name, group in rows.items()]
@@ -317,6 +317,8 @@ def say_rows(
         print_json("compare", comparison_values(comparison))
     elif form == "text":
         typer.echo(comparison_text(comparison))
+        for line in differing_keys(rows):
+            typer.echo(line)
     else:
         typer.echo(table(rows, comparison, form).rstrip("\n"))
     first, *others = comparison.rows

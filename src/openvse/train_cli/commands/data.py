@@ -148,7 +148,7 @@ def import_features(
     ] = True,
 ) -> None:
     """Import the features that other tools made into a feature store. A second run only adds what is new."""
-    from openvse.cli.progress import bar, counted, warn
+    from openvse.cli.progress import bar, counted, note, warn
     from openvse.datasets import open_corpus
     from openvse.features import FeatureStore
     from openvse.features import import_features as run
@@ -175,4 +175,7 @@ def import_features(
     typer.echo(
         f"{out}: {report.done} new, {report.existing} were there, {len(report.failed)} skipped; width {store.dim}, "
         f"{'with' if store.has_boxes else 'without'} boxes, made by {store.fingerprint!r}"
+    )
+    note(
+        f"to train on them: data.features={out} image.encoder='{{name: precomputed, feature_dim: {store.dim}}}'"
     )

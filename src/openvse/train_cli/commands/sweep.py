@@ -77,7 +77,7 @@ def sweep(
         parse_seeds,
         run_sweep,
     )
-    from openvse.cli.progress import bar, voice
+    from openvse.cli.progress import bar, note, voice
     from openvse.train_cli.training_bar import TrainingBar
 
     begin(out, NAME, overwrite=overwrite)
@@ -88,3 +88,5 @@ def sweep(
         asked = Sweep(recipe, shared, axes, parse_seeds(seeds), out / "runs", split)
         results = run_sweep(asked, TrainingBar(progress), progress.show)
     finish(analyze_sweep(asked, results, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
+    if len(results) > 1:
+        note(f"next: openvse compare {out / 'runs'}/*")

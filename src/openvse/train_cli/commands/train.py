@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -13,6 +14,9 @@ from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads
 from openvse.cli.stopping import going_on
 from openvse.train_cli.completion import complete_override, complete_recipe
 from openvse.train_cli.launching import launch, leads, leave
+
+if TYPE_CHECKING:
+    from openvse.specs import RunRecipe
 
 Recipe: TypeAlias = Annotated[
     str,
@@ -82,6 +86,18 @@ def train(
             best, within = "the start", ""  # what its folder states is about the data of its own run
         note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
+        for line in _next_commands(folder, chosen):
+            note(line)
+
+
+def _next_commands(folder: Path, recipe: RunRecipe) -> Iterator[str]:
+    """Yield the commands that follow a run, each as a line."""
+    data = recipe.data.source or "DATA"
+    yield f"next: {shlex.join(('openvse', 'evaluate', str(folder), '--on', data))}"
+    if recipe.task == "retrieval" and Path(data).is_dir():
+        index = str(folder / "index")
+        yield f"      {shlex.join(('openvse', 'index', str(folder), data, '--out', index))}"
+        yield f"      {shlex.join(('openvse', 'search', str(folder), 'a sentence'))}"
 
 
 def _chosen(

@@ -1,0 +1,84 @@
+"""What a command says to do next, and sentences before tables; a run's folder stands for its model and its index."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from album import write_album, write_recipe
+
+from openvse.errors import RecipeError
+from openvse.tasks.recipes import load_recipe
+
+pytestmark = pytest.mark.medium
+
+
+@pytest.fixture(scope="module")
+def visit(tmp_path_factory: pytest.TempPathFactory, invoke: Any) -> tuple[Path, str]:
+    """Train two runs whose recipes differ in a pooling, and return their place and what the first one said."""
+    place = tmp_path_factory.mktemp("next")
+    write_recipe(place / "tiny.yaml", write_album(place / "album"))
+    first = invoke("train", place / "tiny.yaml", "--out", place / "run")
+    assert first.exit_code == 0, first.output
+    other = invoke("train", place / "tiny.yaml", "image.aggregator=mean", "seed=1", "--out", place / "other")
+    assert other.exit_code == 0, other.output
+    return place, first.stderr
+
+
+def test_the_commands_that_a_run_names_work_as_they_stand(visit: tuple[Path, str], invoke: Any) -> None:
+    place, said = visit
+    commands = [shlex.split(each) for each in re.findall(r"openvse (.+)", said)]
+    assert [words[0] for words in commands] == ["evaluate", "index", "search"]
+    for words in commands:
+        done = invoke(*(word if word != "a sentence" else "red sky" for word in words))
+        assert done.exit_code == 0, done.output
+    assert (place / "run" / "index" / "index.json").is_file()
+    assert "(red" in done.stdout and "words" in done.stderr, "matched words are explained"
+    again = invoke("index", place / "run", place / "album", "--out", place / "run" / "index")
+    assert "20 unchanged" in again.stdout and "new" not in again.stdout
+
+
+def test_an_evaluation_begins_with_a_sentence(visit: tuple[Path, str], invoke: Any) -> None:
+    place, _ = visit
+    done = invoke("evaluate", place / "run", "--on", place / "album")
+    sentence = done.stdout.split("\n\n")[1]
+    assert sentence.startswith("Of 4 images") and "100" in sentence and "RSUM" in sentence
+
+
+def test_a_comparison_names_the_keys_in_which_runs_differ(visit: tuple[Path, str], invoke: Any) -> None:
+    place, _ = visit
+    (place / "writer.lock").touch()  # as beside the runs of a sweep
+    done = invoke("compare", place / "run", place / "other", place / "writer.lock", "--on", place / "album")
+    assert done.exit_code == 0, done.output
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("other differs from run in ")]
+    assert "image.aggregator" in line and "seed" not in line
+
+
+def test_keys_of_other_programs_are_understood_or_led_to_the_right_one() -> None:
+    assert load_recipe("folder", "data=photos").data.source == "photos"
+    for key, meant in (
+        ("training.epochs", "training.phases.0.epochs"),
+        ("lr", "optimizer.learning_rate"),
+        ("batch_size", "training.batch_size"),
+    ):
+        with pytest.raises(RecipeError, match=re.escape(meant)):
+            load_recipe("folder", {key: 1})
+
+
+def test_a_folder_in_place_of_an_override_is_led_to_its_key(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=re.escape(f"data.source={tmp_path}")):
+        load_recipe("folder", str(tmp_path))
+
+
+def test_too_few_images_for_training_is_said_in_a_sentence(visit: tuple[Path, str], invoke: Any) -> None:
+    place, _ = visit
+    tree = yaml.safe_load((place / "tiny.yaml").read_text())
+    tree["training"]["phases"] = [{"epochs": 1}, {"epochs": 1, "least_images": 300}]
+    (place / "few.yaml").write_text(yaml.safe_dump(tree))
+    done = invoke("train", place / "few.yaml", "--out", place / "few")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"12 images for training.* 1 of 2 .*300", done.stderr), done.stderr
