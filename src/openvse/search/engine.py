@@ -310,7 +310,7 @@ class SearchEngine:
                 f"min_precision: too little is known of how many images show {query.text!r:.60}: say how many you "
                 f"expect, or give a longer sentence"
             )
-        return replace(given, curve=curve, expected=expected, is_short=True)
+        return replace(given, curve=curve, expected=expected, is_short=True, captioned=captioned or 1.0)
 
     @cached_property
     def _sample(self) -> tuple[ExactSearch | None, float]:
@@ -438,7 +438,10 @@ class SearchEngine:
         if search.query.is_sentence:
             rows = np.full(len(scores), -1) if rows is None else rows
             words, given = search.words, search.probabilities
-            among = words.among(rows, given.searched) if given.is_short else None
+            among = None
+            if given.is_short:  # captions name a part of what is shown, as they do for the whole query
+                among = words.among(rows, given.searched) / max(1e-6, given.captioned)
+                among = np.clip(np.rint(among), 1, given.searched).astype(np.int64)
             count = len(query_words(search.query.text))
             shares = [len(words.matched(row)) / count if row >= 0 else 0.0 for row in rows.tolist()]
             likely = given.of(scores, among, np.array(shares))

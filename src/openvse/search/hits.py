@@ -157,6 +157,7 @@ class Probabilities:
         expected: how many of them are expected to be relevant to the sentence; None takes that of the curve's data.
         min_precision: the lowest probability of a hit; None takes all hits.
         is_short: whether it is a query of so few words that it has a curve of its own.
+        captioned: the share of what the items show that their captions name.
 
     Raises:
         DataError: a number is outside its range.
@@ -168,6 +169,7 @@ class Probabilities:
     expected: float | None = None
     min_precision: float | None = None
     is_short: bool = False
+    captioned: float = 1.0
 
     def __post_init__(self) -> None:
         if self.min_precision is None:
