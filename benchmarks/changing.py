@@ -169,18 +169,18 @@ async def ask_until(
             found.append((began, ended, sentence, {hit["id"]: hit["score"] for hit in hits}))
 
 
-def wrong_answers(found: Sequence[Any], versions: Sequence[Version]) -> int:
-    """Return how many answers are those of no index that was current."""
-    wrong = 0
+def ages_of(found: Sequence[Any], versions: Sequence[Version]) -> list[float]:
+    """Return for each answer how many seconds ago the index that gives it was last current; infinity if none did."""
+    ends = [*(version.began for version in versions[1:]), float("inf")]
+    ages = []
     for began, ended, sentence, hits in found:
-        ends = [*(version.began for version in versions[1:]), float("inf")]
-        current = [
-            version.answers[sentence]
+        since = [
+            max(0.0, began - until)
             for version, until in zip(versions, ends, strict=True)
-            if version.began <= ended and until + SEEN_S >= began
+            if version.began <= ended and _same(hits, version.answers[sentence])
         ]
-        wrong += not any(_same(hits, answer) for answer in current)
-    return wrong
+        ages.append(min(since, default=float("inf")))
+    return ages
 
 
 def _same(one: dict[str, float], other: dict[str, float]) -> bool:
@@ -228,6 +228,7 @@ def measure(folder: Path, minutes: float, pictures: int, clients: int) -> str:
     versions = [
         Version(each["began"], each["answers"]) for each in map(json.loads, log.read_text().splitlines())
     ]
+    ages = ages_of(found, versions)
     rows = [
         [kind, len(seen[kind].seconds), *_quantiles(seen[kind].seconds), seen[kind].errors] for kind in KINDS
     ]
@@ -235,8 +236,10 @@ def measure(folder: Path, minutes: float, pictures: int, clients: int) -> str:
         (
             table(["request", "answers", "p50 ms", "p99 ms", "errors"], rows),
             table(["model", "MiB at the start", "MiB at the end", "open files"], memory),
-            f"{len(versions)} indexes in {minutes:g} minutes; {len(found)} answers to sentences, "
-            f"{wrong_answers(found, versions)} of them of no index that was current",
+            f"{len(versions)} indexes in {minutes:g} minutes; {len(found)} answers to sentences, of which "
+            f"{sum(age == float('inf') for age in ages)} are of no index that was current, and "
+            f"{sum(SEEN_S < age < float('inf') for age in ages)} of one that was not for more than {SEEN_S:g} seconds "
+            f"(at most {max((age for age in ages if age < float('inf')), default=0):.1f})",
         )
     )
 

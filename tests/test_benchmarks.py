@@ -61,5 +61,6 @@ def test_an_answer_is_right_if_its_index_was_current(monkeypatch: pytest.MonkeyP
     versions = [changing.Version(0.0, first), changing.Version(100.0, second)]
     old, new, other = ({name: 0.5} for name in ("a.jpg", "b.jpg", "c.jpg"))
     asked = [(10.0, old), (10.0, new), (102.0, old), (102.0, new), (150.0, old), (150.0, new), (150.0, other)]
-    wrong = [changing.wrong_answers([(when, when + 1, "a red dog", hits)], versions) for when, hits in asked]
-    assert wrong == [0, 1, 0, 0, 1, 0, 1]
+    none = float("inf")
+    found = [(when, when + 1, "a red dog", hits) for when, hits in asked]
+    assert changing.ages_of(found, versions) == [0.0, none, 2.0, 0.0, 50.0, 0.0, none]
