@@ -20,6 +20,7 @@ from openvse.retrieval import HitReranker
 from openvse.retrieval.build import build_model
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Answer, Hit, Page, Query
+from openvse.search.hits import Hits
 from openvse.tasks.recipes import parse_recipe
 
 QUERIES = ["red", "green and blue"]
@@ -77,7 +78,7 @@ def ranked(rerank: HitReranker, results: Sequence[Sequence[Hit]], **page: object
     """Rank what an index found for the queries again, and return the hits of a page."""
     queries = [Query(text) for text in QUERIES[: len(results)]]
     answers = rerank.rerank(
-        queries, [Answer(list(hits), 4) for hits in results], [Page(**page)] * len(results)
+        queries, [Answer(Hits(hits), 4) for hits in results], [Page(**page)] * len(results)
     )
     return [answer.hits for answer in answers]
 
@@ -233,13 +234,13 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
     lowest = whole[0][1].score
     assert ranked(HitReranker(fused, top=4), hits, min_score=lowest)[0] == whole[0][:2]
     (first, _) = HitReranker(fused, top=2).rerank(
-        [Query(text) for text in QUERIES], [Answer(found, 4) for found in hits], [Page(top_k=1)] * 2
+        [Query(text) for text in QUERIES], [Answer(Hits(found), 4) for found in hits], [Page(top_k=1)] * 2
     )
     assert first.more and first.before == {"red.png": 1, "green.png": 2}
     best = whole[0][0].score
     limited = HitReranker(fused, top=2).rerank(
         [Query(text) for text in QUERIES],
-        [Answer(results, 4) for results in hits],
+        [Answer(Hits(results), 4) for results in hits],
         [Page(top_k=1, min_score=best)] * 2,
     )
     for answer in limited:  # the first model scores all hits above or below; only the new scores count
@@ -248,9 +249,11 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
     later = HitReranker(fused, top=2)
     assert later.first(Page(top_k=1, skip=2)) == Page(top_k=1, skip=2)
     assert later.first(Page(top_k=1, skip=1, min_score=0.5)) == Page(top_k=2)
-    (beyond,) = later.rerank([Query("red")], [Answer(hits[0][2:3], 4, True)], [Page(1, 2)])
+    (beyond,) = later.rerank([Query("red")], [Answer(Hits(hits[0][2:3]), 4, True)], [Page(1, 2)])
     assert (beyond.hits, beyond.more) == (hits[0][2:3], True)
-    (none,) = later.rerank([Query("red")], [Answer(hits[0][2:3], 4, True)], [Page(1, 2, min_score=-9.0)])
+    (none,) = later.rerank(
+        [Query("red")], [Answer(Hits(hits[0][2:3]), 4, True)], [Page(1, 2, min_score=-9.0)]
+    )
     assert (none.hits, none.more) == ([], False)
     with pytest.raises(DataError, match="sentence"):
-        HitReranker(fused).rerank([Query(like="red.png")], [Answer(hits[0])], [Page()])
+        HitReranker(fused).rerank([Query(like="red.png")], [Answer(Hits(hits[0]))], [Page()])
