@@ -34,7 +34,7 @@ ANSWERED = (
     "insect",
     "fruit",
 )
-"""Queries that a model of seed 0 answers well; most of them are not equal to a training text."""
+"""Queries that a model of seed 0 answers well. Most of them differ from every training text."""
 
 BEYOND: Mapping[str, str] = {
     "vehicle on water": "not answered: it finds vehicles, and none of them is on water",
@@ -51,7 +51,7 @@ OnImages = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class DemoHit:
-    """An image that answers a query; ``held_out`` images were never trained on."""
+    """An image that answers a query. ``held_out`` images were never trained on."""
 
     label: str
     score: float

@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with one line that says what was given, what is allowed and what to do."""
+"""The errors a user can cause, each with one line: the given value, the allowed ones and the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECRETS = (
 
 
 class OpenVSEError(Exception):
-    """Base of every error that the user's input causes; the command line prints its one line and exits with 2.
+    """Base of every error that the user's input causes. The command line prints its one line and exits with 2.
 
     Its message shows no password or key of a URL, whoever quotes one.
     """
@@ -45,24 +45,24 @@ class DataError(OpenVSEError):
 
 
 class BadImageError(DataError):
-    """One image cannot be used; the message says why. Code that reads many images reports it and continues."""
+    """One image cannot be used. The message has the reason. Code that reads many images reports it and continues."""
 
 
 class BadVideoError(BadImageError):
-    """One clip cannot be used; the message says why. Code that catches BadImageError catches this too."""
+    """One clip cannot be used. The message has the reason. Code that catches BadImageError catches this too."""
 
 
 class TextError(OpenVSEError, ValueError):
-    """A file is not text in UTF-8; the message names it and the line.
+    """A file is not text in UTF-8. The message names the file and the line.
 
-    It is also a ValueError, as other damage of a text file is.
+    It is also a ValueError, like other damage of a text file.
     """
 
 
 class JsonError(DataError, ValueError):
-    """A text is not JSON, or more of it or nested more deeply than is read.
+    """A text is not JSON, or too long or nested too deeply.
 
-    It is also a ValueError, as other damage of a text file is.
+    It is also a ValueError, like other damage of a text file.
     """
 
 
@@ -71,11 +71,11 @@ class StoreError(OpenVSEError):
 
 
 class BadFeaturesError(StoreError):
-    """The features of an item cannot be used; the message says why. Code that reads many items reports it."""
+    """The features of an item cannot be used. The message has the reason. Code that reads many items reports it."""
 
 
 class ModelError(OpenVSEError):
-    """A model folder is missing or damaged, or does not fit what it is used with."""
+    """A model folder is missing or damaged, or does not fit its use."""
 
 
 class CheckpointError(OpenVSEError):
@@ -83,7 +83,7 @@ class CheckpointError(OpenVSEError):
 
 
 class MissingHalfError(OpenVSEError, ImportError):
-    """Something needs the training half of openvse, which is not installed; the message says how to install it."""
+    """Something needs the training half of openvse, which is missing here. The message has the install command."""
 
     def __init__(self, message: object = "", *, name: str = "") -> None:
         super().__init__(message)
@@ -95,15 +95,15 @@ class IndexFormatError(OpenVSEError):
 
 
 class IndexVersionError(IndexFormatError):
-    """A search index is of a format that this openvse does not read."""
+    """A search index has a format that this openvse does not read."""
 
 
 class IndexDamagedError(IndexFormatError):
-    """A search index is not what was written."""
+    """A search index differs from the one that was written."""
 
 
 class MissingItemError(DataError):
-    """The index, or the engine that is searched, holds no item of an id or a number."""
+    """The index or engine holds no item of an id or a number."""
 
 
 class EngineError(OpenVSEError):
@@ -127,7 +127,7 @@ class DiskError(OpenVSEError, OSError):
 
 
 def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: int = 0) -> str:
-    """Return bytes of UTF-8 as text, without a byte-order mark; raise TextError where they are not UTF-8.
+    """Return bytes of UTF-8 as text, without a byte-order mark. Raise TextError if they are not UTF-8.
 
     The message counts from ``first_line`` and from the ``offset`` of the bytes in their file.
     """
@@ -144,11 +144,11 @@ def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: 
 
 
 FEW = 6
-"""The number of names up to which a message lists them in full; beyond it, the message names a command."""
+"""The number of names up to which a message lists them in full. Beyond it, the message names a command."""
 
 
 def message_of(error: BaseException, width: int = 160) -> str:
-    """Return what an error of another library says, in one line that is cut between words, or else its type."""
+    """Return the message of another library's error, in one line cut between words, or else its type."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # without the colours of a terminal
     if len(text) <= width:
         return text or type(error).__name__

@@ -1,4 +1,4 @@
-"""Files that are complete at every moment, folders that one process at a time writes to, and how text is read."""
+"""Files that are complete at every moment, folders that one process at a time writes to, and readers of text."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from typing import IO, Any
 from openvse.errors import DataError, DiskError, JsonError, ModelError, OpenVSEError, decoded_text
 
 LOCK = "writer.lock"
-"""The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
+"""The lock file of a folder. The process that holds the lock may write there. The file itself is never removed."""
 
 _GONE = ".gone"  # in a set that is ready: what of the earlier set is still to be removed
 
-_UNCHANGED = "what was there before is unchanged"
+_UNCHANGED = "the earlier files are unchanged"
 
 _held: set[IO[bytes]] = set()
 
 _BLOCK = 1 << 20
 
 NO_ROOM = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
-"""The numbers of errors of a full disk."""
+"""The error numbers of a full disk."""
 
 _REFUSALS = NO_ROOM | {errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -44,9 +44,9 @@ STOPS: frozenset[signal.Signals] = frozenset(
 
 
 def refusal_of_disk(error: BaseException | None) -> str | None:
-    """Return the reason of the system if an error was caused by a full or unwritable disk, and None otherwise.
+    """Return the system's reason if an error was caused by a full or unwritable disk, and None otherwise.
 
-    Libraries that write files hide the error of the system: PyTorch raises one about its own format, and Rust libraries
+    Libraries that write files hide the error of the system. PyTorch raises one about its own format, and Rust libraries
     put it into the text of their own class.
     """
     while error is not None:
@@ -63,9 +63,9 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
 
 @contextmanager
 def writing(path: Path, state: str = "") -> Iterator[None]:
-    """Raise DiskError, in one line about ``path``, where any library meets a full or unwritable disk.
+    """Raise DiskError, in one line about ``path``, if any library meets a full or unwritable disk.
 
-    ``state`` is what is there afterwards, if whoever writes knows it.
+    ``state`` describes the files afterwards, if the writer knows it.
     """
     try:
         yield
@@ -84,9 +84,9 @@ def writing(path: Path, state: str = "") -> Iterator[None]:
 
 @contextmanager
 def stops_wait() -> Iterator[None]:
-    """Let a Ctrl-C, or another signal that is to raise an exception here, wait for the end of the block.
+    """Let a Ctrl-C, or another signal that should raise an exception here, wait for the end of the block.
 
-    For libraries that an exception at any line breaks. ``torch.save``, for one, swallows it at one line (a bare
+    Some libraries break if an exception comes at any line. ``torch.save``, for one, swallows it at one line (a bare
     ``except`` of ``copyreg``) and ends the process at others (in C++ code that closes the file).
     """
     if threading.current_thread() is not threading.main_thread():  # signals raise in the main thread only
@@ -116,12 +116,12 @@ def stops_wait() -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; when the block ends, the file is renamed to ``path``.
+    """Yield a temporary path to write to. When the block ends, the file is renamed to ``path``.
 
     A reader of ``path`` always sees a complete file, the old or the new one, even if the writer is stopped. A block
     that raises only leaves the old file. The new file is on the disk before the rename, so that a power cut cannot
-    leave an empty file, and the rename is there before whatever follows. Its permissions follow from the umask, even
-    if a library writes it through a private temporary file. The folder must exist; see ``writing`` for errors.
+    leave an empty file, and the rename is there before anything that follows. Its permissions follow from the umask,
+    even if a library writes it through a private temporary file. The folder must exist. See ``writing`` for errors.
     """
     # Every process uses the same name, so that killed processes leave at most one file.
     partial = path.with_name(f".{path.name}.partial")
@@ -138,13 +138,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_files(folder: Path, named: str, gone: Iterable[str] = ()) -> Iterator[Path]:
-    """Yield an empty folder to write a set to; when the block ends, its files take their places below ``folder``.
+    """Yield an empty folder to write a set to. When the block ends, its files take their places below ``folder``.
 
-    Files that belong together are a set, named by one of them. Nothing in ``folder`` changes before all files are
+    Files that belong together are a set, and one of them names it. Nothing in ``folder`` changes before all files are
     complete and on the disk. Then one rename makes the new set the present one, and ``settle`` puts its files at their
-    places. Whoever is stopped in between leaves a set that the next reader or writer settles, so at every moment a
-    reader has the whole old set or the whole new one. A block that raises leaves the old set, or no folder if there was
-    none.
+    places. If a writer is stopped in between, the next reader or writer settles the set. So at every moment a reader
+    has the whole old set or the whole new one. A block that raises leaves the old set, or no folder if there was none.
 
     Args:
         gone: files and folders of the earlier set, to be removed where the new one lacks them. All else stays.
@@ -171,10 +170,10 @@ def replacing_files(folder: Path, named: str, gone: Iterable[str] = ()) -> Itera
 
 
 def settle(folder: str | Path, named: str) -> tuple[int, int] | None:
-    """Finish what ``replacing_files`` has begun in a folder, and return which set is there; None if there is none.
+    """Finish the work that ``replacing_files`` has begun in a folder, and return which set is there, or None.
 
-    What names the set is removed first and comes last, so a program that does not call this function finds no set in
-    between. Several processes may settle the same set. See ``check_same`` for what is returned.
+    The file that names the set is removed first and comes last, so a program that does not call this function finds no
+    set in between. Several processes may settle the same set. See ``check_same`` for the result.
     """
     place = Path(folder)
     _, ready = _places_of_set(place, named)
@@ -189,13 +188,13 @@ def settle(folder: str | Path, named: str) -> tuple[int, int] | None:
 
 
 def check_same(folder: Path, named: str, found: tuple[int, int] | None) -> None:
-    """Raise ModelError where another set has taken the place of the one that ``settle`` found, and was read since."""
+    """Raise ModelError if another set has replaced the one that ``settle`` found and that was read since."""
     if _identity(folder / named) != found:
         raise ModelError(f"{folder} was replaced while it was read: open it again")
 
 
 def is_free(folder: Path, named: str) -> bool:
-    """Return whether nothing is in a folder but what a stopped ``replacing_files`` has left; settle it if possible."""
+    """Return whether a folder is empty except for the rest of a stopped ``replacing_files``. Settle it if possible."""
     settle(folder, named)
     return not folder.exists() or (
         folder.is_dir() and {*folder.iterdir()} <= {_places_of_set(folder, named)[0]}
@@ -203,7 +202,7 @@ def is_free(folder: Path, named: str) -> bool:
 
 
 def _places_of_set(folder: Path, named: str) -> tuple[Path, Path]:
-    """Return where the files of a set are before they are whole, and from then on until they are at their places."""
+    """Return the place of a set's files before they are whole, and from then on until they are at their places."""
     return folder / f".{named}.new", folder / f".{named}.ready"
 
 
@@ -265,7 +264,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """Make a folder and its parents; if the block raises, those of them that are empty are removed."""
+    """Make a folder and its parents. If the block raises, the empty ones among them are removed."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         with writing(folder):
@@ -281,20 +280,20 @@ def made(folder: Path) -> Iterator[None]:
 
 
 def refuse_there(paths: Iterable[Path], remedy: str) -> None:
-    """Raise OpenVSEError, before any work, where one of these files, or the set it names, would be replaced unasked."""
+    """Raise OpenVSEError before any work if it would replace one of these files, or the set it names, unasked."""
     there = [str(path) for path in paths if settle(path.parent, path.name) or path.is_symlink()]
     if there:
         raise OpenVSEError(f"{', '.join(there)} {'are' if len(there) > 1 else 'is'} already there: {remedy}")
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Write a text in UTF-8, with ``whole_characters``, so that the file is always complete; see ``replacing``."""
+    """Write a text in UTF-8, with ``whole_characters``, so that the file is always complete. See ``replacing``."""
     with replacing(path) as partial:
         partial.write_text(whole_characters(content), encoding="utf-8")
 
 
 MAX_JSON_CHARACTERS = 1 << 24
-"""The longest text of JSON that is read, unless its reader allows more."""
+"""The longest text of JSON to read, unless its reader allows more."""
 
 _MAX_JSON_DEPTH = 100
 
@@ -306,12 +305,12 @@ def parse_json(
     most: int = MAX_JSON_CHARACTERS,
     finite: bool = False,
 ) -> Any:
-    """Return the content of a text of JSON, which may come from anybody; with ``finite`` None stands for NaN or 1e999.
+    """Return the content of JSON text from anybody. With ``finite``, None replaces NaN or 1e999.
 
-    JsonError says that it is not JSON, too long, or nested more deeply than any data are.
+    It raises JsonError if the text is not JSON, too long, or nested more deeply than any data are.
     """
     if len(text) > most:
-        raise JsonError(f"{len(text):,} characters of JSON are too many; at most {most:,} are read")
+        raise JsonError(f"{len(text):,} characters of JSON are too many: at most {most:,} are read")
     try:
         hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": lambda _: None} if finite else {}
         tree = json.loads(text, object_hook=hook, **hooks)
@@ -337,7 +336,7 @@ def parse_json(
 def read_json(
     path: Path, *, most: int = MAX_JSON_CHARACTERS, hook: Callable[[dict[str, Any]], Any] | None = None
 ) -> Any:
-    """Return the content of a file of JSON, which may come from anybody; see ``parse_json`` and ``read_text``."""
+    """Return the content of a JSON file from anybody. See ``parse_json`` and ``read_text``."""
     with path.open("rb") as file:
         content = file.read(min(path.stat().st_size, most) + 1)  # a device has no size, and may have no end
     if len(content) > most:
@@ -357,21 +356,21 @@ def write_page(path: Path, content: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8, with or without a byte-order mark; another encoding is a TextError."""
+    """Return the text of a file in UTF-8, with or without a byte-order mark. Another encoding is a TextError."""
     return decoded_text(path.read_bytes(), path)
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a file; see ``read_text`` and ``split_lines``."""
+    """Return the lines of a file. See ``read_text`` and ``split_lines``."""
     *lines, rest = split_lines(read_text(path))
     return [*lines, rest] if rest else lines
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Return what is before, between and after the line ends of a text.
+    r"""Return the parts before, between and after the line ends of a text.
 
-    Only ``\n`` and ``\r\n`` end a line, since captions and strings of JSON may hold what else Unicode calls a line
-    separator. In a text without ``\n``, ``\r`` does, as on the first Macintosh.
+    Only ``\n`` and ``\r\n`` end a line, since captions and strings of JSON may hold Unicode's other line separators. In
+    a text without ``\n``, ``\r`` does, as on the first Macintosh.
     """
     text = text.replace("\r\n", "\n")
     return text.split("\n" if "\n" in text else "\r")
@@ -387,9 +386,9 @@ def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:
 
 
 def several(given: object, what: str, kinds: tuple[type, ...] = (str,)) -> list[Any]:
-    """Return any number of texts as a list; one that is given by itself is a sequence of one.
+    """Return any number of texts as a list. A single text is a sequence of one.
 
-    A table, bytes or an element of another kind is a DataError, which says ``what`` they are, such as "captions".
+    A table, bytes or an element of another kind is a DataError, which names ``what`` they are, such as "captions".
     """
     if isinstance(given, kinds):
         return [given]
@@ -397,23 +396,23 @@ def several(given: object, what: str, kinds: tuple[type, ...] = (str,)) -> list[
     is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
     is_one = isinstance(given, bytes | bytearray) or getattr(given, "ndim", 1) == 0
     if is_table or is_one or not isinstance(given, Iterable):
-        raise DataError(f"{what} is of the type {type(given).__name__}: {advice}")
+        raise DataError(f"{what} has the type {type(given).__name__}: {advice}")
     listed = list(given)
     for number, each in enumerate(listed):
         if not isinstance(each, kinds):
-            raise DataError(f"{what}: number {number} is of the type {type(each).__name__}: {advice}")
+            raise DataError(f"{what}: number {number} has the type {type(each).__name__}: {advice}")
     return listed
 
 
 def given_path(given: object, what: str) -> Path:
-    """Return a path; raise DataError where ``what`` is none, or "", which would be the folder of work."""
+    """Return a path. Raise DataError if ``what`` is none, or "", which would be the folder of work."""
     if not isinstance(given, str | os.PathLike) or not str(given):
         raise DataError(f"{what} is {given!r:.40}: give a path, such as 'my/folder'")
     return Path(given)
 
 
 def whole_characters(text: str) -> str:
-    r"""Return a text in which U+FFFD stands for each half of a surrogate pair, which no file or tokenizer can hold.
+    r"""Return a text in which U+FFFD replaces each half of a surrogate pair, which no file or tokenizer can hold.
 
     Halves come from escapes of JSON, and from arguments and names that are not UTF-8.
 
@@ -444,14 +443,14 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
     """Hold the lock of a folder while the block runs, so that no other process writes there.
 
     The kernel releases the lock when the process ends, in whatever way. Reading does not need the lock. A ``refusal``
-    about ``what``, for instance a "feature store", is raised where another process writes or the locks of POSIX are
+    about ``what``, for instance a "feature store", is raised if another process writes or the locks of POSIX are
     missing.
     """
     try:
         import fcntl
     except ImportError as error:  # on Windows
         raise refusal(
-            f"{what} {folder} cannot be locked, as this system does not have the locks of POSIX: write it on Linux or "
+            f"{what} {folder} cannot be locked, because this system lacks the locks of POSIX: write it on Linux or "
             f"macOS, or in WSL on Windows"
         ) from error
     _let_go_in_children()

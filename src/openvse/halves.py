@@ -1,8 +1,8 @@
 """The two halves of openvse: rooms that index, search and serve, and rooms that train, which need PyTorch.
 
-``pip install openvse`` installs all files, and what the search half needs. ``pip install 'openvse[train]'`` adds what
-the training half needs. A file of the search half never imports the training half. ``training_module`` imports it when
-a command needs it.
+``pip install openvse`` installs all files, and the packages of the search half. ``pip install 'openvse[train]'`` adds
+the training half's packages. A file of the search half never imports the training half. ``training_module`` imports it
+when a command needs it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "huggingface_
 
 @cache
 def missing_package() -> str:
-    """Return the first package that the training half lacks here; "" if it can be used."""
+    """Return the first package that the training half lacks here, or "" if it can be used."""
     for name in _PACKAGES:
         try:
             is_here = find_spec(name) is not None
@@ -52,19 +52,19 @@ def missing_package() -> str:
 
 
 def training_module(name: str) -> Any:
-    """Import a module such as ``openvse.tasks.load`` or ``torch``; without the training half, MissingHalfError."""
+    """Import a module such as ``openvse.tasks.load`` or ``torch``, or raise MissingHalfError if the half is missing."""
     if missing_package():
         raise refusal_of(name)
     return import_module(name)
 
 
 def refusal_of(name: str) -> MissingHalfError:
-    """Return the error that says how to install what a name needs."""
+    """Return the error with the command to install the packages that a name needs."""
     return MissingHalfError(f"{name} needs {missing_package()}, which is not installed: {INSTALL}", name=name)
 
 
 class _Guard:
-    """Finds no module, but refuses those of the training half in one line where it is not installed."""
+    """Finds no module, but refuses the training half's modules in one line if they are not installed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Raise MissingHalfError for a module of the training half."""
@@ -74,6 +74,6 @@ class _Guard:
 
 
 def guard() -> None:
-    """Let imports of the training half say how to install it, where that is needed."""
+    """Let imports of the training half report how to install it, if it is missing."""
     if missing_package():
         sys.meta_path.insert(0, _Guard())

@@ -20,7 +20,7 @@ from openvse.tasks.run import run_recipe
 from openvse.training.records import EpochReport, Silent
 from tests.forking import command, forked
 
-GO_ON = "the run is kept up to its last checkpoint; run the same command with --resume to continue"
+GO_ON = "the run is kept up to its last checkpoint: run the same command with --resume to continue"
 
 
 @pytest.fixture(autouse=True)

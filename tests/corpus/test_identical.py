@@ -71,7 +71,7 @@ def test_the_report_and_the_check_count_them(tmp_path: Path, monkeypatch: pytest
         return EmbeddingSet(vectors, torch.ones(count, 1, dtype=torch.bool))
 
     report = evaluate_sets(embedded(4), embedded(3), corpus.relevance, set_max_scores, resamples=0)
-    line = "identical captions: 1, of 3 images; each counts as relevant to all images that have it"
+    line = "identical captions: 1, of 3 images. Each counts as relevant to all images that have it"
     assert report.remarks.shared == SharedTexts(1, 3) and f"- {line}\n" in report.to_markdown()
     assert json.loads(report.to_json())["remarks"]["shared"] == {"num_texts": 1, "num_images": 3}
     for number in range(4):

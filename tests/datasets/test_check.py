@@ -169,7 +169,7 @@ def test_a_piece_that_can_be_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "FACTS", {"flickr8k": facts})
     findings = check_data(f"flickr8k:{write_flickr(tmp_path, (1, 1, 1))}")
     assert all(finding.ok for finding in findings)
-    assert texts(findings, "note") == [f"boxes: none of boxes.json in {tmp_path}; get boxes.zip"]
+    assert texts(findings, "note") == [f"boxes: none of boxes.json in {tmp_path}: get boxes.zip"]
 
 
 def test_an_image_in_two_lists_is_told(tmp_path, small):

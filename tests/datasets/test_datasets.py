@@ -70,7 +70,7 @@ def test_options_are_passed_on(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda root: root / "missing", "there is no such file or folder; check the path"),
+        (lambda root: root / "missing", "there is no such file or folder: check the path"),
         (lambda root: root, r"image.s.*metadata\.jsonl"),
         (lambda root: f"flickr8k:{root / 'missing'}", "there is no such file or folder"),
         (lambda root: f"flickr8k:{root}", "no image folder"),

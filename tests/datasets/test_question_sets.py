@@ -45,10 +45,10 @@ def test_options_are_passed_on(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda root: root / "missing", "there is no such file or folder; check the path"),
+        (lambda root: root / "missing", "there is no such file or folder: check the path"),
         (lambda root: f"daquar:{root / 'missing'}", "there is no such file or folder"),
         (lambda root: root, r"no metadata\.jsonl or metadata\.csv"),
-        (lambda root: lay_out(root, "a.jpg") / "a.jpg", r"not a file of questions; give one of \.csv, \.tsv"),
+        (lambda root: lay_out(root, "a.jpg") / "a.jpg", r"not a file of questions: give one of \.csv, \.tsv"),
     ],
 )
 def test_missing_and_empty(tmp_path, make, message):

@@ -261,11 +261,11 @@ def test_quotation_marks_delimiters_and_byte_order_marks(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "the file is empty; its first line must name the columns"),
+        ("", "the file is empty"),
         ("picture,caption\n", "no column file_name or image or path or .* .found: picture, caption."),
         ("image,words\n", "no column captions or caption or text or description"),
-        ("image,caption\na.jpg,one,two\n", "line 2: 3 columns where the header has 2; put a cell"),
-        ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', "line 3: unexpected end of data; put a cell"),
+        ("image,caption\na.jpg,one,two\n", "line 2: 3 columns where the header has 2: put a cell"),
+        ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', "line 3: unexpected end of data: put a cell"),
         ("image,caption,split\na.jpg,x,train\na.jpg,y,\n", "image 'a.jpg' is listed in a split and in none"),
     ],
 )

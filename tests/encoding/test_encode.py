@@ -211,7 +211,7 @@ def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
         ("a.txt", "\n\n", "there is no sentence"),
         ("a.jsonl", "[1]\n", "1.*JSON"),
         ("a.csv", "id,text\n1,a\n1,b\n", "gives the id 1 twice"),
-        ("a.doc", "x", "is no list that we read"),
+        ("a.doc", "x", "a.doc: "),
     ],
 )
 def test_lists_that_cannot_be_understood(tmp_path: Path, name: str, text: str, message: str) -> None:

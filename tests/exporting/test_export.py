@@ -177,7 +177,7 @@ def test_an_export_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("image", "more", "told"),
     [
-        ("tokens", {"similarity": "fused"}, "similarity Fused scores in a way"),
+        ("tokens", {"similarity": "fused"}, "similarity Fused"),
         ({"name": "tokens", "unit_length": True}, {}, "keeps all of its tokens"),
         ({"name": "adpool", "count_padding": True}, {}, "count_padding"),
     ],

@@ -25,7 +25,7 @@ def test_merge_captions(merged: bool, tmp_path: Path) -> None:
     tree["data"]["merge_captions"] = merged
     task = open_retrieval(parse_recipe(tree), RunInputs(tmp_path, Accelerator(cpu=True), watcher))
     assert isinstance(task, RetrievalTask)
-    said = ["identical captions: 1, of 2 images; each counts as relevant to all images that have it"]
+    said = ["identical captions: 1, of 2 images. Each counts as relevant to all images that have it"]
     assert [note for note in watcher.notes if "caption" in note and "vocabulary" not in note] == said * merged
     batch = task.training[BatchKey(np.arange(64))]
     assert int(batch.positives[0].sum() + batch.positives[1].sum()) == 4

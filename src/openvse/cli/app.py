@@ -1,4 +1,4 @@
-"""The frame of the command line: the application, plug-ins, errors in one line, and what happens to freed memory."""
+"""The frame of the command line: the application, plug-ins, errors in one line, and the reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from openvse.halves import INSTALL
 from openvse.registry import load_plugin
 
 PANELS = ("Train", "Search", "Explain", "Data", "Convert")
-"""The groups of commands that the help shows, in its order; each command names its own."""
+"""The groups of commands in the help, in its order. Each command names its own."""
 
 MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup of rich
-"""The group of the commands of the training half, where that is missing."""
+"""The group of the commands of the training half, for installations without it."""
 
 _QUIET = ("--quiet", "-q")
 _VERBOSE = "--verbose"
@@ -61,7 +61,7 @@ class Commands(TyperGroup):
             raise typer.Exit(2) from error
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
+        """Run a command. Exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
         from openvse.cli.progress import Warnings, voice
 
         logger, warnings = logging.getLogger("openvse"), Warnings()
@@ -91,7 +91,7 @@ class Commands(TyperGroup):
 
 
 def _message(error: BaseException) -> str | None:
-    """Return what to tell the user about an error; None if the error is a bug in openvse."""
+    """Return the user's message for an error, or None if the error is a bug in openvse."""
     if isinstance(error, OpenVSEError):
         return str(error)
     reason = refusal_of_disk(error)
@@ -139,14 +139,14 @@ def options(
         bool,
         typer.Option(
             *_QUIET,
-            help="Hide progress and notes; warnings and errors are still shown. It may stand behind a command, too.",
+            help="Hide progress and notes, but show warnings and errors. Also accepted after the command.",
         ),
     ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
             _VERBOSE,
-            help="Also say how results are computed. It may stand behind a command, too.",
+            help="Also explain the computation. Also accepted after the command.",
         ),
     ] = False,
     max_pixels: Annotated[
@@ -154,23 +154,23 @@ def options(
         typer.Option(
             _PIXELS,
             min=1,
-            help="The largest width x height of an image that is decoded: 80 million, which takes 0.3 to 1.4 GB of "
-            "memory. It may stand behind a command, too.",
+            help="Largest width x height of an image to decode. Default: 80 million, which takes 0.3 to 1.4 GB of "
+            "memory. Also accepted after the command.",
         ),
     ] = None,
     allow_outside: Annotated[
         bool,
         typer.Option(
             _OUTSIDE,
-            help="Also use images outside of the data's folder, which ../, an absolute path or a link leads to. "
-            "It may stand behind a command, too.",
+            help="Also use images outside of the data's folder, reached by ../, an absolute path or a link. "
+            "Also accepted after the command.",
         ),
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Set up what every command needs, and run the plug-ins."""
+    """Prepare every command, and run the plug-ins."""
     from openvse.cli.progress import voice
     from openvse.media.names import PIXELS_VARIABLE
 
@@ -195,7 +195,7 @@ def keep_freed_memory() -> bool:
     new page costs a page fault and is filled with zeros. Peak memory does not change, but is held until the end.
 
     Returns:
-        Whether the C library accepted the setting; only the GNU library is asked.
+        Whether the C library accepted the setting. Other libraries than GNU do not.
     """
     return _set({_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _LARGEST})
 

@@ -1,4 +1,4 @@
-"""A folder of images in place of an index: its index is made after a question, and brought up to date."""
+"""A folder of images in place of an index: its index is made after a question, or updated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Yes: TypeAlias = Annotated[
 
 
 def index_of(folder: Path, model: str | None, *, yes: bool, device: str) -> tuple[Path, LoadedModel]:
-    """Return the index of a folder of images, made or brought up to date, and what embeds its queries."""
+    """Return the new or updated index of a folder of images, and the model that embeds its queries."""
     from openvse.cli.commands.indexing import show_step, warn_of
     from openvse.cli.progress import bar, note
     from openvse.search.opening import open_pictures
@@ -45,7 +45,7 @@ def index_of(folder: Path, model: str | None, *, yes: bool, device: str) -> tupl
 
 
 def agree(plan: FirstIndex, *, yes: bool) -> None:
-    """Ask on a terminal whether to make an index; raise OpenVSEError if the user does not want it."""
+    """Ask on a terminal whether to make an index. Raise OpenVSEError if the user does not want it."""
     from openvse.cli.progress import note
 
     if yes:

@@ -1,4 +1,4 @@
-"""The one JSON document that a command prints with ``--json``; docs/json.md describes it."""
+"""The one JSON document that a command prints with ``--json``, which docs/json.md describes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def print_json(command: str, result: Mapping[str, object]) -> None:
-    """Print the result of a command such as "data check" together with its warnings; numbers are finite."""
+    """Print the result of a command such as "data check" with its warnings. NaN and infinity are not written."""
     document = {
         "schema": SCHEMA,
         "openvse": __version__,

@@ -1,4 +1,4 @@
-"""Options that several commands take, and how their values are read."""
+"""Options that several commands take, and readers of their values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Given:
     given: Mapping[str, str]
 
     def number(self, name: str, default: int | float) -> float:
-        """Return a number, or the default where it was not given; raise OpenVSEError where it is none."""
+        """Return a number, or the default without one. Raise OpenVSEError if the value is no number."""
         try:
             return float(self.given.get(name, default))
         except ValueError as error:
@@ -35,7 +35,7 @@ class Given:
 
 
 def split_settings(value: str, names: Sequence[str]) -> tuple[str, Given]:
-    """Return the value of an option, and the settings behind it; other commas belong to the value."""
+    """Return the value of an option, and the settings after it. Other commas belong to the value."""
     given: dict[str, str] = {}
     while True:
         before, comma, last = value.rpartition(",")
@@ -48,7 +48,7 @@ def split_settings(value: str, names: Sequence[str]) -> tuple[str, Given]:
 
 @dataclass(frozen=True)
 class Reranking:
-    """The model that ranks results again, and how; without features it reads the images."""
+    """The model that reranks results, and its settings. Without features it reads the images."""
 
     model: str
     top: int = 20
@@ -57,7 +57,7 @@ class Reranking:
 
     @classmethod
     def read(cls, value: str) -> Reranking:
-        """Return what the value of ``--rerank`` says; raise OpenVSEError where a setting is no number."""
+        """Return the value of ``--rerank`` as settings. Raise OpenVSEError if one is no number."""
         model, settings = split_settings(value, ("top", "weight", "features"))
         features = settings.given.get("features")
         top, weight = settings.number("top", cls.top), settings.number("weight", cls.weight)
@@ -74,7 +74,7 @@ class Reranking:
 
 
 def usable_device(name: str | None) -> str | None:
-    """Return a device of this machine; raise OpenVSEError if it cannot be used. ``auto`` is the fastest one."""
+    """Return a device of this machine. Raise OpenVSEError if it cannot be used. ``auto`` is the fastest one."""
     if name is None or name == "cpu":
         return name
     torch = training_module("torch")
@@ -91,20 +91,20 @@ def usable_device(name: str | None) -> str | None:
 
 
 def use_threads(count: int | None) -> int | None:
-    """Set the number of CPU threads that PyTorch uses; None keeps PyTorch's own choice."""
+    """Set the number of CPU threads that PyTorch uses. None keeps PyTorch's own choice."""
     if count is not None and not missing_package():
         training_module("torch").set_num_threads(count)
     return count
 
 
 def chosen_workers(processes: int, cluster: str | None, threads: int | None, device: str) -> Workers | None:
-    """Return the processes that share the work, or None; raise OpenVSEError if a cluster has no number of processes."""
+    """Return the processes that share the work, or None. Raise OpenVSEError if a cluster has no number of processes."""
     if processes:
         from openvse.pipeline import Workers
 
         return Workers(processes, threads or 1, device, cluster)
     if cluster is not None:
-        raise OpenVSEError("--cluster needs --processes, which says how many processes share the work")
+        raise OpenVSEError("--cluster needs a number of processes that share the work: add --processes N")
     use_threads(threads)
     return None
 
@@ -112,7 +112,7 @@ def chosen_workers(processes: int, cluster: str | None, threads: int | None, dev
 def few_first(*names: str, bare: Mapping[str, Sequence[str]] | None = None) -> type[TyperCommand]:
     """Return a class of commands whose help shows these options first, and the others in a panel of their own.
 
-    An option that may stand without a value is ``bare``, with its values, the first of which it has then.
+    An option that may stand without a value is in ``bare``, with its values. It then has the first of them.
     """
 
     class FewFirst(TyperCommand):
@@ -168,9 +168,9 @@ Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
-        help="A second model that ranks the best results of each query again, such as a model with score attention. "
-        "MODEL,top=N,weight=W,features=STORE: it ranks the best N (default: 20), its score has the weight W (default: "
-        "1) and that of the first ranking 1 - W, and it reads a feature store in place of the images.",
+        help="A second model that reranks the best results of each query, such as a model with score attention. "
+        "MODEL,top=N,weight=W,features=STORE: it reranks the best N (default: 20), its score has the weight W "
+        "(default: 1) and the first score 1 - W, and it reads a feature store instead of the images.",
     ),
 ]
 QueryBankSplit: TypeAlias = Annotated[
@@ -178,17 +178,17 @@ QueryBankSplit: TypeAlias = Annotated[
     typer.Option(
         "--query-bank",
         metavar="SPLIT",
-        help="Split whose captions and images show which items are hubs, such as train, for the figures with hubs "
-        "taken out. By default the bank that the model keeps.",
+        help="Split such as train, whose captions and images form the query bank that finds and demotes hubs. Default: "
+        "the query bank of the model.",
     ),
 ]
 Engine: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="ENGINE",
-        help="What finds the nearest embeddings: exact; int8, in the index folder; or the URL of a "
-        "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. By default that of the index. "
-        "A password in the URL is never written; OPENVSE_ENGINE_URL may hold the URL.",
+        help="Engine that finds the nearest embeddings: exact, int8 (in the index folder), or the URL of a "
+        "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. The index keeps no password in "
+        "a URL. OPENVSE_ENGINE_URL may hold the URL. Default: the engine of the index.",
     ),
 ]
 Null: TypeAlias = Annotated[
@@ -196,7 +196,8 @@ Null: TypeAlias = Annotated[
     typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
 ]
 FeatureStorePath: TypeAlias = Annotated[
-    Path, typer.Argument(help="The feature store: a folder that is created, or to which features are added.")
+    Path,
+    typer.Argument(help="The feature store: a new folder, or an existing store that gets more features."),
 ]
 Stored: TypeAlias = Annotated[
     Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")
@@ -205,7 +206,7 @@ TextFeatures: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         help="Store of token states ('openvse extract' of a text model), or a folder of stores, to read instead of "
-        "running a frozen text model. Models without one read the sentences."
+        "running a frozen text model. Models without such a text model read the sentences."
     ),
 ]
 Json: TypeAlias = Annotated[
@@ -228,7 +229,7 @@ Every: TypeAlias = Annotated[
 ]
 ProtocolName: TypeAlias = Annotated[
     str,
-    typer.Option(help="Published protocol to follow, such as coco_1k; 'openvse list protocols' lists them."),
+    typer.Option(help="Published protocol to follow, such as coco_1k. 'openvse list protocols' lists them."),
 ]
 Models: TypeAlias = Annotated[
     list[str],
@@ -249,30 +250,34 @@ On: TypeAlias = Annotated[
 Out: TypeAlias = Annotated[Path, typer.Option("--out", help="The folder to write.")]
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace what is there, of another model or with other settings, too."),
+    typer.Option(
+        "--overwrite", help="Replace existing results, also of another model or with other settings."
+    ),
 ]
 Split: TypeAlias = Annotated[str, typer.Option(help="Split: train, validation, test or all.")]
 Stores: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--features",
-        help="Feature store to read instead of images: one for all models, one a model, or a folder of stores.",
+        help="Feature store to read instead of images: one for all models, one per model, or a folder of stores.",
     ),
 ]
 Folds: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of equal folds over which the metrics are averaged (COCO 1K: 5).")
+    int, typer.Option(min=1, help="Number of equal folds to average metrics over (COCO 1K: 5).")
 ]
 BatchSize: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
 ]
 Processes: TypeAlias = Annotated[
     int,
-    typer.Option(min=0, help="Number of processes that share the work, through Ray; 0 does it in this one."),
+    typer.Option(
+        min=0, help="Number of processes that share the work, through Ray. 0 uses only this process."
+    ),
 ]
 Cluster: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="Address of a running Ray cluster, or 'auto', whose machines all see the same files. By default the "
+        help="Address of a running Ray cluster, or 'auto'. All its machines must see the same files. Default: the "
         "processes are on this machine."
     ),
 ]
@@ -281,7 +286,7 @@ ThreadsOfEach: TypeAlias = Annotated[
     typer.Option(
         "--threads",
         min=1,
-        help="Number of CPU threads of each process. Default: chosen by PyTorch; 1 with --processes.",
+        help="Number of CPU threads of each process. Default: chosen by PyTorch, or 1 with --processes.",
     ),
 ]
 ModelName: TypeAlias = Annotated[

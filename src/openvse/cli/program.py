@@ -24,11 +24,11 @@ TRAINING_COMMANDS = (
     ),
     *("list", "sweep", "train"),
 )
-"""The commands of the training half, which are named where it is not installed."""
+"""The commands of the training half. Installations without it name them in the help."""
 
 
 def _refuse(name: str) -> None:
-    """Register a command that says how to install it."""
+    """Register a command that explains how to install it."""
 
     def refused() -> None:
         raise refusal_of(f"openvse {name}")

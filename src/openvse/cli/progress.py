@@ -1,4 +1,4 @@
-"""Progress, notes and warnings, which are printed on standard error. Standard output only has results."""
+"""Progress, notes and warnings, printed on standard error. Standard output only has results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORTH_A_LINE_S = 1.0
 
 @dataclass
 class Voice:
-    """What the options before a command say, and the warnings so far; of those about skipped items few are printed."""
+    """The settings of the options before a command, and the warnings so far, with few of those on skipped items."""
 
     quiet: bool = False
     verbose: bool = False
@@ -47,15 +47,15 @@ voice = Voice()
 
 
 def warn(message: str) -> None:
-    """Print a warning as one line; brackets in the message are not read as markup."""
+    """Print a warning as one line, without reading brackets in the message as markup."""
     voice.warnings.append(message)
     console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
 
 
 class Warnings(logging.Handler):
-    """Prints the warnings that the library logs, a repeated message once; of skipped items the first, and a count.
+    """Prints the warnings that the library logs, a repeated message once. Of skipped items it prints the first ones.
 
-    What it logs below a warning is a detail.
+    A count covers the other skipped items. Messages below a warning are details.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -73,36 +73,36 @@ class Warnings(logging.Handler):
             warn(message)
 
     def close(self) -> None:
-        """Print how many more items were skipped than were named."""
+        """Print the number of further skipped items."""
         if (more := voice.skipped - _SKIPPED_SHOWN) > 0:
             warn(f"skipped {more:,} more that cannot be used")
         super().close()
 
 
 def note(message: str) -> None:
-    """Print a line that is not a result, such as the place of a written file; ``--quiet`` hides it."""
+    """Print a line that is not a result, such as the place of a written file. ``--quiet`` hides it."""
     if not voice.quiet:
         console.print(Text(message), soft_wrap=True)
 
 
 def detail(message: str) -> None:
-    """Print a line that only ``--verbose`` shows, such as how something is computed."""
+    """Print a line that only ``--verbose`` shows, such as the method of a computation."""
     if voice.verbose:
         console.print(Text(message), soft_wrap=True)
 
 
 class Display(AbstractContextManager["Display"]):
-    """A display of progress, and a context manager that ends it; this one shows nothing."""
+    """A display of progress, and a context manager that ends it. This one shows nothing."""
 
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
-        """Show how far a piece of work has come; the title, such as the epoch, stands in place of its name."""
+        """Show the progress of a piece of work. The title, such as the epoch, replaces its name."""
 
     def __exit__(self, *_: object) -> None:
         """Show the progress for the last time."""
 
 
 class Bars(Display):
-    """A bar for each piece of work, on terminals of 80 columns or more; the display starts with the first bar."""
+    """A bar for each piece of work, on terminals of 80 columns or more. The display starts with the first bar."""
 
     def __init__(self) -> None:
         self.progress = Progress(
@@ -118,7 +118,7 @@ class Bars(Display):
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
-        """Move the bar of the work; the first call draws it."""
+        """Move the bar of the work. The first call draws it."""
         known = work in self._tasks
         if not known:
             self._tasks[work] = self.progress.add_task(work, total=total, count="", left="", note="")

@@ -13,7 +13,7 @@ from openvse.media.names import names_image
 
 @dataclass(frozen=True)
 class Asked:
-    """A sentence, an image or an item of the index; ``text`` is the sentence, the path as it was typed, or the id."""
+    """A sentence, an image or an item of the index. ``text`` is the sentence, the path as typed, or the id."""
 
     text: str
     image: Path | None = None
@@ -31,22 +31,22 @@ class Asked:
 
 
 def asked_image(path: str | Path) -> Asked:
-    """Return an image that is asked for; raise OpenVSEError where there is no such file."""
+    """Return an image to search for. Raise OpenVSEError if there is no such file."""
     try:
         is_file, exists = Path(path).is_file(), Path(path).exists()
     except OSError:  # a name that no file can have
         is_file = exists = False
     if exists and not is_file:
-        raise OpenVSEError(f"{path}: it is no ordinary file: give the path of an image or a clip")
+        raise OpenVSEError(f"{path}: this is no ordinary file: give the path of an image or a clip")
     if not exists:
         raise OpenVSEError(
-            f"{path}: this image does not exist: check the path; a sentence must not end like a file name"
+            f"{path}: this image does not exist: check the path, or for a sentence end it unlike a file name"
         )
     return Asked(str(path), Path(path))
 
 
 def read_queries(words: Sequence[str], like: Sequence[str], ids: Sequence[str]) -> list[Asked]:
-    """Tell sentences from images, and in ``like`` items of an index from images, whatever their ending."""
+    """Distinguish sentences from images, and in ``like`` items of an index from images, with any ending."""
     asked = [asked_image(word) if names_image(word) else Asked(whole_characters(word)) for word in words]
     known = set(ids) if like else set()
     for word in like:

@@ -54,7 +54,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def going_on(how: str) -> Iterator[None]:
-    """Tell the user, behind "interrupted: ", what is kept and how to continue when the block is stopped."""
+    """Tell the user after "interrupted: " how to continue when the block is stopped, and which work is kept."""
     try:
         yield
     except BaseException as error:
@@ -65,7 +65,7 @@ def going_on(how: str) -> Iterator[None]:
 
 
 def stop_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the stop that caused an error, if any: a library that is stopped while it writes raises its own error."""
+    """Return the stop that caused an error, if any. A library that is stopped while it writes raises its own error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error

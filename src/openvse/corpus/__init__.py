@@ -1,4 +1,4 @@
-"""The content of a data set: images, sentences or questions, and which of them belong together."""
+"""The content of a data set: images, sentences or questions, and their relevance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A corpus: images, sentences, and which of them belong together; identical and long captions."""
+"""A corpus: images, sentences and the pairs that belong together, with identical and long captions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from openvse.types import FeatureSource, Relevance
 
 @dataclass(frozen=True)
 class Record:
-    """An image, as a loader found it; several records may be of one image.
+    """An image, as a loader found it. Several records may describe one image.
 
     Attributes:
         image_id: the identifier of the image in feature stores and reports.
@@ -47,9 +47,9 @@ class Corpus:
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
-        problems: one line for each kind of thing that was skipped when the corpus was opened; a ``Problem`` also has
-            all cases.
-        features: local features of the images that come with the data set. They are read if no store is given and the
+        problems: one line for each kind of item that was skipped when the corpus was opened. A ``Problem`` also has all
+            cases.
+        features: local features of the images that come with the data set. They are read if there is no store and the
             encoder has no backbone.
     """
 
@@ -72,7 +72,7 @@ class Corpus:
             name: "train", "validation" or "test", or a synonym such as "dev" or "val".
 
         Raises:
-            DataError: the name is unknown, or the split is empty; the message lists the splits.
+            DataError: the name is unknown, or the split is empty. The message lists the splits.
         """
         labels = self.split_labels()
         drawn = () if any(self.splits) else self.image_paths
@@ -81,7 +81,7 @@ class Corpus:
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
 
     def split_labels(self) -> tuple[str, ...]:
-        """Return the split of each image: that of the data, or if no image has one, that of ``hashed_splits``."""
+        """Return the split of each image: from the data, or if no image has one, from ``hashed_splits``."""
         return self.splits if any(self.splits) else self._hashed_splits
 
     @cached_property
@@ -132,7 +132,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     Args:
         name: the name of the data set in messages.
         records: records of images.
-        require_images: whether to leave out images without a file; False if precomputed features replace them.
+        require_images: whether to leave out images without a file. False if precomputed features replace them.
 
     Raises:
         DataError: an identifier means two files, an image is listed in a split and in none, or nothing is left.
@@ -155,7 +155,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     if not usable:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(
-            f"{name}: no image with a caption is left ({reasons}); check the folder and the file names"
+            f"{name}: no image with a caption is left ({reasons}): check the folder and the file names"
         )
     captions = tuple(chain.from_iterable(record.captions for record in usable))
     images = np.repeat(np.arange(len(usable)), [len(record.captions) for record in usable])
@@ -173,9 +173,9 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
 def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[Record]:
     """Sort records by their identifiers.
 
-    Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON, arrays)
-    give the same batches only if they give its training images in the same order. With ``only_training``, the images of
-    validation and test stay in the order of the file, after the others: the five folds of COCO's test are cut in it.
+    Training draws pairs by their position. So the published forms of a data set (a token file, a JSON, arrays) give the
+    same batches only if their training images have the same order. With ``only_training``, the images of validation and
+    test stay in the order of the file, after the others, because the five folds of COCO's test are cut in it.
     """
     held_out = ("validation", "test") if only_training else ()
     canonical = [_canonical(record) for record in records]
@@ -190,7 +190,7 @@ def _canonical(record: Record) -> Record:
 
 
 def _one_name_each(name: str, records: Sequence[Record], files: FoundFiles) -> list[Record]:
-    """Give all records of a file its path and the first of their identifiers; drop those that say nothing of it."""
+    """Give all records of a file its path and the first of their identifiers. Drop the others."""
     id_of: dict[Path, str] = {}
     place_of: dict[str, ImageFile] = {}
     named = []
@@ -201,8 +201,8 @@ def _one_name_each(name: str, records: Sequence[Record], files: FoundFiles) -> l
             image_id = id_of.setdefault(place, image_id)
         if place_of.setdefault(image_id, place) != place:
             raise DataError(
-                f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: give each file a name of "
-                f"its own"
+                f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: give each file its own "
+                f"name"
             )
         named.append(replace(record, image_id=image_id, path=place))
     captioned = {record.image_id for record in named if record.captions}
@@ -228,7 +228,7 @@ def _joined(name: str, records: Sequence[Record]) -> list[Record]:
 
 
 def _usable(problems: list[str], records: Sequence[Record], files: FoundFiles | None) -> list[Record]:
-    """Return the usable records, and add a line for each kind of problem; without files, all images count as there."""
+    """Return the usable records, and add a line for each kind of problem, where all images exist without ``files``."""
     if files is not None:
         present = set(files.files.values())
         missing = [each.path for each in records if isinstance(each.path, Path) and each.path not in present]
@@ -270,7 +270,7 @@ class SharedTexts:
         if not self.num_texts:
             return ""
         counts = f"{self.num_texts:,}, of {self.num_images:,} images"
-        return f"identical captions: {counts}; each counts as relevant to all images that have it"
+        return f"identical captions: {counts}. Each counts as relevant to all images that have it"
 
 
 def merge_identical(corpus: Corpus, key: Callable[[str], str] = str.casefold) -> Corpus:
@@ -279,7 +279,7 @@ def merge_identical(corpus: Corpus, key: Callable[[str], str] = str.casefold) ->
     The first spelling of the text is kept. White space does not matter either, since ``build_corpus`` tidies it.
 
     Args:
-        key: a function of a caption; captions for which it returns the same are merged.
+        key: a function of a caption. Captions with equal results are merged.
     """
     numbers: dict[str, int] = {}
     captions: list[str] = []
@@ -299,11 +299,11 @@ def merge_identical(corpus: Corpus, key: Callable[[str], str] = str.casefold) ->
 
 
 LONG_CAPTION = 256
-"""The number of words, separated by white space; captions of published data sets have less than half of it."""
+"""The number of words, separated by white space. Captions of published data sets have less than half of it."""
 
 
 def long_captions(captions: Sequence[str]) -> str:
-    """Return a line that counts long captions, "" if there are none."""
+    """Return a line that counts long captions, or "" if there are none."""
     lengths = [len(caption.split()) for caption in captions]
     longest = max(lengths, default=0)
     if longest <= LONG_CAPTION:

@@ -1,4 +1,4 @@
-"""Files with the same content, which are one image under several names; most are told apart without being read."""
+"""Files with the same content, which are one image under several names. Most differ before they are read."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def equal_content(
     worth: Callable[[Sequence[int]], bool] = lambda group: len(group) > 1,
     progress: OnProgress | None = None,
 ) -> list[list[int]]:
-    """Find files with equal bytes; those that are missing or empty are skipped, and groups that are not ``worth`` it.
+    """Find files with equal bytes, without missing and empty ones and without groups that are not ``worth`` it.
 
-    Most files differ in their size or last bytes; only files that agree in both are read in full.
+    Most files differ in their size or last bytes. Only files that agree in both are read in full.
     """
     groups = [list(range(len(files)) if positions is None else positions)]
     for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", content_digest)):

@@ -14,10 +14,10 @@ class Piece:
     Attributes:
         what: the name of the piece in messages: "image files", "captions".
         paths: the places under the root in which the loader looks. The first that exists counts, and the first of all
-            is the recommended one. The path of a folder ends with "/"; a path may be a pattern, as for ``Path.glob``.
-        source: what to download, its size and where it is known to be published.
-        required: False if the data set opens without it; its absence is then a note and not a fault.
-        media: whether it holds the images or videos, without which the rest can still be checked.
+            is the recommended one. The path of a folder ends with "/". A path may be a pattern, as for ``Path.glob``.
+        source: the name, size and known publisher of the download.
+        required: False if the data set opens without it. Its absence is then a note and not a fault.
+        media: whether it holds the images or videos. The rest can be checked without them.
     """
 
     what: str
@@ -27,7 +27,7 @@ class Piece:
     media: bool = False
 
     def find(self, root: Path) -> Path | None:
-        """Return the first path that exists, or None; a folder without files only if nothing else exists."""
+        """Return the first path that exists, or None. A folder without files counts only if nothing else exists."""
         places = [place for path in self.paths for place in _existing(root, path)]
         filled = (place for place in places if place.is_file() or any(map(Path.is_file, place.iterdir())))
         return next(filled, places[0] if places else None)
@@ -65,12 +65,12 @@ class Facts:
         name: the registered name in ``DATASETS``.
         title: a description in one line.
         pieces: the pieces to download.
-        forms: the counts that a complete copy can have; none for a layout of many data sets.
+        forms: the counts that a complete copy can have, none for a layout of many data sets.
         licence: the terms, in one line.
         texts: the name of its sentences.
         captions_each: the number of captions per item, or None if they differ.
-        shrinks: whether items disappear from their source (videos of the web), so that fewer than published are a note
-            and not a fault.
+        shrinks: whether items disappear from their source (videos of the web). Fewer items than published are then a
+            note and not a fault.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Facts:
     shrinks: bool = False
 
     def describe(self) -> str:
-        """Return what to download, where to put it, the terms and the counts, in lines for a terminal."""
+        """Return the downloads, their places, the terms and the counts, in lines for a terminal."""
         lines = [f"{self.name}: {self.title}", "", "Fetch:"]
         for piece in self.pieces:
             lines.append(f"  {piece.what}{'' if piece.required else ' (optional)'}: {piece.source}")
@@ -109,7 +109,7 @@ class Facts:
 
 
 def _existing(root: Path, path: str) -> list[Path]:
-    """Return an existing path under the root; for a pattern, the first match."""
+    """Return an existing path under the root, or for a pattern the first match."""
     if "*" in path:
         return sorted(root.glob(path))[:1]
     return [root / path] if (root / path).exists() else []

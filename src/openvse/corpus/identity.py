@@ -1,4 +1,4 @@
-"""The identity of the data of a split, by which a run that goes on knows its data again."""
+"""The identity of the data of a split, by which a continued run recognises its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SplitData:
 
     Attributes:
         unit: the name of the examples: "pairs" or "questions".
-        digest: a hash of the examples: names of images, captions; for questions, also the answers.
+        digest: a hash of the examples: names of images, captions, and for questions also the answers.
     """
 
     unit: str
@@ -36,7 +36,7 @@ class SplitData:
 
     @classmethod
     def of_pairs(cls, corpus: Corpus, *, ordered: bool = False) -> SplitData:
-        """Return the identity of the pairs of a split; their order matters for the batches of training."""
+        """Return the identity of the pairs of a split. Their order matters for the batches of training."""
         pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
         lines = (f"{corpus.image_ids[image]}\0{corpus.captions[text]}" for image, text in pairs)
         return cls("pairs", len(corpus), len(corpus.relevance.images), digest_of(lines, ordered=ordered))
@@ -50,7 +50,7 @@ class SplitData:
 
 
 def digest_of(lines: Iterable[str], *, ordered: bool = True) -> str:
-    """Return a hash of lines; without an order, of the different lines."""
+    """Return a hash of lines, or without an order, of the different lines."""
     digest = hashlib.sha256()
     for number, line in enumerate(lines if ordered else sorted(set(lines))):
         digest.update(b"\n" * bool(number) + line.encode(errors="surrogatepass"))

@@ -28,7 +28,7 @@ class Question:
         question_id: unique in a set.
         image_id: the identifier of the image in feature stores and reports.
         path: the expected path of the image file.
-        answers: the answers of all annotators, in their order: ten in VQA 2.0, one or the members of a set in DAQUAR;
+        answers: the answers of all annotators, in their order: ten in VQA 2.0, one or the members of a set in DAQUAR,
             none if they are not published.
         split: a name or synonym of a split, or "" if the data set has none.
         kind: the published type of the answer ("yes/no", "number", "other"), or "" if it is unknown.
@@ -47,11 +47,11 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions, in the order in which they were found; Q of them, about I images.
+    """Q questions about I images, in the order in which they were found.
 
     Attributes:
         name: the name of the data set in messages and reports.
-        problems: one line for each kind of thing that was skipped when the set was opened.
+        problems: one line for each kind of item that was skipped when the set was opened.
     """
 
     name: str
@@ -80,7 +80,7 @@ class QuestionSet:
         return np.array([row[question.image_id] for question in self.questions], dtype=np.int64)
 
     def split(self, name: str) -> QuestionSet:
-        """Return the questions of one split; see ``Corpus.split``."""
+        """Return the questions of one split. See ``Corpus.split``."""
         labels = self.split_labels()
         wanted, positions = split_positions(name, labels, of=self.name, unit="question")
         chosen = [self.questions[position] for position in positions]
@@ -108,7 +108,7 @@ class QuestionSet:
         return replace(self, questions=tuple(q for q in self.questions if q.image_id in wanted))
 
     def exchange_images(self, seed: int = 0) -> QuestionSet:
-        """Return the same questions, each about another image: a control that shows how much a model looks.
+        """Return the same questions, each about another image: a control that shows how much a model uses the image.
 
         The images are put in a random order, and the questions about each image go to the next one of that order, so
         no question keeps its image, and questions about one image stay together.
@@ -119,7 +119,7 @@ class QuestionSet:
         count = len(self.image_ids)
         if count < 2:
             raise DataError(
-                f"{self.name}: images cannot be exchanged, as there is only one: take more questions"
+                f"{self.name}: images cannot be exchanged, because there is only one: take more questions"
             )
         order = np.random.default_rng(seed).permutation(count)
         other = np.empty_like(order)
@@ -130,7 +130,7 @@ class QuestionSet:
         return replace(self, questions=tuple(moved))
 
     def as_corpus(self) -> Corpus:
-        """Return the images with the questions as their captions; caption t is question t.
+        """Return the images with the questions as their captions, so that caption t is question t.
 
         Code that takes images and sentences from a corpus (extraction, loaders, vocabularies) works on it.
         """
@@ -155,12 +155,12 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
     Questions with a missing image file, empty questions, and questions with the identifier of an earlier one are left
     out and counted in ``problems``. So is leakage: an image whose questions are listed in several splits is kept only
     in the last of train, validation and test. Questions without an answer are kept in the test split, and if no
-    question at all has an answer; otherwise they are left out and counted.
+    question at all has an answer. Otherwise they are left out and counted.
 
     Args:
         name: the name of the data set in messages.
         questions: the questions, whose order is kept.
-        require_images: whether to look for the image files; False if precomputed features replace them.
+        require_images: whether to look for the image files. False if precomputed features replace them.
 
     Raises:
         DataError: a split is unknown, or nothing is left.
@@ -176,12 +176,12 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
         usable = _skip(problems, usable, silent, "question(s) without an answer")
     if not usable:
         reasons = "; ".join(problems) or "there are no records"
-        raise DataError(f"{name}: no question is left ({reasons}); check the folder and the file names")
+        raise DataError(f"{name}: no question is left ({reasons}): check the folder and the file names")
     return QuestionSet(name, tuple(usable), tuple(problems))
 
 
 def numbered(questions: Iterable[Question]) -> Iterator[Question]:
-    """Give questions without an identifier one: that of the image, and the number of the question, counted from 0."""
+    """Give questions without an identifier one: the image's, with the number of the question, counted from 0."""
     asked: Counter[str] = Counter()
     for question in questions:
         own = f"{question.image_id}#{asked[question.image_id]}"
@@ -214,7 +214,7 @@ def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> 
 
 
 def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Question]:
-    """Leave out questions whose image is not there, and give the others its path; see ``find_files``."""
+    """Leave out questions about missing images, and give the others the image path. See ``find_files``."""
     images = find_files(question.path for question in questions)
     missing = list(dict.fromkeys(q.path for q in questions if q.path not in images.files))
     usable = [replace(q, path=images.files[q.path]) for q in questions if q.path in images.files]
@@ -228,7 +228,7 @@ def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Que
 def _skip(
     problems: list[str], questions: Sequence[Question], bad: Sequence[bool], what: str
 ) -> list[Question]:
-    """Leave out what is marked, and add a line that counts and names it."""
+    """Leave out the marked items, and add a line that counts and names them."""
     cases = [question.question_id for question, is_bad in zip(questions, bad, strict=True) if is_bad]
     problems += skipped(cases, what)
     return [question for question, is_bad in zip(questions, bad, strict=True) if not is_bad]

@@ -1,4 +1,4 @@
-"""Splits: their names, a deterministic one for data that has none, and leakage, an item that is in two of them."""
+"""Splits: their names, a deterministic split for data without one, and leakage, an item in two splits."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _SYNONYMS = {
 
 
 def canonical_split(name: str) -> str:
-    """Return "train", "validation" or "test" for a name or synonym; raise DataError for another word."""
+    """Return "train", "validation" or "test" for a name or synonym. Raise DataError for another word."""
     split = _SYNONYMS.get(name.strip().lower())
     if split is None:
-        raise DataError(f"unknown split {name!r}; use one of {', '.join(SPLITS)} (or dev, val)")
+        raise DataError(f"unknown split {name!r}: use one of {', '.join(SPLITS)} (or dev, val)")
     return split
 
 
@@ -48,7 +48,7 @@ def is_split(name: str) -> bool:
 def split_positions(
     name: str, labels: Sequence[str], *, of: str, unit: str, files: Sequence[ImageFile] = ()
 ) -> tuple[str, Int[np.ndarray, "chosen"]]:
-    """Return the canonical name of a split, and the positions of what is in it; ``files`` where splits are drawn."""
+    """Return the canonical name of a split, and the positions of its items, with ``files`` if splits are drawn."""
     wanted, known = canonical_split(name), np.asarray(labels, dtype=object)
     positions = np.flatnonzero(known == wanted)
     if not len(positions):
@@ -56,7 +56,7 @@ def split_positions(
         equal = max(map(len, equal_content(files)), default=0)
         why = f"; {equal:,} image files are equal, and equal files stay in one split" if equal > 1 else ""
         raise DataError(
-            f"{of}: no {unit} is in split {name!r} ({counts}){why}; name a split that has {unit}s"
+            f"{of}: no {unit} is in split {name!r} ({counts}){why}: name a split that has {unit}s"
         )
     return wanted, positions
 
@@ -72,11 +72,11 @@ def hashed_splits(
     *,
     files: Sequence[ImageFile] = (),
 ) -> tuple[str, ...]:
-    """Split items by a hash of their identifiers, at shares of train, validation and test which sum to 1.
+    """Split items by a hash of their identifiers, at shares of train, validation and test with the sum 1.
 
-    The items are ordered by hash and cut at the shares: the counts are exact to one item, the order of the list and the
-    machine do not matter, and if items are added, only those next to a cut can change their split. Items whose files
-    are equal stay together, in the split of the first of them in this order; missing files are not compared.
+    The items are ordered by hash and cut at the shares. The counts are exact to one item, and the order of the list and
+    the machine do not matter. If items are added, only items next to a cut can change their split. Items with equal
+    files stay together, in the split of the first of them in this order. Missing files are not compared.
     """
     order = np.argsort([stable_hash(name) for name in ids], kind="stable")
     cuts = np.rint(np.cumsum(proportions) * len(ids))
@@ -104,7 +104,7 @@ ListedT = TypeVar("ListedT", bound=_Listed)
 
 
 def without_leakage(problems: list[str], items: Sequence[ListedT]) -> list[ListedT]:
-    """Keep an image that is listed in several splits only in the last of train, validation and test, and tell of it.
+    """Keep an image that is listed in several splits only in the last of train, validation and test, and report it.
 
     So a model is never evaluated on an image that it was trained on. Images that are listed twice in the same split, or
     without one, are not changed.
@@ -130,7 +130,7 @@ def without_leakage(problems: list[str], items: Sequence[ListedT]) -> list[Liste
 def equal_files(
     paths: Sequence[ImageFile], splits: Sequence[str], progress: OnProgress | None = None
 ) -> list[tuple[int, int]]:
-    """Find files with equal content in different splits; see ``equal_content``."""
+    """Find files with equal content in different splits. See ``equal_content``."""
     placed = [number for number, split in enumerate(splits) if split]
     groups = equal_content(
         paths,
@@ -153,9 +153,9 @@ def shared_files(
     about: str = "",
     progress: OnProgress | None = None,
 ) -> tuple[Problem, ...]:
-    """Return a line about images of different splits whose files are equal, with what to do; none if there are none.
+    """Return a line about images of different splits whose files are equal, with a remedy, or none without them.
 
-    Only pairs with an image of the split ``about`` count; with "", all.
+    Only pairs with an image of the split ``about`` count, or all pairs with "".
     """
     pairs = [
         (one, other)

@@ -1,4 +1,4 @@
-"""What a model was trained on, in a few kilobytes, so that an evaluation on the same images is noticed."""
+"""The training images of a model in a few kilobytes, so that an evaluation on the same images is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.splits import LEAKAGE, stable_hash
 
 SAMPLE_SIZE = 1024
-"""The number of training images that a model remembers; of fewer it remembers all."""
+"""The number of training images that a model remembers. A model with fewer remembers all."""
 
 _KEPT_BYTES = 6
 
@@ -25,11 +25,11 @@ _Sample: TypeAlias = tuple[int, UInt[np.ndarray, "_"]]
 
 @dataclass(frozen=True)
 class Seen:
-    """How much of a data set a model has seen in training.
+    """The share of a data set that a model has seen in training.
 
     Attributes:
         checked: the number of its images that could be checked.
-        seen: the number of those that the model was trained on.
+        seen: the number of these images that the model was trained on.
     """
 
     checked: int
@@ -40,17 +40,17 @@ class Seen:
         if not self.seen:
             return ""
         return (
-            f"{LEAKAGE}: {model} was trained on {self.seen} of the {self.checked} images that could be checked: its "
-            f"figures say nothing about new images; evaluate on a split that it has not seen"
+            f"{LEAKAGE}: {model} was trained on {self.seen} of the {self.checked} images that could be checked, so its "
+            f"figures say nothing about new images: evaluate on a split that it has not seen"
         )
 
 
 def training_sample(corpus: Corpus) -> dict[str, Any]:
     """Return the number of training images and a sample of them, for a model's provenance.
 
-    An image is known by a hash of its identifier and its first text. The sample holds the smallest hashes. Whether
-    another image is in it can be said exactly if its hash is not larger than the largest of the sample, so the share
-    of images that were seen can be estimated for any data set.
+    A hash of its identifier and its first text identifies an image. The sample holds the smallest hashes. Whether the
+    sample has another image is certain if the image's hash is not larger than the largest of the sample. So the share
+    of seen images can be estimated for any data set.
 
     Args:
         corpus: the images that a model is trained on, with their texts.
@@ -63,7 +63,7 @@ def also_trained_on(data: Mapping[str, Any], *before: Mapping[str, Any]) -> dict
 
     Args:
         data: the data that the model is trained on now.
-        before: the provenance of what it began from; it is not checked.
+        before: the provenance of the model that it began from, which is not checked.
     """
     stated = _stated({"data": data}), *map(_stated, before)
     known = [each for each in stated if each is not None]
@@ -71,7 +71,7 @@ def also_trained_on(data: Mapping[str, Any], *before: Mapping[str, Any]) -> dict
 
 
 def _union(known: Sequence[_Sample]) -> _Sample:
-    """Join samples; the result holds all hashes up to the smallest bound of those that are not complete."""
+    """Join samples. The result holds all hashes up to the smallest bound of the incomplete samples."""
     hashes = np.unique(np.concatenate([sample for _, sample in known]))
     bounds = [int(sample.max()) for count, sample in known if count > len(sample)]
     common = hashes[hashes <= min(bounds)] if bounds else hashes
@@ -79,18 +79,18 @@ def _union(known: Sequence[_Sample]) -> _Sample:
 
 
 def _written(count: int, smallest: UInt[np.ndarray, "S"]) -> dict[str, Any]:
-    """Return a sample as provenance keeps it; ``count`` is the number of all images."""
+    """Return a sample as provenance keeps it. ``count`` is the number of all images."""
     digits = smallest.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _KEPT_BYTES :]
     return {"images": count, "sample": base64.b64encode(digits.tobytes()).decode()}
 
 
 def remembers_training(provenance: Mapping[str, Any]) -> bool:
-    """Return whether a model says which images it was trained on; a converted one does not."""
+    """Return whether a model names its training images. A converted one does not."""
     return _stated(provenance) is not None
 
 
 def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
-    """Return how much of a corpus a model has seen; nothing if it does not say what it was trained on.
+    """Return the share of a corpus that a model has seen, or nothing if it does not name its training images.
 
     Args:
         provenance: the provenance of the model, which is not checked.
@@ -105,7 +105,7 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
 
 
 def _stated(provenance: Mapping[str, Any]) -> _Sample | None:
-    """Return the number of training images and the sample of them that a model remembers; None if it has none."""
+    """Return the number of training images and the sample of them that a model remembers, or None without one."""
     data = provenance.get("data")
     stated = data.get("trained_on") if isinstance(data, Mapping) else None
     return _read(stated) if isinstance(stated, Mapping) else None
@@ -125,7 +125,7 @@ def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
 
 
 def _read(stated: Mapping[str, Any]) -> _Sample | None:
-    """Return a sample; None if it is not one, since provenance may hold anything."""
+    """Return a sample, or None if it is not one, since provenance may hold anything."""
     try:
         content = np.frombuffer(base64.b64decode(stated["sample"], validate=True), dtype=np.uint8)
         if not len(content) or not isinstance(stated["images"], int):

@@ -30,12 +30,12 @@ _SHORT_LETTERS = 3  # captions with fewer letters carry almost no information
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked.
+    """The result of one check.
 
     Attributes:
-        mark: the beginning of the line: "ok"; "note" for information; or "WRONG" for a fault.
+        mark: the beginning of the line: "ok", "note" for information, or "WRONG" for a fault.
         text: the rest of the line.
-        cases: the cases that it is about, one line each.
+        cases: the cases that it covers, one line each.
     """
 
     mark: Literal["ok", "note", "WRONG"]
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether it is no fault."""
+        """True unless it is a fault."""
         return self.mark != "WRONG"
 
 
@@ -55,18 +55,18 @@ def check_data(
     allow_outside: bool = False,
     progress: OnProgress | None = None,
 ) -> list[Finding]:
-    """Check a copy of a published data set for completeness, and your own data for what harms training.
+    """Check a copy of a published data set for completeness, and your own data for faults that harm training.
 
-    Of a published data set, each piece and fact gives a finding; that of a missing piece has its size, source and
+    For a published data set, each piece and fact gives a finding. A missing piece's finding has its size, source and
     terms. In your own data, faults are data that do not open, captions without their image, broken images, and files
     that are in two splits. Everything else is a note.
 
     Args:
-        source: the data, as for ``open_corpus``; a published data set is ``NAME:ROOT``.
-        quick: whether to skip what reads whole files: of published data, the search for equal files in two splits and
-            for features that are not finite; of your own, decoding the images. Files of your own that are in two splits
-            are still found.
-        progress: a function that is called while files are read.
+        source: the data, as for ``open_corpus``. A published data set is ``NAME:ROOT``.
+        quick: whether to skip checks that read whole files: for published data, the search for equal files in two
+            splits and for features that are not finite, and for your own data, decoding the images. Your own files in
+            two splits are still found.
+        progress: a function to call while files are read.
 
     Raises:
         RecipeError: the name of a data set is unknown.
@@ -89,7 +89,7 @@ def check_data(
 
 
 def describe_data(name: str) -> str:
-    """Return the facts of a data set, or its loader's docstring; raise RecipeError if the name is unknown."""
+    """Return the facts of a data set, or its loader's docstring. Raise RecipeError if the name is unknown."""
     opener, facts = DATASETS.get(name), FACTS.get(name)
     if facts:
         return facts.describe()
@@ -125,7 +125,7 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
         if path:
             findings.append(Finding("ok", f"{piece.what}: {path}"))
         else:
-            text = f"{piece.what}: none of {', '.join(piece.paths)} in {root}; get {piece.source}"
+            text = f"{piece.what}: none of {', '.join(piece.paths)} in {root}: get {piece.source}"
             findings.append(Finding("WRONG" if piece.required else "note", text))
     return findings
 
@@ -142,7 +142,7 @@ def _contents(corpus: Corpus, facts: Facts) -> list[Finding]:
 
 
 def _problem(problem: str, *, fault: bool) -> Finding:
-    """Return what was said when the data were opened, with all its cases."""
+    """Return a problem of opening the data, with all its cases."""
     mark: Literal["note", "WRONG"] = "WRONG" if fault else "note"
     if isinstance(problem, Problem):
         return Finding(mark, problem.summary, problem.cases)
@@ -197,7 +197,7 @@ def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
 
 
 def _summary(corpus: Corpus) -> str:
-    """Count items, captions and splits; where no splits are stated, those that training takes."""
+    """Count items, captions and splits. Without stated splits, it counts the splits that training takes."""
     form, labels = _form(corpus), Counter(corpus.split_labels())
     counts = f"{form.num_items:,} items, {form.num_captions:,} captions; "
     splits = " / ".join(f"{labels[split]:,}" for split in SPLITS)
@@ -227,11 +227,11 @@ def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
 def leakage_between_splits(corpus: Corpus, split: str = "") -> tuple[Problem, ...]:
     """Return a line about equal files in different splits that the data state, as ``check_data`` finds them.
 
-    The split by hash keeps equal files together; the splits of published data are those of their papers.
+    The split by hash keeps equal files together. Published data have the splits of their papers.
 
     Args:
         corpus: all splits of the data.
-        split: the split that is evaluated; only its images count. "" or "all" takes all.
+        split: the split to evaluate. Only its images count. "" or "all" takes all.
     """
     if corpus.name in FACTS or not any(corpus.splits):
         return ()
@@ -264,7 +264,7 @@ def _identical_captions(corpus: Corpus) -> Finding:
 
 
 def _short_captions(corpus: Corpus) -> Finding:
-    """Count captions with very few letters; empty ones are skipped and counted when a corpus is opened."""
+    """Count captions with very few letters. Empty ones are skipped and counted when a corpus is opened."""
     pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
     cases = tuple(
         f"{escaped(corpus.image_ids[image])}: {escaped(corpus.captions[text])}"
@@ -305,7 +305,7 @@ def _broken(corpus: Corpus, seen: Sequence[SeenImage]) -> Finding:
 
 
 def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact: bool) -> list[Finding]:
-    """Report pairs within a split, and separately those in two splits, which are leakage."""
+    """Report pairs within a split, and separately leakage, which is pairs across two splits."""
     splits = corpus.split_labels()
     by_kind: defaultdict[bool, list[str]] = defaultdict(list)
     for one, other in pairs:

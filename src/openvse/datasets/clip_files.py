@@ -13,7 +13,7 @@ from openvse.media.videos import is_video
 YOUTUBE_TERMS = (
     "the clips belong to those who put them on YouTube; for research only, do not redistribute them"
 )
-"""The terms of clips that were cut from YouTube videos."""
+"""The terms of clips cut from YouTube videos."""
 
 _ANIMATIONS = (".gif", ".webp")
 
@@ -30,12 +30,12 @@ def clip_corpus(
 ) -> Corpus:
     """Join captions, splits and clips into a corpus by the names of the clips, in the order of the captions.
 
-    A clip that is in several splits stays in the last, and is reported. All folders that exist are searched.
+    A clip that is in several splits stays in the last, and is reported. All existing folders are searched.
     """
     clips = _find_clips(root, folders)
     if require_images and not clips:
         raise DataError(
-            f"{root}: no clips in {' or '.join(folders)}; put them there, or train on stored features"
+            f"{root}: no clips in {' or '.join(folders)}: put them there, or train on stored features"
         )
     records = (
         Record(clip, clips.get(clip, root / folders[0] / f"{clip}.mp4"), sentences, split)
@@ -47,7 +47,7 @@ def clip_corpus(
 
 
 def _find_clips(root: Path, folders: Sequence[str]) -> dict[str, Path]:
-    """Return the clips by their names without suffix; of equal names, that of the first folder is kept."""
+    """Return the clips by their names without suffix. Of equal names, the clip in the first folder is kept."""
     clips: dict[str, Path] = {}
     for folder in folders:
         for path in sorted((root / folder).iterdir()) if (root / folder).is_dir() else ():

@@ -63,14 +63,14 @@ COCO = Facts(
 
 
 def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open COCO captions; identifiers are file names, such as ``COCO_val2014_000000391895.jpg``.
+    """Open COCO captions. Identifiers are file names, such as ``COCO_val2014_000000391895.jpg``.
 
     With Karpathy's JSON the split is 113,287 / 5,000 / 5,000, where restval counts as training. Without it, the
-    original ``captions_train2014.json`` and ``captions_val2014.json`` are training and validation; there is no test
-    split, and ``problems`` says so.
+    original ``captions_train2014.json`` and ``captions_val2014.json`` are training and validation. There is no test
+    split then, and ``problems`` reports it.
     """
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
-        raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse list data coco")
+        raise DataError(f"{root}: no image folder train2014/ or val2014/: see openvse list data coco")
     karpathy = first_file(root, KARPATHY)
     if karpathy:
         records = in_order(
@@ -101,7 +101,7 @@ def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[i
     path = first_file(root, _caption_files(part))
     if path is None:
         raise DataError(
-            f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse list data coco"
+            f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}: see openvse list data coco"
         )
     captions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
     with reading_json(path, "COCO's format") as tree:

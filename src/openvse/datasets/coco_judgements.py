@@ -1,4 +1,4 @@
-"""Later judgements of COCO's pairs (Crisscrossed Captions, ECCV Caption), and the numbers by which they name them."""
+"""Later judgements of COCO's pairs (Crisscrossed Captions, ECCV Caption), and their numbers of images and captions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"(\d+)\.\w+$")
 
 
 def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
-    """Return COCO's number of each image, from its file name; raise DataError if a name has another form."""
+    """Return COCO's number of each image, from its file name. Raise DataError if a name has another form."""
     matches = [_NUMBER.search(name) for name in corpus.image_ids]
     for name, match in zip(corpus.image_ids, matches, strict=True):
         if match is None:
@@ -34,7 +34,7 @@ def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
 
 
 def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
-    """Return COCO's number of each text of a corpus, from the file that the corpus was opened from."""
+    """Return COCO's number of each text of a corpus, from the corpus's own file."""
     numbered = _from_karpathy(root) or {
         name: _tidy(captions) for part in OFFICIAL for name, captions in official_captions(root, part)
     }
@@ -46,7 +46,7 @@ def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
         place[image] += 1
         if caption != corpus.captions[text]:
             raise DataError(
-                f"{root}: caption {place[image]} of {corpus.image_ids[image]} is not the one that the data set was "
+                f"{root}: caption {place[image]} of {corpus.image_ids[image]} differs from the data set as it was "
                 f"opened with: give the folder of COCO as it was published"
             )
         numbers[text] = number
@@ -72,10 +72,10 @@ def _tidy(captions: list[tuple[int, str]]) -> list[tuple[int, str]]:
 # Crisscrossed Captions: people's ratings of pairs of COCO's images and captions (Parekh et al., EACL 2021).
 
 POSITIVE = 3.0
-"""The rating, from 0 to 5, from which on a pair with a caption counts as positive for retrieval."""
+"""The lowest rating, from 0 to 5, of a pair with a caption that counts as positive for retrieval."""
 
 POSITIVE_IMAGES = 2.5
-"""The same for a pair of images, as VSE-infinity's released code counts it."""
+"""The lowest rating of a positive pair of images, in VSE-infinity's released code."""
 
 HEADERS = {
     "sits": ("caption", "image", "agg_score", "sampling_method"),
@@ -128,7 +128,7 @@ def _read_ratings(path: Path, task: str) -> RatedPairs:
         header = tuple(next(lines, ()))
         if header != expected:
             raise DataError(
-                f"{path}: its columns are {', '.join(header) or 'missing'}, and not {', '.join(expected)}: give "
+                f"{path}: its columns are {', '.join(header) or 'missing'}, instead of {', '.join(expected)}: give "
                 f"the file with aggregated scores, of the published version"
             )
         rows = [_rating(path, task, number, line) for number, line in enumerate(lines, 2)]
@@ -165,10 +165,10 @@ Positives = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class EccvCaption:
-    """The positives of ECCV Caption; ``t2i`` is not the reverse of ``i2t``, as queries were chosen.
+    """The positives of ECCV Caption. ``t2i`` is not the reverse of ``i2t``, because queries were chosen.
 
-    ``captions`` are the gallery, five for each of COCO's 5,000 test images; None if the file that lists them is not
-    there.
+    ``captions`` are the gallery, five for each of COCO's 5,000 test images. It is None if the file that lists them is
+    missing.
     """
 
     i2t: Positives

@@ -59,10 +59,10 @@ _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\
 def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     """Open DAQUAR with all its answers, in the split by image.
 
-    It reads the original ``qa.894.raw.train.txt`` and ``qa.894.raw.test.txt``, which are split by image; or
-    ``all_qa_pairs.txt`` with ``train_images_list.txt`` and ``test_images_list.txt``, and without these lists a hash
-    splits the images. There is no published validation split: a hash of their names selects a tenth of the training
-    images, and ``problems`` says so.
+    It reads the original ``qa.894.raw.train.txt`` and ``qa.894.raw.test.txt``, which are split by image. Alternatively
+    it reads ``all_qa_pairs.txt`` with ``train_images_list.txt`` and ``test_images_list.txt``. Without these lists a
+    hash splits the images. There is no published validation split. A hash of their names selects a tenth of the
+    training images, and ``problems`` reports it.
 
     The name of the image at the end of a question ("... in the image1 ?") is left out. Several answers to a question
     are a set, whose members are separated by ", " in the files.
@@ -70,7 +70,7 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     read, splits = _read(root)
     place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)
     if place is None and require_images:
-        raise DataError(f"{root}: no image1.jpg or image1.png in images/; see openvse list data daquar")
+        raise DataError(f"{root}: no image1.jpg or image1.png in images/: see openvse list data daquar")
     folder = (root / (place or IMAGES[0])).parent
     suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
     note, splits = _with_validation({each.image_id: splits.get(each.image_id, "") for each in read})
@@ -82,12 +82,12 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
 
 
 def detect_daquar(root: Path) -> bool:
-    """Return whether a folder holds questions of DAQUAR."""
+    """Return whether a folder holds DAQUAR's questions."""
     return any((root / name).is_file() for name in (BY_IMAGE["train"], ALL_QUESTIONS))
 
 
 def _read(root: Path) -> tuple[list[Question], dict[str, str]]:
-    """Return all questions, without the files of their images, and the published split of each image that has one."""
+    """Return all questions, without the files of their images, and each image's published split, if it has one."""
     if (root / ALL_QUESTIONS).is_file():
         listed = {image: max(where) for image, where in read_splits(root, LISTS).items()}
         return list(_read_pairs(root / ALL_QUESTIONS)), listed
@@ -96,7 +96,7 @@ def _read(root: Path) -> tuple[list[Question], dict[str, str]]:
     }
     if "train" not in parts:
         names = f"{BY_IMAGE['train']} nor {ALL_QUESTIONS}"
-        raise DataError(f"{root}: neither {names} is there; see openvse list data daquar")
+        raise DataError(f"{root}: neither {names} is there: see openvse list data daquar")
     own = {each.image_id: split for split, part in parts.items() for each in part}
     return [each for part in parts.values() for each in part], own
 
@@ -121,7 +121,7 @@ def _question(image: str, text: str, answers: str) -> Question:
 
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Select validation images from the training images that have questions; return a note about it."""
+    """Select validation images from the training images that have questions, and return a note about it."""
     train = [name for name, split in splits.items() if split == "train"]
     if not train:
         note = (

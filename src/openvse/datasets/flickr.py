@@ -15,10 +15,10 @@ from openvse.datasets.table import read_table
 from openvse.errors import DataError
 
 TABLE = "captions.txt"
-"""The caption file of mirrors, whose name other data sets use too."""
+"""The caption file of mirrors. Other data sets use its name too."""
 
 RESULTS = "results.csv"
-"""Kaggle's form of Flickr30k's token file, whose name other data sets use too."""
+"""Kaggle's form of Flickr30k's token file. Other data sets use its name too."""
 
 COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), ("splits/test.txt",))
 """Lists of train, validation and test in a separate folder."""
@@ -26,10 +26,10 @@ COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), (
 
 @dataclass(frozen=True)
 class FlickrLayout:
-    """The possible places of the parts of a data set under its root; the first that exists is used.
+    """The possible places of the parts of a data set under its root. The first that exists is used.
 
     Captions are files of ``name.jpg#0<TAB>sentence``, or tables with a header ``image,caption``. For train, validation
-    and test, ``splits`` are lists of file names; Karpathy's JSON has captions and splits in one.
+    and test, ``splits`` are lists of file names. Karpathy's JSON has captions and splits in one.
     """
 
     name: str
@@ -64,7 +64,7 @@ class FlickrLayout:
         images = first_folder(root, self.images)
         if images is None and require_images:
             raise DataError(
-                f"{root}: no image folder {' or '.join(self.images)}; see openvse list data {self.name}"
+                f"{root}: no image folder {' or '.join(self.images)}: see openvse list data {self.name}"
             )
         folder = images or root
         if json_path.is_file():
@@ -75,7 +75,7 @@ class FlickrLayout:
             )
         else:
             allowed = " or ".join((self.karpathy, *self.captions))
-            raise DataError(f"{root}: no caption file {allowed}; see openvse list data {self.name}")
+            raise DataError(f"{root}: no caption file {allowed}: see openvse list data {self.name}")
         return build_corpus(self.name, in_order(records), require_images=require_images)
 
 

@@ -16,7 +16,7 @@ from openvse.media.listing import list_media
 from openvse.media.videos import is_video
 
 METADATA = ("metadata.jsonl", "metadata.csv")
-"""The names of metadata files; metadata.parquet is read too, but only for captions."""
+"""The names of metadata files. metadata.parquet is read too, but only for captions."""
 
 _NAMES = (*METADATA, "metadata.parquet")
 
@@ -25,13 +25,13 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
     """Open a folder of images with captions.
 
     ``metadata.jsonl`` has a line ``{"file_name": "a.jpg", "captions": ["...", "..."], "split": "train"}`` for each
-    image; ``metadata.csv`` and ``metadata.parquet`` have columns with these names. The fields of the image and of its
-    captions (a string or a list) may have the other names of ``openvse list data table``; ``split`` is optional.
+    image. ``metadata.csv`` and ``metadata.parquet`` have columns with these names. The fields of the image and of its
+    captions (a string or a list) may have the other names of ``openvse list data table``. ``split`` is optional.
     Instead of one metadata file in the folder there may be one in each of the subfolders train, validation and test,
-    which are then the splits, also below ``data/``; or one file for all, with the images in such folders. Without a
-    metadata file, the only table or ``.jsonl`` file in the folder with images and captions is read, or train.csv,
-    validation.csv and test.csv. An image that is not listed counts as one without a caption. Items may be clips; if one
-    is a video, unlisted videos count too. Image identifiers are paths relative to the folder.
+    which are then the splits, also below ``data/``. There may also be one file for all, with the images in such
+    folders. Without a metadata file, the only table or ``.jsonl`` file in the folder with images and captions is read,
+    or train.csv, validation.csv and test.csv. An unlisted image counts as one without a caption. Items may be clips. If
+    one is a video, unlisted videos count too. Image identifiers are paths relative to the folder.
     """
     files = metadata_files(root)
     entries = [record for file in files for record in _read(file, root, columns)]
@@ -48,7 +48,7 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
 
 
 def metadata_files(root: Path) -> list[Path]:
-    """Return the metadata file of a folder, or those of its split subfolders; empty if there is none."""
+    """Return the metadata file of a folder, or of each of its split subfolders, or nothing without one."""
     if not root.is_dir():
         return []
     for base in (root, root / "data"):

@@ -24,12 +24,12 @@ SAVED = "dataset_dict.json"
 def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open a data set of the Hugging Face hub.
 
-    ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and
-    opens it; ``hf:FOLDER`` opens a folder with the files of one: Parquet files with a column ``image``, WebDataset
-    shards, an imagefolder, or the output of ``Dataset.save_to_disk``. Splits are those of the ``configs`` in README.md,
-    otherwise those in the names of files and folders. ``hf:NAME#CONFIG`` names one of several configurations.
-    Columns have the names of ``openvse list data table``, or are named: ``hf:NAME#image=photo,caption=alt``, behind
-    the configuration ``hf:NAME#CONFIG,caption=alt``.
+    ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and opens
+    it. ``hf:FOLDER`` opens a folder with the files of one: Parquet files with a column ``image``, WebDataset shards, an
+    imagefolder, or the output of ``Dataset.save_to_disk``. Splits come from the ``configs`` in README.md, otherwise
+    from the names of files and folders. ``hf:NAME#CONFIG`` names one of several configurations. Columns have the names
+    of ``openvse list data table``, or are named: ``hf:NAME#image=photo,caption=alt``, or after the configuration
+    ``hf:NAME#CONFIG,caption=alt``.
     """
     folder, config = _located(root)
     corpus = _open_local(folder, config, columns, require_images)
@@ -47,7 +47,7 @@ def _open_local(folder: Path, config: str, columns: Columns, require_images: boo
         files = _files_of(folder, chosen)
     elif config:
         raise DataError(
-            f"{folder}: README.md names no configuration, and {config!r} is asked for; leave it out"
+            f"{folder}: README.md names no configuration, but {config!r} is requested: leave it out"
         )
     else:
         files = named_splits(find_arrow(folder) or find_shards(folder), folder)
@@ -56,13 +56,13 @@ def _open_local(folder: Path, config: str, columns: Columns, require_images: boo
     if next(iter(files)).suffix.lower() in ARROW_SUFFIXES:
         return arrow_corpus(folder, files, columns, require_images=require_images)
     if columns.named:
-        raise DataError(f"{folder}: WebDataset shards have no columns: leave out those that are named")
+        raise DataError(f"{folder}: WebDataset shards have no columns: leave out the named columns")
     return shards_corpus(folder, files, require_images=require_images)
 
 
 @dataclass(frozen=True)
 class HubConfig:
-    """A configuration in the head of README.md; ``files`` are pairs of a split and a pattern of paths."""
+    """A configuration in the head of README.md. ``files`` are pairs of a split and a pattern of paths."""
 
     name: str
     default: bool
@@ -70,7 +70,7 @@ class HubConfig:
 
 
 def read_configs(readme: Path) -> list[HubConfig]:
-    """Return the configurations with files in the head of a README.md; none if there is no such head.
+    """Return the configurations with files in the head of a README.md, none if there is no such head.
 
     Source: the hub's documentation of repository structure (``configs`` with ``config_name`` and ``data_files``, a
     pattern, a list of them, or a list of ``{split, path}``).
@@ -80,7 +80,7 @@ def read_configs(readme: Path) -> list[HubConfig]:
     try:
         tree = parse_yaml(head[1]) if head else None
     except RecipeError as error:
-        raise DataError(f"{readme}: its head is {error}; correct it") from error
+        raise DataError(f"{readme}: its head is {error}: correct it") from error
     entries = tree.get("configs") if isinstance(tree, dict) else None
     return [
         HubConfig(str(entry.get("config_name", "default")), entry.get("default") is True, _patterns(entry))
@@ -90,16 +90,16 @@ def read_configs(readme: Path) -> list[HubConfig]:
 
 
 def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubConfig:
-    """Return a configuration; raise DataError if it is missing, or if none of several is the default."""
+    """Return a configuration. Raise DataError if it is missing, or if none of several is the default."""
     names = ", ".join(config.name for config in configs)
     if wanted:
         chosen = next((config for config in configs if config.name == wanted), None)
         if chosen is None:
-            raise DataError(f"{folder}: no configuration {wanted!r}; there are {names}")
+            raise DataError(f"{folder}: no configuration {wanted!r}: use one of {names}")
         return chosen
     marked = [config for config in configs if config.default or config.name == "default"]
     if len(configs) > 1 and not marked:
-        raise DataError(f"{folder}: several configurations ({names}); name one: hf:NAME#{configs[0].name}")
+        raise DataError(f"{folder}: several configurations ({names}): name one, hf:NAME#{configs[0].name}")
     return (marked or configs)[0]
 
 
@@ -118,7 +118,7 @@ def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _files_of(folder: Path, config: HubConfig) -> dict[Path, str]:
-    """Return the files of a configuration with their splits; patterns must stay within the folder."""
+    """Return the files of a configuration with their splits. Patterns must stay within the folder."""
     splits: dict[Path, str] = {}
     for split, pattern in config.files:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
@@ -139,7 +139,7 @@ def _saved(folder: Path) -> dict[Path, str]:
 
 
 def _located(root: Path) -> tuple[Path, str]:
-    """Return the folder of a data set, after a download if a name is given, and the requested configuration."""
+    """Return the folder of a data set, after a download for a name, and the requested configuration."""
     if root.is_dir():
         return root, ""
     place, _, config = str(root).partition("#")
@@ -153,7 +153,7 @@ def _located(root: Path) -> tuple[Path, str]:
 
 
 def _downloaded(name: str) -> Path:
-    """Return the cached or downloaded files of a data set; raise DataError if it cannot be reached."""
+    """Return the cached or downloaded files of a data set. Raise DataError if it cannot be reached."""
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")
@@ -161,6 +161,6 @@ def _downloaded(name: str) -> Path:
         return Path(snapshot_download(repository, repo_type="dataset", revision=revision or None))
     except Exception as error:  # the hub's library raises errors of several other libraries
         raise DataError(
-            f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: "
-            f"{message_of(error)}); check the name and the connection, or give a folder"
+            f"hf:{name}: this is no folder here, and the hub does not give it ({type(error).__name__}: "
+            f"{message_of(error)}): check the name and the connection, or give a folder"
         ) from error

@@ -1,4 +1,4 @@
-"""How data sets are laid out: places of files, published formats, lists and names of splits, images outside."""
+"""The layout of data sets: places of files, published formats, lists and names of splits, images outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_DATA = frozenset({"folder", "hf", "parquet", "question_folder", "sidecars", 
 """The data sets whose files may name any image path. The layouts of published data sets are known."""
 
 KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
-"""Where the files are published."""
+"""The publisher of the files."""
 
 
 def first_file(root: Path, names: Iterable[str]) -> Path | None:
@@ -38,28 +38,28 @@ def first_folder(root: Path, names: Iterable[str]) -> Path | None:
 
 
 def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of some paths under the root that is a file; raise DataError if there is none."""
+    """Return the first of some paths under the root that is a file. Raise DataError if there is none."""
     path = first_file(root, names)
     if path is None:
-        raise DataError(f"{root}: no {' or '.join(names)}; get the captions of {name} from its owners")
+        raise DataError(f"{root}: no {' or '.join(names)}: get the captions of {name} from its owners")
     return path
 
 
 @contextmanager
 def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Any]:
-    """Parse a published JSON file, and turn what goes wrong while its content is read into one line."""
+    """Parse a published JSON file, and report any fault of its content in one line."""
     try:
         yield read_json(path, hook=hook, most=_MAX_PUBLISHED)
     except DataError as error:
-        raise DataError(f"{path}: not in {what}: {error}; download it again") from error
+        raise DataError(f"{path}: not in {what}: {error}: download it again") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
+        raise DataError(f"{path}: not in {what} ({error!r}): download it again") from error
     except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+        raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
 
 
 def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return the splits of each name in some lists; of the possible paths of a list, the first that exists is read."""
+    """Return the splits of each name in some lists. Of a list's possible paths, the first that exists is read."""
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
         path = first_file(root, names)
@@ -75,7 +75,7 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
     """Yield a record for each image, with the raw sentences and not their tokens.
 
     Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
-    2015); only COCO has ``filepath``, the folder of the image.
+    2015). Only COCO has ``filepath``, the folder of the image.
     """
     with reading_json(path, "Karpathy's format") as tree:
         entries = tree["images"]
@@ -92,10 +92,10 @@ def split_of_folder(path: PurePath) -> str:
 
 
 def named_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
-    """Return files with the split in the name of each, if all have one and there are several; otherwise with "".
+    """Return files with the split in the name of each, if all have one and there are several, otherwise with "".
 
-    The split is that of a folder, or otherwise the first word of the file name that is one. Folders above the root do
-    not count.
+    The split is the name of a folder, or otherwise the first word of the file name that is one. Folders above the root
+    do not count.
     """
     below = [file.relative_to(root) for file in files]
     splits = [split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "") for path in below]
@@ -126,7 +126,7 @@ def _several(splits: Sequence[str]) -> bool:
 
 
 def refuse_outside(root: Path, images: Iterable[tuple[str, object]]) -> None:
-    """Refuse images outside the folder of a data set or a list, each given by its id and its path.
+    """Refuse images outside the folder of a data set or a list, as pairs of an id and a path.
 
     The metadata decide which files are read and turned into features and pages. So a data set from elsewhere could read
     any file of this machine.
@@ -141,21 +141,21 @@ def refuse_outside(root: Path, images: Iterable[tuple[str, object]]) -> None:
         place = image.resolve() if image.is_symlink() else parent / image.name
         if not place.is_relative_to(base):
             raise DataError(
-                f"{escaped(folder)}: image {escaped(name)!r} is outside the folder, at {escaped(place)}; move it "
+                f"{escaped(folder)}: image {escaped(name)!r} is outside the folder, at {escaped(place)}: move it "
                 "inside, or allow it with --allow-outside (in a recipe data.allow_outside=true)"
             )
 
 
 def refuse_outside_text(root: Path, file: Path) -> None:
-    """Refuse a file of captions inside a data set that is a link to a place outside, as it could show any text."""
+    """Refuse a file of captions inside a data set that links to a place outside, because it could show any text."""
     place = file.resolve()
     if not place.is_relative_to(_base(root.resolve())):
         raise DataError(
-            f"{escaped(root)}: {escaped(file)} is outside the folder, at {escaped(place)}; copy it into the folder"
+            f"{escaped(root)}: {escaped(file)} is outside the folder, at {escaped(place)}: copy it into the folder"
         )
 
 
 def _base(folder: Path) -> Path:
-    """Return the folder in which images may be: the hub's cache keeps the files of snapshots next to the snapshots."""
+    """Return the folder in which images may be. The hub's cache keeps the files of snapshots next to the snapshots."""
     cache = folder.parent.parent
     return cache if folder.parent.name == "snapshots" and (cache / "blobs").is_dir() else folder

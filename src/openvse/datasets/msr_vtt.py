@@ -86,8 +86,8 @@ def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
 def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSR-VTT in the 1k-A split (Yu et al., ECCV 2018): 1,000 test clips with one sentence each.
 
-    Test clips and their sentences are those of ``MSRVTT_JSFUSION_test.csv``. Training clips are those of
-    ``MSRVTT_train.9k.csv`` if it exists, otherwise all others; those of them in the original validation split are used
+    ``MSRVTT_JSFUSION_test.csv`` has the test clips and their sentences. Training clips come from
+    ``MSRVTT_train.9k.csv`` if it exists, otherwise they are all others. Those in the original validation split are used
     for validation, so that no choice is made on the test clips.
     """
     captions, owners = _read_captions(root)
@@ -96,7 +96,7 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     test = {clip: sentence for _, (clip, sentence) in read_rows(table, columns, unread=("key", "vid_key"))}
     unknown = [clip for clip in test if clip not in captions]
     if unknown:
-        raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions; get both from one source")
+        raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions: get both from one source")
     listed = first_file(root, TRAIN_9K)
     train = {clip for _, (clip,) in read_rows(listed, (("video_id",),))} if listed else set(captions)
     validation = {"validation"}
@@ -112,7 +112,7 @@ def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]
     paths = [whole] if whole else [path for name in PARTS if (path := root / name).is_file()]
     if not paths:
         raise DataError(
-            f"{root}: no {' or '.join((*WHOLE, *PARTS))}; get the captions of msr_vtt from its owners"
+            f"{root}: no {' or '.join((*WHOLE, *PARTS))}: get the captions of msr_vtt from its owners"
         )
     captions: defaultdict[str, list[str]] = defaultdict(list)
     splits: defaultdict[str, set[str]] = defaultdict(set)

@@ -47,8 +47,8 @@ _LINE = re.compile(r"(\S{11}_\d+_\d+)\s+(.*)")
 def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSVD in the usual split of 1,200 / 100 / 670 clips.
 
-    Each line of ``AllVideoDescriptions.txt``, after a few introductory lines, has the name of a clip and a sentence;
-    each line of the lists has the name of a clip.
+    Each line of ``AllVideoDescriptions.txt``, after a few introductory lines, has the name of a clip and a sentence.
+    Each line of the lists has the name of a clip.
     """
     captions = _read(require_file("msvd", root, CAPTIONS))
     splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}

@@ -1,4 +1,4 @@
-"""Opens a corpus or questions from what a user types."""
+"""Opening of a corpus or questions by a name or path from the user."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def open_corpus(
     Args:
         source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k`` or ``hf:owner/name``, or a path whose kind is
             detected: a folder with ``metadata.jsonl`` or ``metadata.csv``, a table, text files next to the images,
-            WebDataset shards, Parquet files of the Hugging Face hub, or the files of Flickr, COCO or the
-            precomputed layout; or such a table or shard itself. ``#image=COLUMN,caption=COLUMN,id=COLUMN`` behind it
-            names the columns of a table, Parquet file or data set of the hub (see ``Columns``). A question set (see
+            WebDataset shards, Parquet files of the Hugging Face hub, the files of Flickr, COCO or the precomputed
+            layout, or such a table or shard itself. ``#image=COLUMN,caption=COLUMN,id=COLUMN`` after it names the
+            columns of a table, Parquet file or data set of the hub (see ``Columns``). A question set (see
             ``open_questions``) opens as its images with the questions as their captions, so that features can be
             extracted and the copy checked.
         require_images: False if stored features replace the image files.
-        allow_outside: whether images may be outside the folder of your own data; see ``refuse_outside``.
-        questions: False refuses a question set: its questions do not describe its images, so ranking them has no
+        allow_outside: whether images may be outside the folder of your own data. See ``refuse_outside``.
+        questions: False refuses a question set. Its questions do not describe its images, so ranking them has no
             meaning.
         merge_captions: False keeps every caption of your own data a separate text, relevant only to its own image.
 
@@ -105,11 +105,11 @@ def _open(
     name, place = parse_source(source)
     root, columns = columns_of(place)
     if not root.exists() and name not in _NEEDS_NO_FOLDER:
-        raise DataError(f"{root}: there is no such file or folder; check the path")
+        raise DataError(f"{root}: there is no such file or folder: check the path")
     if columns.named:
         name = name or _detect_rows(root)
         if name not in _ROWS:
-            raise DataError(f"{source}: {name} has no columns; they are named for {', '.join(_ROWS)}")
+            raise DataError(f"{source}: {name} has no columns: name columns only for {', '.join(_ROWS)}")
         opened: Corpus | QuestionSet = _ROWS[name](root, require_images=require_images, columns=columns)
     else:
         name = name or detect(root)
@@ -120,7 +120,7 @@ def _open(
 
 
 def columns_of(place: Path) -> tuple[Path, Columns]:
-    """Split ``ROOT#image=COLUMN,caption=COLUMN,id=COLUMN``; the configuration of a data set of the hub may come first.
+    """Split ``ROOT#image=COLUMN,caption=COLUMN,id=COLUMN``, where the configuration of a hub data set may come first.
 
     A path that exists may hold ``#``.
     """
@@ -133,7 +133,7 @@ def columns_of(place: Path) -> tuple[Path, Columns]:
     for key, _, column in (pair.partition("=") for pair in pairs):
         if key not in columns or not column or (columns[key] and key != "caption"):
             raise DataError(
-                f"{place}: {f'{key}={column}'!r} cannot be read; write image=COLUMN, id=COLUMN (each at most once) or "
+                f"{place}: {f'{key}={column}'!r} cannot be read: write image=COLUMN, id=COLUMN (each at most once) or "
                 f"caption=COLUMN with commas between them{nearest(key, list(columns)) if key not in columns else ''}"
             )
         columns[key].append(column)
@@ -159,7 +159,7 @@ _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
     ("hf", lambda root: (root / "README.md").is_file() and bool(find_arrow(root))),
     ("parquet", lambda root: bool(find_arrow(root))),
 )
-"""What tells whether a folder holds a data set or question set; the first that does counts."""
+"""The tests of whether a folder holds a data set or question set. The first that succeeds counts."""
 
 _SUFFIXES = {".csv": "table", ".tsv": "table", ".jsonl": "table", ".tar": "webdataset"}
 _SUFFIXES |= dict.fromkeys(ARROW_SUFFIXES, "parquet")
@@ -174,11 +174,11 @@ _ROWS: Mapping[str, Callable[..., Corpus]] = {
     "parquet": open_parquet,
     "table": open_table,
 }
-"""The loaders of data in rows, whose columns can be named."""
+"""The loaders of data in rows, which accept names of columns."""
 
 
 def _detect_rows(root: Path) -> str:
-    """Return the name of the data in rows that fits a path; a table whose columns are unknown is in a folder."""
+    """Return the name of the data in rows that fits a path. A table with unknown columns is in a folder."""
     if root.is_file():
         return _SUFFIXES.get(root.suffix.lower(), "table")
     return next((name for name, fits in _LAYOUTS if name in _ROWS and fits(root)), "folder")
@@ -206,7 +206,7 @@ def _detect_questions(root: Path) -> str:
     """Return the name of the question set that fits a path."""
     if root.is_file() and root.suffix.lower() not in QUESTION_TABLES:
         raise DataError(
-            f"{root}: not a file of questions; give one of {', '.join(QUESTION_TABLES)}, or a folder"
+            f"{root}: not a file of questions: give one of {', '.join(QUESTION_TABLES)}, or a folder"
         )
     fitting = (name for name, fits in _LAYOUTS if name in _QUESTIONS and fits(root))
     return next(fitting, "question_folder")

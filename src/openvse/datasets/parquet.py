@@ -41,10 +41,10 @@ _LARGE_PART = 512 << 20
 def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = USUAL) -> Corpus:
     """Open a folder of Parquet or Arrow files, or one such file, with images and captions.
 
-    Columns are as in ``openvse list data table``; ``image`` holds the bytes of images, or a structure of ``bytes`` and
-    ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a
-    column ``split``, or otherwise from the names of files or folders (``data/train-00000-of-00002.parquet``). The
-    rows of an image may be in several files; see ``identified``. pyarrow is needed (extra ``parquet``).
+    Columns are as in ``openvse list data table``. ``image`` holds the bytes of images, or a structure of ``bytes`` and
+    ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a column
+    ``split``, or otherwise from the names of files or folders (``data/train-00000-of-00002.parquet``). The rows of an
+    image may be in several files (see ``identified``). pyarrow is needed (extra ``parquet``).
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else find_arrow(root)
@@ -54,9 +54,9 @@ def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = 
 def arrow_corpus(
     root: Path, files: Mapping[Path, str], columns: Columns = USUAL, *, require_images: bool
 ) -> Corpus:
-    """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages."""
+    """Join files, each with a split or "", into a corpus. ``root`` gives its name and the base of paths in messages."""
     if not files:
-        raise DataError(f"{root}: no {' or '.join(ARROW_SUFFIXES)} file there; check the folder")
+        raise DataError(f"{root}: no {' or '.join(ARROW_SUFFIXES)} file there: check the folder")
     folder = root.parent if root.is_file() else root
     records = [
         replace(record, split=record.split or split)
@@ -88,7 +88,7 @@ def find_arrow(root: Path) -> list[Path]:
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a table, none if it is damaged; raise OpenVSEError if pyarrow is not installed."""
+    """Return the columns of a table, none if it is damaged. Raise OpenVSEError if pyarrow is not installed."""
     pa = _pyarrow()
     try:
         return list(_opened(path).schema.names)
@@ -97,7 +97,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
-    """Yield a record for each row of a Parquet or Arrow file; identifiers are the names of images in it, or "".
+    """Yield a record for each row of a Parquet or Arrow file. Identifiers are the names of images in it, or "".
 
     The column of images holds paths (relative to the file), the bytes of images, or both, as on the Hugging Face hub:
     a structure of ``bytes`` and ``path``. Captions are strings or lists of strings.
@@ -107,7 +107,7 @@ def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
 
 
 def read_columns(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield some cells of each row by the names of their columns; see ``read_arrow`` for what is raised."""
+    """Yield some cells of each row by the names of their columns. See ``read_arrow`` for the errors."""
     with _reading(path):
         table = _opened(path)
         for part in range(len(table.sizes)):
@@ -121,19 +121,19 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: it cannot be read ({error}); get the whole file again") from error
+        raise DataError(f"{path}: it cannot be read ({error}): get the whole file again") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8; write it in UTF-8") from error
+        raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8: write it in UTF-8") from error
 
 
 def identified(
     records: Sequence[Record], root: Path, *, by_id: bool = False
 ) -> tuple[list[Record], list[Problem]]:
-    """Give the rows of tables the identifiers of their images, and say which names stand for several images.
+    """Give the rows of tables the identifiers of their images, and report the names of several images.
 
     Rows with the same name and the same bytes are one image, and so are rows without a name that have the same bytes.
-    An image is called by its name if each name stands for one image, and otherwise by the file and the number of its
-    first row. A file is called by its path below the root, unless the identifiers come from a column (``by_id``).
+    The name of an image identifies it if each name belongs to one image. Otherwise the file and the number of its first
+    row do. A file is named by its path below the root, unless the identifiers come from a column (``by_id``).
     """
     packed = [number for number, record in enumerate(records) if isinstance(record.path, PackedFile)]
     same = _same_images(records, packed)
@@ -162,7 +162,7 @@ def identified(
 
 
 def _same_images(records: Sequence[Record], packed: Sequence[int]) -> dict[int, int]:
-    """Return the first row with the image of each row; rows with a name of their own are not read."""
+    """Return the first row with the image of each row, without reading rows that have a name of their own."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
     for number in packed:
         rows[records[number].image_id].append(number)
@@ -179,7 +179,7 @@ class TableCell(PackedFile):
     """An image in a cell of a Parquet or Arrow file: a row group or record batch, a row in it, and a column.
 
     The column is ``image.bytes`` in the Hugging Face hub's format. Reading a cell reads its row group, which is kept
-    for the next cells: reading images is cheap in their order, and expensive in another order if row groups are large.
+    for the next cells. Reading images is cheap in their order, and expensive in another order if row groups are large.
     """
 
     part: int
@@ -187,7 +187,7 @@ class TableCell(PackedFile):
     column: str
 
     def read_bytes(self) -> bytes:
-        """Read the cell; raise BadImageError if it is empty or the table is damaged."""
+        """Read the cell. Raise BadImageError if it is empty or the table is damaged."""
         try:
             modified_ns = self.container.stat().st_mtime_ns
             value = _read_column(self.container, modified_ns, self.part, self.column)[self.row].as_py()
@@ -198,7 +198,7 @@ class TableCell(PackedFile):
         return value
 
     def digest(self) -> bytes:
-        """Return a hash of the bytes; those of a whole row group are computed at once, and kept."""
+        """Return a hash of the bytes. The hashes of a whole row group are computed at once, and kept."""
         digest = _digests(self.container, self.container.stat().st_mtime_ns, self.part, self.column)[self.row]
         if not digest:
             raise BadImageError("its cell is empty")
@@ -256,7 +256,7 @@ def _records(
 
 
 def _cells(path: Path, column: str, values: Any) -> list[Any]:
-    """Return the cells of a column of texts; raise DataError before those that are too long become texts of Python."""
+    """Return the cells of a column of texts. Raise DataError before too long ones become Python texts."""
     size = _text_bytes(path, column, values)
     if size > _MOST_TEXT:
         raise DataError(
@@ -292,7 +292,7 @@ def _text_bytes(path: Path, column: str, values: Any, *, inside: bool = False) -
 
 
 class _Table:
-    """A Parquet file, whose parts are its row groups; or an Arrow file, mapped into memory, with its record batches.
+    """A Parquet file, whose parts are its row groups, or an Arrow file, mapped into memory, with its record batches.
 
     ``sizes`` are the rows of each part, and ``largest_part`` the bytes of the largest row group in memory.
     """
@@ -352,7 +352,7 @@ class _Table:
 
 
 def _check_claims(path: Path, groups: Sequence[Any]) -> None:
-    """Raise DataError for a Parquet file of which a few bytes stand for gigabytes."""
+    """Raise DataError for a Parquet file in which a few bytes expand to gigabytes."""
     rows, size = sum(int(group.num_rows) for group in groups), path.stat().st_size
     if rows > max(_FEW_ROWS, size):
         raise DataError(f"{path}: {rows:,} rows in {size:,} bytes are no data: get the file from its authors")
@@ -360,8 +360,8 @@ def _check_claims(path: Path, groups: Sequence[Any]) -> None:
         packed, whole = int(chunk.total_compressed_size), int(chunk.total_uncompressed_size)
         if whole > max(_SMALL, _RATIO * packed):
             raise DataError(
-                f"{path}: {packed:,} bytes of column {chunk.path_in_schema!r} stand for {whole:,}, as those of no "
-                f"captions or images do: get the file from its authors"
+                f"{path}: {packed:,} bytes of column {chunk.path_in_schema!r} expand to {whole:,}, unlike any "
+                f"captions or images: get the file from its authors"
             )
 
 
@@ -372,9 +372,9 @@ def _sound(batch: Any) -> Any:
 
 
 def _refuse_compressed(path: Path, source: Any) -> None:
-    """Raise DataError if batches of an Arrow file are compressed: a few bytes of one may stand for gigabytes.
+    """Raise DataError if batches of an Arrow file are compressed, because a few bytes may expand to gigabytes.
 
-    A message is a table of FlatBuffers (Message.fbs of Arrow); the batch in it says in its fourth field how its body is
+    A message is a table of FlatBuffers (Message.fbs of Arrow). The fourth field of the batch in it says how its body is
     compressed.
     """
     pa = _pyarrow()
@@ -394,20 +394,20 @@ def _refuse_compressed(path: Path, source: Any) -> None:
 
 
 def _field(table: memoryview, start: int, number: int) -> int:
-    """Return where the table begins to which a field of a FlatBuffer's table refers."""
+    """Return the start of the table to which a field of a FlatBuffer's table refers."""
     place = start + _slot(table, start, number)
     return place + int(struct.unpack_from("<I", table, place)[0])
 
 
 def _slot(table: memoryview, start: int, number: int) -> int:
-    """Return how far from the start of a FlatBuffer's table a field is; 0 if it is left out."""
+    """Return the offset of a field from the start of a FlatBuffer's table, or 0 if it is left out."""
     fields = start - int(struct.unpack_from("<i", table, start)[0])
     size = int(struct.unpack_from("<H", table, fields)[0])
     return int(struct.unpack_from("<H", table, fields + 4 + 2 * number)[0]) if 4 + 2 * number < size else 0
 
 
 def _pyarrow() -> Any:
-    """Return pyarrow; raise OpenVSEError, which names the extra, if it is not installed."""
+    """Return pyarrow. Raise OpenVSEError, which names the extra, if it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -433,7 +433,7 @@ def _read_column(path: Path, modified_ns: int, part: int, column: str) -> Any:
 
 @cache
 def _digests(path: Path, modified_ns: int, part: int, column: str) -> list[bytes]:
-    """Return a hash of each cell of a part; b"" for an empty cell."""
+    """Return a hash of each cell of a part, b"" for an empty cell."""
     values = _open(path, modified_ns).column(part, column)
     cells = (value.as_buffer() if value.is_valid else None for value in values)
     return [b"" if cell is None else hashlib.blake2b(cell).digest() for cell in cells]

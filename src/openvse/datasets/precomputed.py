@@ -15,7 +15,7 @@ from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 
 _SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
-"""The prefixes of the files of a split; the first that exists is used."""
+"""The prefixes of the files of a split. The first that exists is used."""
 
 FOLDERS = ("", "precomp/")
 """The possible folders of the files under the root."""
@@ -70,18 +70,18 @@ PRECOMPUTED = Facts(
 def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     """Open features in the layout of SCAN and VSE-infinity, with their captions.
 
-    ``{split}_ims.npy`` holds ``[n, N, C]``, usually ``[n, 36, 2048]``; ``{split}_caps.txt`` has one caption per line,
-    with the captions of an image in sequence. An image has one row, or as many equal rows as captions; this is
-    detected, and it is encoded once. The splits are train, dev (or val) and test; COCO's testall, whose first
-    thousand images are test, takes precedence over test.
+    ``{split}_ims.npy`` holds ``[n, N, C]``, usually ``[n, 36, 2048]``. ``{split}_caps.txt`` has one caption per line,
+    with the captions of an image in sequence. An image has one row, or as many equal rows as captions. This is
+    detected, and it is encoded once. The splits are train, dev (or val) and test. COCO's testall, whose first thousand
+    images are test, takes precedence over test.
 
     ``{split}_ids.txt`` may name the images, with a line for each image, row or caption, and ``id_mapping.json`` may
-    give their file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are those of
+    give their file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are equal to
     the data set's other forms, so that its stores fit. The arrays may be in a folder ``precomp`` of the root, as in
-    VSE-infinity's data. Image files, if there are any, are expected in ``images/`` or ``flickr30k-images/``;
+    VSE-infinity's data. Image files, if there are any, are expected in ``images/`` or ``flickr30k-images/``.
     ``require_images`` has no effect.
 
-    The features belong to the corpus: a model with the encoder ``precomputed`` reads them if no store is given.
+    The features belong to the corpus: a model with the encoder ``precomputed`` reads them unless there is a store.
     """
     folder = find_folder(root)
     if folder is None:
@@ -105,7 +105,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def find_folder(root: Path) -> Path | None:
-    """Return the folder of the files of this layout: the root, or ``precomp`` in it; None if neither has them."""
+    """Return the folder of the files of this layout: the root, ``precomp`` in it, or None."""
     return next((folder for folder in (root / name for name in FOLDERS) if any(_splits_of(folder))), None)
 
 
@@ -121,7 +121,7 @@ def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
 def _open_part(
     folder: Path, split: str, file: str, names: dict[str, str]
 ) -> tuple[ArrayPart, tuple[Sequence[str], ...]]:
-    """Return features and captions of one split; raise DataError if a file is missing, or the counts differ."""
+    """Return features and captions of one split. Raise DataError if a file is missing, or the counts differ."""
     rows = ArrayRows(folder / f"{file}{IMAGES}")
     captions = _lines(folder / f"{file}{CAPTIONS}")
     # Rows can only be repeated if there is one for each caption.
@@ -131,7 +131,7 @@ def _open_part(
     if rest or not each or not num_images:
         raise DataError(
             f"{folder}: {file}{IMAGES} has {len(rows)} rows ({num_images} images) and {file}{CAPTIONS} {len(captions)} "
-            "captions, which is not the same number for each image; download both again"
+            "captions, which is not the same number for each image: download both again"
         )
     ids_file = folder / f"{file}{IDS}"
     if ids_file.is_file():
@@ -141,7 +141,7 @@ def _open_part(
     named = tuple(Path(names[item]).name if item in names else item for item in ids)
     twice = next((item for item, count in Counter(named).items() if count > 1), None)
     if twice is not None:
-        raise DataError(f"{ids_file}: {twice!r} is listed twice, for different rows; download the file again")
+        raise DataError(f"{ids_file}: {twice!r} is listed twice, for different rows: download the file again")
     owned = tuple(captions[number * each : (number + 1) * each] for number in range(num_images))
     return ArrayPart(split, rows, named, repeats), owned
 
@@ -157,7 +157,7 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
     step, rest = divmod(len(lines), num_images)
     if rest or not step:
         raise DataError(
-            f"{path}: {len(lines)} lines for {num_images} images; give a line for each image, row or caption"
+            f"{path}: {len(lines)} lines for {num_images} images: give a line for each image, row or caption"
         )
     ids = [line.strip() for line in lines]
     chosen = ids[::step]
@@ -165,7 +165,7 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
         if not item or any(other != item for other in ids[start : start + step]):
             raise DataError(
                 f"{path}, line {start + 1}: {step} lines from here should name one image, and hold "
-                f"{sorted(set(ids[start : start + step]))}; download the file again"
+                f"{sorted(set(ids[start : start + step]))}: download the file again"
             )
     return chosen
 

@@ -25,9 +25,9 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
     """Open questions about the images of a folder.
 
     A line of ``metadata.jsonl`` is ``{"file_name": "a.jpg", "question": "how many dogs?", "answers": ["2", "two"]}``,
-    with ``answer`` for a single one; or ``{"file_name": "a.jpg", "questions": [{"question": ..., "answers": [...]}]}``.
+    with ``answer`` for a single one, or ``{"file_name": "a.jpg", "questions": [{"question": ..., "answers": [...]}]}``.
     ``split``, ``question_id`` and ``kind`` ("yes/no", "number", "other") are optional. ``metadata.csv`` has the columns
-    ``file_name``, ``question`` and ``answer``, and optionally these three; rows with the same image, question and
+    ``file_name``, ``question`` and ``answer``, and optionally these three. Rows with the same image, question and
     identifier are one question with several answers, in the order of the rows. As with captions, there may instead be a
     metadata file in each of the subfolders train, validation and test.
 
@@ -38,7 +38,7 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
     files = [root] if root.is_file() else metadata_files(root)
     if not files:
         raise DataError(
-            f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/; write one"
+            f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/: write one"
         )
     questions = [question for file in files for question in _read(file, folder)]
     name = root.stem if root.is_file() else root.resolve().name
@@ -79,7 +79,7 @@ def _read_table(file: Path) -> Iterator[Question]:
         answers.setdefault(key, []).append(answer)
         if about.setdefault(key, (split, kind)) != (split, kind):
             raise DataError(
-                f"{file}, line {line}: the question {text!r} about {name!r} has another split or kind than before; "
+                f"{file}, line {line}: the question {text!r} about {name!r} has another split or kind than before: "
                 "give all rows of a question the same"
             )
     for (name, text, number), given in answers.items():

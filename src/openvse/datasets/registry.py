@@ -39,7 +39,7 @@ class Loader(Protocol):
 
         Args:
             root: the folder or file of the data set.
-            require_images: whether to leave out images without a file; False if stored features replace the files.
+            require_images: whether to leave out images without a file. False if stored features replace the files.
 
         Raises:
             DataError: the data are missing or cannot be used.
@@ -57,7 +57,7 @@ class DataSets(Registry[Corpus | QuestionSet]):
         known: by name, the loader of each built-in data set, and the facts of its published copy if there are any.
 
     Raises:
-        RecipeError: the name in the facts is not that of the data set.
+        RecipeError: the name in the facts differs from the name of the data set.
     """
 
     listed_by: ClassVar[str] = "openvse list data"
@@ -103,14 +103,14 @@ DATASETS = DataSets(
         "webdataset": (open_webdataset, None),
     },
 )
-"""All data sets; ``daquar``, ``question_folder`` and ``vqa2`` hold questions."""
+"""All data sets. ``daquar``, ``question_folder`` and ``vqa2`` hold questions."""
 
 FACTS: Mapping[str, Facts] = DATASETS.facts
 """The facts of all published data sets by name, including those of plug-ins."""
 
 
 def parse_source(source: str | Path) -> tuple[str, Path]:
-    """Split ``NAME:ROOT``; the name is "" if the source is a path.
+    """Split ``NAME:ROOT``, with "" as the name if the source is a path.
 
     A path may hold a colon: a word before it that is no registered name counts as a name only if no such path exists.
     """

@@ -19,7 +19,7 @@ from openvse.media.packed import ImageFile
 
 _PATHS = ("file_name", "image", "path", "video", "filepath", "filename", "file")
 IMAGE_FIELDS = (*_PATHS, "image_path", "image_name")
-"""The possible names of the field with the image or clip; if several are present, the first counts."""
+"""The possible names of the field with the image or clip. If several are present, the first counts."""
 
 CAPTION_FIELDS = (
     "captions",
@@ -31,7 +31,7 @@ CAPTION_FIELDS = (
     "sentences_raw",
     "comment",
 )
-"""The possible names of the field with one or more captions; if several are present, the first counts."""
+"""The possible names of the field with one or more captions. If several are present, the first counts."""
 
 _NUMBERED = re.compile(r"captions?_?[0-9]+")
 
@@ -62,7 +62,7 @@ class Columns:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The columns that are named."""
+        """The columns that the user named."""
         return tuple(filter(None, (self.image, *self.captions, self.id)))
 
     def in_text(self) -> Columns:
@@ -80,7 +80,7 @@ class Columns:
         return [name for name in self.captions if name in known] if self.captions else caption_fields(known)
 
     def lacking(self, fields: Sequence[str]) -> str:
-        """Return which column is not among the fields, and what is; "" if none is lacking."""
+        """Return the missing column and the present fields, or "" if none is missing."""
         present = f"(found: {', '.join(map(escaped, fields)) or 'none'})"
         for name in self.named:
             if name not in fields:
@@ -88,7 +88,7 @@ class Columns:
         image = [] if self.image_in(fields) else [" or ".join(IMAGE_FIELDS)]
         kinds = image if self.captions_in(fields) else [*image, " or ".join(CAPTION_FIELDS)]
         advice = "rename the columns, or name them: DATA#image=COLUMN,caption=COLUMN"
-        return f"no column {', and no column '.join(kinds)} {present}; {advice}" if kinds else ""
+        return f"no column {', and no column '.join(kinds)} {present}: {advice}" if kinds else ""
 
 
 USUAL = Columns()
@@ -100,8 +100,8 @@ def read_record(
 ) -> Record:
     """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
 
-    Every row of captions becomes a record in this way: of text, JSON, Parquet, Arrow and of an archive.
-    With a ``place``, where the row itself holds the image, the entry may name none.
+    Every row of captions becomes a record in this way: of text, JSON, Parquet, Arrow and of an archive. With a
+    ``place``, where the row itself holds the image, the entry may name none.
     """
     if not isinstance(entry, Mapping):
         raise DataError(_advice(columns, kind_of_value(entry)))
@@ -130,7 +130,7 @@ def _id(entry: Mapping[str, Any], key: str) -> str:
 
 
 def _all_captions(entry: Mapping[str, Any], columns: Columns) -> list[str]:
-    """Return the captions of an object; of several fields of captions, some may be empty."""
+    """Return the captions of an object. Of several fields of captions, some may be empty."""
     keys = columns.captions_in(entry)
     captions = [caption for key in keys for caption in _captions(key, entry[key])]
     check_size("its captions", sum(map(len, captions)))
@@ -159,7 +159,7 @@ def _captions(key: str, value: Any) -> list[str]:
 
 
 def read_split(entry: Mapping[str, Any]) -> str:
-    """Return the split of an object, or ""; raise DataError if it is not the name of a split."""
+    """Return the split of an object, or "". Raise DataError if it is not the name of a split."""
     split = entry.get(SPLIT_FIELD)
     if split is None or split == "":
         return ""
@@ -200,27 +200,27 @@ _DELIMITERS = (",", ";", "\t", "|")
 
 
 def table_lines(path: Path) -> list[str]:
-    """Return the lines of a text file (see ``files.split_lines``); raise DataError if it cannot be read."""
+    """Return the lines of a text file (see ``files.split_lines``). Raise DataError if it cannot be read."""
     try:
         text = read_text(path)
     except TextError as error:
         raise DataError(str(error)) from error
     except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+        raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
     return split_lines(text) if text else []
 
 
 def check_size(where: str | Path, size: int) -> None:
     """Raise DataError if the captions of an image, at a place, have so many bytes that they cannot be captions."""
     if size > MAX_CAPTION_BYTES:
-        raise DataError(f"{where}: {size:,} bytes are not captions; at most {MAX_CAPTION_BYTES:,} are read")
+        raise DataError(f"{where}: {size:,} bytes are not captions: give at most {MAX_CAPTION_BYTES:,}")
 
 
 def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the two columns of each line, a key and a sentence, which a tab separates; blank lines are skipped.
+    """Yield the two columns of each line, a key and a sentence, which a tab separates, without blank lines.
 
-    ``key`` names the first column in messages. ``counts`` says what a whole number in a third column counts, which is
-    not read; "" if there is no such column.
+    ``key`` names the first column in messages. ``counts`` names the meaning of a whole number in a third column, which
+    is not read, or "" if there is no such column.
     """
     for number, line in enumerate(table_lines(path), start=1):
         cells = [cell.strip() for cell in line.split("\t")]
@@ -231,7 +231,7 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
         elif len(cells) > 1:
             known = f"{key} and the sentence" + (f", and perhaps {counts}" if counts else "")
             raise DataError(
-                f"{path}, line {number}: {len(cells)} columns between tabs, and only {known} are known: remove the "
+                f"{path}, line {number}: {len(cells)} columns between tabs, but only {known} are known: remove the "
                 "others, or the tab in the sentence"
             )
         elif line.strip():
@@ -239,7 +239,7 @@ def read_tabbed(path: Path, key: str, *, counts: str = "") -> Iterator[tuple[str
 
 
 def numbered_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[tuple[int, ObjectT]]:
-    """Yield the number of each line that is not empty, and what ``read`` makes of its JSON (see ``parse_json``)."""
+    """Yield the number of each line that is not empty, and the result of ``read`` for its JSON (see ``parse_json``)."""
     for number, line in enumerate(table_lines(file), start=1):
         if not line.strip():
             continue
@@ -258,13 +258,13 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a table that is not blank: its line number, and the cells of the requested columns.
 
-    The first line names the columns, between which is a comma, semicolon, tab or "|". A column may have several names;
-    the cells of an optional one are "" if it is missing. A warning names other columns, unless they are known not to be
-    needed (``unread``).
+    The first line names the columns, between which is a comma, semicolon, tab or "|". A column may have several names.
+    The cells of an optional one are "" if it is missing. A warning names other columns, except for ``unread``, which
+    are not needed.
     """
     lines = table_lines(path)
     if not lines:
-        raise DataError(f"{path}: the file is empty; its first line must name the columns")
+        raise DataError(f"{path}: the file is empty: write a first line that names the columns")
     reader = _reader(lines)
     header = [name.strip().lower() for name in next(reader)]
     places = [_column(path, header, names) for names in columns]
@@ -285,13 +285,13 @@ def read_rows(
             start = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {start}: {error}; put a cell that contains a delimiter or a quotation mark "
+            f"{path}, line {start}: {error}: put a cell that contains a delimiter or a quotation mark "
             "between quotation marks, and double those inside it"
         ) from error
 
 
 def _mended(path: Path, line: int, header: Sequence[str], row: list[str]) -> list[str]:
-    """Return a row; where the number of a comment has no separator after it, the row is read as if it had one.
+    """Return a row. If the number of a comment has no separator after it, the row is read as if it had one.
 
     A row of Kaggle's ``results.csv`` is ``2199200615.jpg| 4   A dog runs across the grass .``.
     """
@@ -327,5 +327,5 @@ def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
     if (name := first_field(header, allowed)) is not None:
         return header.index(name)
     raise DataError(
-        f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}); rename the column"
+        f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}): rename the column"
     )

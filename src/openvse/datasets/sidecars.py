@@ -25,8 +25,8 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
 
     The captions of ``a.jpg`` are in ``a.txt`` or ``a.caption``, one per line, at any depth. If all images are in
     folders named train, validation and test (or a synonym), these are the splits. An image without a text file counts
-    as one without a caption; a text file without an image is reported (``find_files`` compares the names). Items may be
-    clips; if one with a text file is a video, videos without one count too. Image identifiers are paths relative to the
+    as one without a caption. A text file without an image is reported (``find_files`` compares the names). Items may be
+    clips. If one with a text file is a video, videos without one count too. Image identifiers are paths relative to the
     folder.
     """
     listing = list_media(root, videos=True)
@@ -34,7 +34,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     captions = {path: _read(root, _sidecar(path, sidecars.files)) for path in listing.paths}
     if all(lines is None for lines in captions.values()):
         raise DataError(
-            f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line); write them"
+            f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line): write them"
         )
     videos = any(is_video(path) for path, lines in captions.items() if lines is not None)
     left_out = (listing if videos else list_media(root)).problems()

@@ -1,4 +1,4 @@
-"""What a data set holds, in numbers, as PVSE's Table 1 describes data sets."""
+"""The contents of a data set in numbers, as in PVSE's Table 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def data_statistics(corpus: Corpus) -> Table:
     """Count a data set: one row for each split, and one for all.
 
     Items are images, videos or other clips. Words are the runs of letters and digits of a sentence in lower case, and
-    the vocabulary is the number of different ones, however rare; a tokenizer that keeps punctuation counts more.
+    the vocabulary is the number of different ones, however rare. A tokenizer that keeps punctuation counts more.
     The sentences of a set of questions are its questions.
     """
     labels = corpus.split_labels()

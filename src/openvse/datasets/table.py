@@ -31,9 +31,9 @@ def open_table(root: Path, *, require_images: bool = True, columns: Columns = US
 
     It is a .csv or .tsv file, a .parquet file, or .jsonl with an object per line. The columns or keys are
     ``file_name``, ``image``, ``path``, ``video``, ``filepath``, ``filename``, ``file``, ``image_path`` or
-    ``image_name`` (relative to the file; in Parquet also the images themselves), ``captions``, ``caption``, ``text``,
-    ``description``, ``title``, ``sentences``, ``sentences_raw`` or ``comment``, or all of ``caption_0``,
-    ``caption_1``, ..., and ``split`` if there are splits. Rows of one image are joined. Other columns are named behind
+    ``image_name`` (relative to the file, and in Parquet also the images themselves), ``captions``, ``caption``,
+    ``text``, ``description``, ``title``, ``sentences``, ``sentences_raw`` or ``comment``, or all of ``caption_0``,
+    ``caption_1``, ..., and ``split`` if there are splits. Rows of one image are joined. Other columns are named after
     the file: ``pets.csv#image=picture,caption=alt,caption=title,id=number``.
     """
     records = with_folder_splits(list(read_file(root, columns)), root.parent)
@@ -41,7 +41,7 @@ def open_table(root: Path, *, require_images: bool = True, columns: Columns = US
 
 
 def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
-    """Yield a record for each row of captions; raise DataError if the file cannot be read."""
+    """Yield a record for each row of captions. Raise DataError if the file cannot be read."""
     if columns.named and (lacking := _lacking(file, columns)):  # the first line of JSON stands for the others
         raise DataError(f"{file}: {lacking}")
     match file.suffix.lower():
@@ -54,11 +54,11 @@ def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
             records = list(read_arrow(file, columns))
             return iter(identified(records, file.parent, by_id=bool(columns.id))[0])
         case _:
-            raise DataError(f"{file}: not a file of captions; give one of {', '.join(TABLE_SUFFIXES)}")
+            raise DataError(f"{file}: not a file of captions: give one of {', '.join(TABLE_SUFFIXES)}")
 
 
 def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
-    """Yield a record for each row of a table; raise DataError if a column is missing or a cell cannot be used."""
+    """Yield a record for each row of a table. Raise DataError if a column is missing or a cell cannot be used."""
     columns, names = columns.in_text(), field_names(path)
     if names and (lacking := columns.lacking(names)):
         raise DataError(f"{path}: {lacking}")
@@ -72,9 +72,9 @@ def read_table(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
 
 
 def names_in(file: Path) -> list[str]:
-    """Return the columns of a table, or the keys of its first line; raise DataError if the file is neither."""
+    """Return the columns of a table, or the keys of its first line. Raise DataError if the file is neither."""
     if file.suffix.lower() not in TABLE_SUFFIXES:
-        raise DataError(f"{file}: it is no list that we read; give one of {', '.join(TABLE_SUFFIXES)}")
+        raise DataError(f"{file}: not a readable list: give one of {', '.join(TABLE_SUFFIXES)}")
     return column_names(file) if file.suffix.lower() in ARROW_SUFFIXES else field_names(file)
 
 
@@ -92,7 +92,7 @@ def read_entries(file: Path, wanted: Sequence[str]) -> Iterator[tuple[int, Mappi
 
 def _object(entry: Any) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise DataError("it is no JSON object; give one a line")
+        raise DataError("it is no JSON object: give one a line")
     return entry
 
 
@@ -113,13 +113,13 @@ def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
     if len(tables) > 1 and not shards and not all(named_splits(tables, root).values()):
         raise DataError(
             f"{root}: {len(tables)} files of captions there ({', '.join(path.name for path in tables[:3])}"
-            f"{', ...' if len(tables) > 3 else ''}); name one of them, or rename them to train, validation and test"
+            f"{', ...' if len(tables) > 3 else ''}): name one of them, or rename them to train, validation and test"
         )
     return tables
 
 
 def describe_other_tables(root: Path, columns: Columns = USUAL) -> str:
-    """Return what the first table of a folder without a file of captions lacks; "" if it holds no table."""
+    """Return the missing columns of the first table of a folder without a file of captions, or "" without a table."""
     for file in sorted(root.iterdir()) if root.is_dir() else ():
         if file.suffix.lower() in TABLE_SUFFIXES and file.is_file() and names_in(file):
             return f"{file.name} has {_lacking(file, columns)}"

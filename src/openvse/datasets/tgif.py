@@ -20,7 +20,7 @@ LISTS = {
     split: tuple(f"{folder}/{name}.txt" for folder in ("splits", "data/splits", "split") for name in names)
     for split, names in _PARTS.items()
 }
-"""The lists of TGIF's owners, and those of PVSE (``split/valid.txt``)."""
+"""The lists of TGIF's owners, and PVSE's (``split/valid.txt``)."""
 
 MRW_LISTS = {split: tuple(f"split/{name}.tsv" for name in names) for split, names in _PARTS.items()}
 FOLDERS = ("gifs/", "gif/", "mp4/", "videos/", "data/gifs/", "images/")
@@ -75,9 +75,8 @@ MRW = Facts(
 def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     """Open TGIF in its published form: ``tgif-v1.0.tsv``, an address and a sentence per line, and lists of addresses.
 
-    The name of a clip is the file name in its address, without suffix; it may be stored as GIF or as any kind of video.
-    PVSE's form is read too: ``tgif-v1.0-gulp.tsv``, with the number of frames in a third column, which is not used, and
-    ``split/``.
+    The name of a clip is the file name in its address, without suffix. It may be stored as GIF or as any kind of video.
+    PVSE's form is read too: ``tgif-v1.0-gulp.tsv``, with the unused number of frames in a third column, and ``split/``.
     """
     table = require_file("tgif", root, TGIF_CAPTIONS)
     lines = list(read_tabbed(table, "the clip's address", counts="its number of frames"))
@@ -95,7 +94,7 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
 def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MRW as PVSE publishes it: ``mrw-v1.0.json``, a list of objects with ``id`` and ``sentence``.
 
-    The lists of ids are ``split/train.tsv``, ``valid.tsv`` (or ``val.tsv``) and ``test.tsv``; a clip is
+    The lists of ids are ``split/train.tsv``, ``valid.tsv`` (or ``val.tsv``) and ``test.tsv``. A clip is
     ``mp4/<id>.mp4``, or another kind of video or animation of this name.
     """
     captions: defaultdict[str, list[str]] = defaultdict(list)

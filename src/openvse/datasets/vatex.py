@@ -1,4 +1,4 @@
-"""VATEX (Wang et al., ICCV 2019): clips with 10 English sentences each; half of the validation clips are the test."""
+"""VATEX (Wang et al., ICCV 2019): clips with 10 English sentences each. Half of the validation clips are the test."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
     """Open VATEX as in HGR and VSE-infinity: half of its validation clips are the test.
 
     There are 25,991 clips for training, and 1,500 of the 3,000 validation clips for each of validation and test.
-    ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves; without them a hash divides the clips, in
-    the same way on every machine, and ``problems`` says so. Only the English sentences are read.
+    ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves. Without them a hash divides the clips, in
+    the same way on every machine, and ``problems`` reports it. Only the English sentences are read.
     """
     training = dict(_read(require_file("vatex", root, TRAINING)))
     validation = dict(_read(require_file("vatex", root, VALIDATION)))

@@ -23,9 +23,9 @@ FOLDERS = ("", "annotations/", "questions/")
 
 @dataclass(frozen=True)
 class QuestionPart:
-    """A part of the data set in its published form; the first of its files of questions that exists counts.
+    """A part of the data set in its published form. The first of its files of questions that exists counts.
 
-    ``annotations`` is "" if they are not published; ``images`` is the folder of the images, and the beginning of their
+    ``annotations`` is "" if they are not published. ``images`` is the folder of the images, and the beginning of their
     names. The paper trains on train2014 and reports on val2014.
     """
 
@@ -105,12 +105,10 @@ def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
     """
     there = {part: path for part in PARTS if (path := _find(root, *part.questions))}
     if not there:
-        raise DataError(
-            f"{root}: no {PARTS[0].questions[0]}, nor that of val2014; see openvse list data vqa2"
-        )
+        raise DataError(f"{root}: no {PARTS[0].questions[0]}, nor val2014's: see openvse list data vqa2")
     if require_images and not any(first_folder(root, image_folders(part.images)) for part in there):
         names = " or ".join(f"{part.images}/" for part in there)
-        raise DataError(f"{root}: no image folder {names}; see openvse list data vqa2")
+        raise DataError(f"{root}: no image folder {names}: see openvse list data vqa2")
     stray: list[int] = []
     questions = [question for part, path in there.items() for question in _read(part, path, root, stray)]
     opened = build_questions("vqa2", questions, require_images=require_images)
@@ -130,7 +128,7 @@ def _find(root: Path, *names: str) -> Path | None:
 
 
 def _read(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:
-    """Yield the questions of a part; put the identifiers of annotations without a question into ``stray``."""
+    """Yield the questions of a part, and put the identifiers of annotations without a question into ``stray``."""
     answers = _read_annotations(part, root) if part.annotations else {}
     folder = find_image_folder(root, part.images)
 
@@ -149,11 +147,11 @@ def _read(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> Itera
 
 
 def _read_annotations(part: QuestionPart, root: Path) -> dict[int, tuple[str, str, tuple[str, ...]]]:
-    """Return the type of the answer, that of the question, and the answers of each question of a part."""
+    """Return the types of the answer and the question, and the answers of each question of a part."""
     path = _find(root, part.annotations)
     if path is None:
         raise DataError(
-            f"{root}: {part.questions[0]} is there without {part.annotations}; see openvse list data vqa2"
+            f"{root}: {part.questions[0]} is there without {part.annotations}: see openvse list data vqa2"
         )
 
     def annotation(entry: dict[str, Any]) -> tuple[int, tuple[str, str, tuple[str, ...]]]:
@@ -166,7 +164,7 @@ def _read_annotations(part: QuestionPart, root: Path) -> dict[int, tuple[str, st
 def _entries(path: Path, key: str, make: Callable[[dict[str, Any]], EntryT]) -> list[EntryT]:
     """Return the result of ``make`` for each entry of a list in a JSON file.
 
-    An answer is reduced to its text as soon as it is parsed: as dictionaries, the 4.4 million answers of the training
+    An answer is reduced to its text as soon as it is parsed. As dictionaries, the 4.4 million answers of the training
     part would take gigabytes.
     """
     with reading_json(path, "the format of VQA 2.0", _bare_answer) as tree:

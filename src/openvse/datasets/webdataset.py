@@ -26,22 +26,22 @@ _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     """Open WebDataset shards.
 
-    A shard is an uncompressed .tar archive; members whose names agree up to the first dot form an item: ``0001.jpg``
+    A shard is an uncompressed .tar archive. Members whose names agree up to the first dot form an item: ``0001.jpg``
     with ``0001.txt`` (one caption per line), or ``0001.json`` with a key of captions (``openvse list data table``), and
-    optionally ``split``. What follows the first dot is the field, so ``0001.left.jpg`` is not the image of ``0001``. Of
-    members that occur twice, the last image and caption that belong to one copy count; the others are reported. If the
-    names of shards contain splits (``train-0000.tar``, ``val-0000.tar``), these are the splits. Nothing is unpacked:
-    images are read from their places in the archives. The identifier of an image is ``SHARD/MEMBER``.
+    optionally ``split``. The rest after the first dot is the field, so ``0001.left.jpg`` is not the image of ``0001``.
+    Of members that occur twice, the last image and caption that belong to one copy count. The others are reported. If
+    the names of shards contain splits (``train-0000.tar``, ``val-0000.tar``), these are the splits. Nothing is
+    unpacked: images are read from their places in the archives. The identifier of an image is ``SHARD/MEMBER``.
     """
     folder = root.parent if root.is_file() else root
     shards = [root] if root.is_file() else find_shards(root)
     if not shards:
-        raise DataError(f"{root}: no .tar archive there; check the folder")
+        raise DataError(f"{root}: no .tar archive there: check the folder")
     return shards_corpus(root, named_splits(shards, folder), require_images=require_images)
 
 
 def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: bool) -> Corpus:
-    """Join shards, each with a split or "", into a corpus; ``root`` gives its name."""
+    """Join shards, each with a split or "", into a corpus. ``root`` gives its name."""
     folder = root.parent if root.is_file() else root
     records: list[Record] = []
     problems: list[str] = []
@@ -58,12 +58,12 @@ def shards_corpus(root: Path, shards: Mapping[Path, str], *, require_images: boo
 
 
 def find_shards(root: Path) -> list[Path]:
-    """List the tar archives below a folder; raise DataError for compressed ones, which cannot be read at any place."""
+    """List the tar archives below a folder. Raise DataError for compressed ones, which cannot be read at any place."""
     files = sorted(walk_files(root))
     packed = next((path for path in files if path.name.lower().endswith(_COMPRESSED)), None)
     shards = [path for path in files if path.suffix.lower() == ".tar"]
     if packed is not None and not shards:
-        raise DataError(f"{packed}: compressed archives are not read; decompress it to .tar")
+        raise DataError(f"{packed}: compressed archives are not read: decompress it to .tar")
     return shards
 
 
@@ -74,7 +74,7 @@ _REPEATED = "key(s) that occur twice: image and captions are taken from one copy
 
 @dataclass
 class _PassedOver:
-    """Members of shards that are not read: files by kind, and the others by the reason."""
+    """Unread members of shards: files by kind, and the others by the reason."""
 
     left_out: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
     members: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -99,7 +99,7 @@ class _Item:
 
 
 def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterable[_Item]:
-    """Return the items of a shard; add what is left out, and a line if the shard is cut off."""
+    """Return the items of a shard. Add a line for omitted items, and another if the shard is cut off."""
     copies: dict[str, list[_Item]] = {}
     ends = ""
     try:
@@ -109,10 +109,10 @@ def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterabl
         ends = str(error)
         if not copies:
             raise DataError(
-                f"{path}: not a tar archive, or a compressed or damaged one ({ends}); decompress it, or get it again"
+                f"{path}: not a tar archive, or a compressed or damaged one ({ends}): decompress it, or get it again"
             ) from error
     except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+        raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
     items = [item for key, group in copies.items() if (item := _one_copy(path, key, group, passed))]
     if ends:
         size = path.stat().st_size
@@ -128,7 +128,7 @@ def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver
     """Return the last copy of an item whose image and captions certainly belong together.
 
     Members that occur again begin a new copy. Members of one copy are the same occurrence of their fields, unless some
-    members are repeated and others are not; such a copy may mix an old image and a new caption.
+    members are repeated and others are not. Such a copy may mix an old image and a new caption.
     """
     if len(copies) == 1:
         return copies[0]
@@ -150,7 +150,7 @@ def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver
 def _read_members(
     path: Path, archive: tarfile.TarFile, copies: dict[str, list[_Item]], passed: _PassedOver
 ) -> None:
-    """Collect the members one after the other; only regular files count, and nothing is written to disk."""
+    """Collect the members one after the other. Only regular files count, and nothing is written to disk."""
     for member in archive:
         folder, slash, name = member.name.rpartition("/")
         if not member.isreg() or member.sparse is not None or name.startswith("."):
@@ -179,7 +179,7 @@ def _read_members(
 def _read_text(
     path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, item: _Item, ending: str
 ) -> None:
-    """Read the captions of a member; text takes precedence over JSON."""
+    """Read the captions of a member. Text takes precedence over JSON."""
     where = f"{path}, member {escaped(member.name)}"
     check_size(where, member.size)
     file = archive.extractfile(member)

@@ -41,8 +41,8 @@ class ReliabilityBin:
 class PrecisionReached:
     """The hits that remain under a wanted precision.
 
-    score: the lowest score from which on every image has at least this probability, or None if there is none.
-        score: the threshold, from which on every image is at least so probable; None if no score is.
+    Attributes:
+        score: the lowest score from which on every image has at least this probability, or None if there is none.
         reached: the share of relevant ones among them, or None if there are none.
         found: the share of all relevant pairs that is among them.
     """

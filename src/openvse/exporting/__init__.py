@@ -1,4 +1,4 @@
-"""Ways out: a model as files that other runtimes and libraries read."""
+"""Exports: a model as files that other runtimes and libraries read."""
 
 from __future__ import annotations
 

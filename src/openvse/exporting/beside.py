@@ -1,4 +1,4 @@
-"""The towers beside an index, written once for each model; see ``runtime.beside``."""
+"""The towers beside an index, written once for each model. See ``runtime.beside``."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def write_towers(
     *,
     on_write: Callable[[], None] | None = None,
 ) -> Towers:
-    """Write the towers of a model beside the index that it made, unless they are there; remove those of other models.
+    """Write the towers of a model beside the index that it made, unless they exist. Remove other models' towers.
 
-    What cannot be exported is noted beside the index, and is not tried again. ``wanted`` None is what the index has,
-    and ``text`` for a new one. ``on_write`` is called before an export, which takes some seconds.
+    A note beside the index records a tower that cannot be exported, and later runs do not try it again. With ``wanted``
+    None, the index keeps its towers, and a new one gets ``text``. ``on_write`` is called before an export, which takes
+    some seconds.
     """
     place = Path(index)
     folder = towers_of(place, model.fingerprint)
@@ -71,7 +72,7 @@ def write_towers(
 
 
 def _export(model: TwoTower, folder: Path, noted: dict[str, str], *, images: bool) -> set[str]:
-    """Write both towers, or that of texts alone where the other cannot be written; note why something is left out."""
+    """Write both towers, or only the text tower if the other cannot be written. Record why a tower is left out."""
     for last, written in (("image", {"image", "text"}), ("text", {"text"})):
         if last == "image" and not images:
             continue
@@ -84,7 +85,7 @@ def _export(model: TwoTower, folder: Path, noted: dict[str, str], *, images: boo
 
 
 def _note(model: TwoTower, folder: Path, noted: Mapping[str, str]) -> None:
-    """Write why something is left out, and the present curve from score to probability."""
+    """Write the reason for a missing tower, and the present calibration curve."""
     curve = model.calibration
     texts = {
         LEFT_OUT: json.dumps({"openvse": __version__, "sides": noted}, indent=2) + "\n" if noted else None,

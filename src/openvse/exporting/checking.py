@@ -38,10 +38,10 @@ _METRICS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum"
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far ``count`` embeddings of an export are from those of the model.
+    """The difference between ``count`` embeddings of an export and the model's.
 
-    There is the largest difference of one number, the lowest cosine, and the largest Euclidean distance; the cosine
-    with any other embedding changes by no more than this distance.
+    It has the largest difference of one number, the lowest cosine, and the largest Euclidean distance. The cosine with
+    any other embedding changes by no more than this distance.
     """
 
     what: str
@@ -68,7 +68,7 @@ def examples(tower: Tower[Any], side: Side, sizes: Sequence[int]) -> list[Inputs
             ids = torch.cat(encoder.tokenize([text for text in PROBES if text]))
             values = ids[torch.randint(len(ids), mask.shape, generator=random)]
         else:
-            raise ModelError(f"{type(encoder).__name__} has inputs that an export does not know")
+            raise ModelError(f"{type(encoder).__name__} has inputs that an export does not support")
         padded = values.masked_fill(~mask.view(*mask.shape, *[1] * (values.dim() - 2)), 0)
         batches.append(Inputs(padded, mask))
     return batches
@@ -86,7 +86,7 @@ def checked_sizes(longest: int | None) -> list[int]:
 
 
 def check_side(model: TwoTower, folder: Path, description: Description, name: str) -> Deviation:
-    """Compare a program with its tower at several set sizes; raise ModelError if their embeddings differ."""
+    """Compare a program with its tower at several set sizes. Raise ModelError if their embeddings differ."""
     side: Side = getattr(description, name)
     tower: Tower[Any] = getattr(model, name)
     sizes = checked_sizes(side.longest)
@@ -103,7 +103,7 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
 
 
 def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
-    """Compare a runtime with its model, on sentences and images; raise ModelError if they differ."""
+    """Compare a runtime with its model, on sentences and images. Raise ModelError if they differ."""
     runtime = OnnxModel(folder)
     with without_warnings():
         deviations = [
@@ -127,7 +127,7 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Keep out the warnings about words of the probes that a model does not know."""
+    """Suppress the warnings about words of the probes that a model does not know."""
     loggers = [logging.getLogger(name) for name in ("openvse.model.two_tower", "openvse.runtime.model")]
     for logger in loggers:
         logger.disabled = True
@@ -139,7 +139,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def deviation(what: str, ours: np.ndarray, theirs: np.ndarray) -> Deviation:
-    """Compare embeddings ``[B, K, D]`` of the model with those of an export."""
+    """Compare embeddings ``[B, K, D]`` of the model with an export's."""
     if ours.shape != theirs.shape:
         return Deviation(what, float("inf"), -1.0, float("inf"), len(ours))
     norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
@@ -160,19 +160,19 @@ def _worst(parts: Sequence[Deviation]) -> Deviation:
 
 
 def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: float | None = None) -> None:
-    """Raise ModelError if embeddings of an export are too far from those of the model.
+    """Raise ModelError if embeddings of an export are too far from the model's.
 
-    In int8 only the cosine counts; otherwise a number may differ by the tolerance, or by ``TOLERANCE``.
+    In int8 only the cosine counts. Otherwise a number may differ by the tolerance, or by ``TOLERANCE``.
     """
     allowed = TOLERANCE if tolerance is None else tolerance
     if is_int8 and not measured.cosine >= _LOWEST_COSINE:
         raise ModelError(
-            f"{what} gives embeddings in int8 whose cosine with those of the model falls to {measured.cosine:.2f}: "
+            f"{what} gives embeddings in int8 whose cosine with the model's falls to {measured.cosine:.2f}: "
             f"leave out --int8"
         )
     if not is_int8 and not measured.largest <= allowed:
         raise ModelError(
-            f"{what} gives embeddings that differ from those of the model by {measured.largest:.1e} (allowed: "
+            f"{what} gives embeddings that differ from the model's by {measured.largest:.1e} (allowed: "
             f"{allowed:g}), so it is not written: report it"
         )
 
@@ -188,7 +188,7 @@ def _runner(folder: Path, description: Description, name: str) -> Any:
 
 @dataclass(frozen=True)
 class Effect:
-    """How the rounding to int8 changes retrieval in a split: recalls in per cent and RSUM, before and after."""
+    """The change of retrieval in a split by int8: recalls in per cent and RSUM, before and after."""
 
     name: str
     num_images: int
@@ -198,7 +198,7 @@ class Effect:
 
 
 def embed_images(model: OnnxModel, corpus: Corpus) -> tuple[ArraySet, Corpus]:
-    """Embed the images of a corpus; return the corpus without those that cannot be read, which are told."""
+    """Embed the images of a corpus, and return the corpus without the unreadable ones, which are reported."""
     places = range(len(corpus))
 
     def path(place: int) -> ImageFile:
@@ -212,12 +212,12 @@ def embed_images(model: OnnxModel, corpus: Corpus) -> tuple[ArraySet, Corpus]:
             parts.append(model.encode_pixels(batch.values).vectors)
             readable += batch.items
     if not parts:
-        raise DataError(f"{corpus.name}: none of the images can be read: check them by 'openvse data check'")
+        raise DataError(f"{corpus.name}: no image can be read: check them by 'openvse data check'")
     return ArraySet.full(np.concatenate(parts)), corpus.select(np.array(readable))
 
 
 def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Corpus) -> Effect:
-    """Return how retrieval in a corpus changes."""
+    """Return the change of retrieval in a corpus."""
     after = rounded.encode_image(corpus.image_paths), rounded.encode_text(corpus.captions)
     measured = []
     for pair in ((images, texts), after):

@@ -32,7 +32,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 class TabledGPO(RankedPooling):
     """A GPO whose coefficients are a table by set size, up to a largest size.
 
-    Its generator reads packed sequences, whose sizes decide the shapes of a program; a table is read by one look-up.
+    Its generator reads packed sequences, whose sizes decide the shapes of a program. A table needs one look-up.
     """
 
     table: Tensor
@@ -69,7 +69,7 @@ class Program(nn.Module):
 
 
 def check_tower(tower: Tower[Any], side: str) -> None:
-    """Raise ModelError where a program of the tower cannot give what the model gives."""
+    """Raise ModelError if a program of the tower cannot give the model's embeddings."""
     aggregator: Aggregator = tower.aggregator
     if not aggregator.fixed_k:
         raise ModelError(
@@ -79,12 +79,12 @@ def check_tower(tower: Tower[Any], side: str) -> None:
     for part in tower.modules():
         if isinstance(part, AdPool) and part.count_padding:
             raise ModelError(
-                f"the {side} side has adpool with count_padding, whose result depends on the padding of the batch: "
-                f"no program gives the same embeddings; train or convert with count_padding: false"
+                f"the {side} side has adpool with count_padding, whose result depends on the padding of the batch, so "
+                f"no program gives the same embeddings: train or convert with count_padding: false"
             )
     if not aggregator.indexable:
         raise ModelError(
-            f"the embeddings of the {side} side depend on more than the item, so that no program gives the same: "
+            f"the embeddings of the {side} side depend on more than the item, so no program gives the same: "
             f"export a model with another aggregator"
         )
 
@@ -106,7 +106,7 @@ def with_tables(module: ModuleT, longest: int) -> ModuleT:
 
 
 def longest_text(encoder: object, longest: int) -> int:
-    """Return the largest number of tokens that a text encoder makes of a sentence; ``longest`` if it has no limit."""
+    """Return the largest number of tokens that a text encoder makes of a sentence, or ``longest`` without a limit."""
     if isinstance(encoder, TransformersText):
         return int(encoder.max_length)
     if isinstance(encoder, BiGRU) and encoder.max_words is not None:
@@ -115,7 +115,7 @@ def longest_text(encoder: object, longest: int) -> int:
 
 
 def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, side: str) -> Any:
-    """Return the program of ``torch.export`` for batches of any size, and sets up to the longest; None fixes them."""
+    """Return the program of ``torch.export`` for batches of any size, and sets up to the longest. None fixes them."""
     batch = torch.export.Dim("batch", min=1, max=_MOST_ITEMS)
     if longest is None:
         sizes: tuple[dict[int, Any], ...] = ({0: batch},)
@@ -127,7 +127,7 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
             return torch.export.export(program, tuple(example), dynamic_shapes=sizes, strict=False)
     except Exception as error:  # whatever a part does that a program cannot
         raise ModelError(
-            f"the {side} side cannot be exported, because one of its parts does something that a program cannot "
+            f"the {side} side cannot be exported, because an export does not support one of its parts "
             f"({message_of(error)}): take built-in parts, or report it"
         ) from error
 
@@ -156,7 +156,7 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the notes of the exporters to their developers out of the output."""
+    """Keep the exporters' notes to their developers out of the output."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
@@ -198,5 +198,5 @@ def quantize(path: Path) -> None:
 
 
 def _no_advice(record: logging.LogRecord) -> bool:
-    """Keep out the quantiser's advice to run its preprocessing first."""
+    """Suppress the quantiser's advice to run its preprocessing first."""
     return "pre-processing" not in record.getMessage()

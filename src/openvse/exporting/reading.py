@@ -1,4 +1,4 @@
-"""What an export says of tokenizers and preprocessing, so that a runtime without PyTorch does the same."""
+"""The tokenizers and preprocessing in an export, so that a runtime without PyTorch gives the same results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPES = ((96, 64), (65, 97), (48, 48), (333, 250), (10, 400))
 
 
 def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
-    """Write the files of a tokenizer, and describe them; raise ModelError if none gives the same tokens."""
+    """Write the files of a tokenizer, and describe them. Raise ModelError if none gives the same tokens."""
     if isinstance(encoder, BiGRU):
         encoder.vocabulary.save(folder / VOCABULARY_FILE)
         splitter = WORD_SPLITTERS.name_of(type(encoder.vocabulary.split))  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
         }
         if splitter is None:
             raise ModelError(
-                f"the words are split by {type(encoder.vocabulary.split).__name__}, which a runtime does not know: "
+                f"{type(encoder.vocabulary.split).__name__} splits the words, but a runtime does not support it: "
                 f"export a model whose tokenizer is one of {', '.join(WORD_SPLITTERS)}"
             )
     elif isinstance(encoder, TransformersText):
@@ -89,15 +89,15 @@ def _check_tokens(encoder: TextEncoder, folder: Path, reading: dict[str, Any]) -
 
 
 def describe_preprocessing(backbone: Backbone) -> Preprocessing:
-    """Return a backbone's preprocessing; raise ModelError if a runtime cannot give the same pixels."""
+    """Return a backbone's preprocessing. Raise ModelError if a runtime cannot give the same pixels."""
     made = _preprocessing(backbone)
     for number, size in enumerate(SHAPES):
         image = probe_image(number, size)
         ours, theirs = backbone.preprocess(image).numpy(), made(image)
         if ours.shape != theirs.shape or np.abs(ours - theirs).max() > 1e-5:
             raise ModelError(
-                f"the preprocessing of {type(backbone).__name__} cannot be exported: an image of {size[0]} x {size[1]} "
-                f"pixels becomes other pixels; export a model with another backbone"
+                f"the preprocessing of {type(backbone).__name__} cannot be exported, because an image of "
+                f"{size[0]} x {size[1]} pixels becomes other pixels: export a model with another backbone"
             )
     return replace(made, shorter_side=backbone.decoded_for(None, exact=False))
 

@@ -55,7 +55,7 @@ MODULES = "modules.json"
 """The file of a ``SentenceTransformer`` that names its parts."""
 
 LONGEST = 200
-"""The largest set of stored features, or of tokens of an encoder without a limit of its own, by default."""
+"""The default of the largest set of stored features, or of tokens of an encoder without a limit of its own."""
 _INT8 = "-int8"  # follows the fingerprint of a model whose weights were rounded
 _OF_SENTENCES = 1e-5  # the largest difference of a number, where the text tower itself is written
 _OF_QUERIES = 1e-5  # the largest distance of an embedding, and so the largest difference of a score
@@ -63,12 +63,12 @@ _OF_QUERIES = 1e-5  # the largest distance of an embedding, and so the largest d
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote, and how near it is to the model.
+    """The written export, and its difference from the model.
 
     Attributes:
         bytes: the size of its files.
-        differences: what was compared before the export was put into its place.
-        effect: what the rounding to int8 changes in a search; None without int8, or without data.
+        differences: the comparisons before the export was put into its place.
+        effect: the change of a search by int8, or None without int8 or without data.
     """
 
     folder: Path
@@ -87,20 +87,20 @@ def export(
     longest: int = LONGEST,
     on: Corpus | None = None,
 ) -> Exported:
-    """Write a model for other runtimes; what is written has been compared with the model.
+    """Write a model for other runtimes, after a comparison with the model.
 
     Args:
         model: a model of two towers.
-        folder: the folder to write; another export in it is replaced, once the new one is complete.
-        format: ``onnx`` for ONNX Runtime and others; ``sentence_transformers`` for the text tower as a
+        folder: the folder to write. A complete new export replaces an earlier one in it.
+        format: ``onnx`` for ONNX Runtime and others, ``sentence_transformers`` for the text tower as a
             ``SentenceTransformer``.
         int8: whether the weights of the linear layers become 8-bit integers (only onnx).
         longest: the largest set of stored features, or of tokens of an encoder that reads any number.
-        on: images with captions, on which the effect of int8 on retrieval is measured.
+        on: images with captions, to measure the effect of int8 on retrieval.
 
     Raises:
-        ModelError: no export in this format can give what the model gives; or what was written does not, in which case
-            nothing is put into place.
+        ModelError: no export in this format can give the model's results, or the written one does not. Nothing is put
+            into place then.
 
     Examples:
         >>> openvse.export(openvse.load("clip-b32"), "exported")  # doctest: +SKIP
@@ -113,7 +113,7 @@ def export(
     _check_target(target, format)
     if int8 and format != "onnx":
         raise ModelError(
-            f"int8 is only for the format onnx, and the format is {format}: leave one of them out"
+            f"int8 is only for the format onnx, but the format is {format}: leave one of them out"
         )
     if longest < 1:
         raise ModelError(f"longest is {longest}: give the largest number of features of an image, 1 or more")
@@ -125,7 +125,7 @@ def export(
 
 
 def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> None:
-    """Write the tower of texts, and that of images if wanted, so that scores of queries differ by at most 1e-5."""
+    """Write the text tower, and the image tower if wanted. Scores of queries differ by at most 1e-5."""
     plain = without_adapters(model)
     if plain.device.type != "cpu":
         plain = copy.deepcopy(plain).cpu()
@@ -137,7 +137,7 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
         raise ModelError(
-            "the embeddings of this model are distributions, and sentence-transformers compares embeddings by their "
+            "the embeddings of this model are distributions, but sentence-transformers compares embeddings by their "
             "cosines: export it as onnx"
         )
     try:
@@ -195,7 +195,7 @@ def _export_programs(
             *check_readers(model, partial),
         ]
         if (distance := max(each.distance for each in deviations)) > farthest:
-            raise ModelError(f"scores would differ from those of the model by up to {distance:.1e}")
+            raise ModelError(f"scores would differ from the model's by up to {distance:.1e}")
         if int8:
             rounded, effect, deviations = _round(model, partial, description, on)
             description = rounded
@@ -229,7 +229,7 @@ def _card(model: TwoTower, name: str) -> str:
 def _round(
     model: TwoTower, folder: Path, description: Description, on: Corpus | None
 ) -> tuple[Description, Effect | None, list[Deviation]]:
-    """Round the weights of the programs in a folder to int8, and find out what this changes."""
+    """Round the weights of the programs in a folder to int8, and measure the effect."""
     exact = OnnxModel(folder)
     images, on = (None, None) if on is None else embed_images(exact, on)
     texts = None if on is None else exact.encode_text(on.captions)
@@ -268,7 +268,7 @@ def _write_image(model: TwoTower, folder: Path, longest: int) -> Side:
 
 
 def _left_out(model: TwoTower) -> Side:
-    """Return what is said of the side of images where its program is not written."""
+    """Return the description of the image side if its program is not written."""
     reads_features = isinstance(model.image.encoder.backbone.net, nn.Identity)
     reads = CLIPS if model.reads_videos else ("pixels",)
     return Side("", ("features", "mask") if reads_features else reads, None, None, None)
@@ -306,7 +306,7 @@ def _describe(model: TwoTower, kind: Kind, image: Side, text: Side) -> Descripti
 
 
 def _kind(similarity: Similarity) -> Kind:
-    """Return how a runtime compares two embeddings."""
+    """Return the runtime's comparison of two embeddings."""
     if type(similarity) in (SetMax, ScaledCosine):
         return "inner"
     if type(similarity) is CSD:
@@ -314,13 +314,13 @@ def _kind(similarity: Similarity) -> Kind:
     if type(similarity) is Order:
         return "order"
     raise ModelError(
-        f"the similarity {type(similarity).__name__} scores in a way that a runtime does not know: export a model with "
+        f"a runtime does not support the scores of the similarity {type(similarity).__name__}: export a model with "
         f"set_max, scaled_cosine, csd or order"
     )
 
 
 def _check_target(folder: Path, format: Format) -> None:
-    """Raise ModelError where the folder holds something else."""
+    """Raise ModelError if the folder holds something else."""
     if format not in get_args(Format):
         raise ModelError(f"the format is {format!r}: allowed are {' and '.join(get_args(Format))}")
     if folder.is_file():

@@ -45,7 +45,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def percent(share: float) -> str:
-    """Return a probability or a share in whole percent; what rounds to 0 or to 100 and is neither says so.
+    """Return a probability or a share in whole percent, with < or > if it rounds to 0 or 100 and is neither.
 
     Examples:
         >>> percent(0.257), percent(0.002), percent(0.999), percent(1.0)
@@ -60,7 +60,7 @@ def percent(share: float) -> str:
 
 
 def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> Path:
-    """Write ``NAME.md`` and ``NAME.json`` by rename, and return their folder; raise DiskError if the disk refuses."""
+    """Write ``NAME.md`` and ``NAME.json`` by rename, and return their folder. Raise DiskError if the disk refuses."""
     target = Path(folder)
     with made(target):
         write_whole(target / f"{name}.md", markdown)
@@ -77,7 +77,7 @@ class Document(ABC):
     @property
     @abstractmethod
     def problems(self) -> tuple[str, ...]:
-        """What was left out, one line each."""
+        """The omitted items, one line each."""
 
     @abstractmethod
     def sections(self) -> Iterable[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def import_figure() -> type[Figure]:
-    """Return matplotlib's figure class; raise OpenVSEError if matplotlib is not installed."""
+    """Return matplotlib's figure class. Raise OpenVSEError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -50,7 +50,7 @@ _LINE = 0.25  # inches of a legend of one line
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Set type and lines for all that is drawn and saved inside the block; raise OpenVSEError without matplotlib."""
+    """Set type and lines for all figures drawn and saved inside the block. Raise OpenVSEError without matplotlib."""
     import_figure()
     from matplotlib import rc_context
 
@@ -86,7 +86,7 @@ def _cycle() -> object:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, whose size is given in inches; raise OpenVSEError if matplotlib is not installed."""
+    """Return an empty figure, with its size in inches. Raise OpenVSEError if matplotlib is not installed."""
     return import_figure()(figsize=(width, height), layout="constrained")
 
 
@@ -112,7 +112,7 @@ def svg_element(draw: Callable[[], Figure], about: str) -> str:
 
 
 def colour(number: int) -> str:
-    """Return the colour of a line or bar by its number; after the last colour they repeat."""
+    """Return the colour of a line or bar by its number. After the last colour they repeat."""
     return COLOURS[number % len(COLOURS)]
 
 
@@ -122,7 +122,7 @@ def line_style(number: int) -> str:
 
 
 def lines_of(text: str, width: int, most: int = 4) -> str:
-    """Return a text in lines of at most ``width`` letters; what is beyond ``most`` lines is cut."""
+    """Return a text in lines of at most ``width`` letters, and cut it after ``most`` lines."""
     broken = wrap(text, width) or [""]
     if len(broken) > most:
         broken = [*broken[: most - 1], f"{broken[most - 1][: width - 2]} …"]
@@ -131,14 +131,14 @@ def lines_of(text: str, width: int, most: int = 4) -> str:
 
 
 def marked(right: bool | None) -> tuple[str, str]:
-    """Return the mark and the colour of what is right or wrong; no mark where that is not known."""
+    """Return the mark and the colour of a right or wrong answer, without a mark if unknown."""
     return {True: ("✓ ", RIGHT), False: ("✗ ", WRONG), None: ("", "black")}[right]
 
 
 def legend_below(figure: Figure, *axes: Axes, columns: int = 4) -> None:
     """Put one legend of some axes under the figure, in at most so many columns as fit.
 
-    Long labels are broken, and the figure grows by what the legend needs beyond its first line.
+    Long labels are broken, and the figure grows by the height of the legend beyond its first line.
     """
     named: dict[str, Artist] = {}
     for each in axes:

@@ -29,10 +29,10 @@ _WORD = re.compile(r"[^\W\d_].*[^\W\d_]")
 
 @dataclass(frozen=True)
 class Table:
-    """A table. Text and Markdown show numbers with a few digits; CSV and JSON keep all of them.
+    """A table. Text and Markdown show numbers with a few digits. CSV and JSON keep all of them.
 
     Attributes:
-        rows: the lines; each has one cell for each column. A cell may have a second line, for small print.
+        rows: the lines. Each has one cell for each column. A cell may have a second line, for small print.
         strong: the numbers of the rows that Markdown shows in bold, from 0.
         small: the numbers of the rows that LaTeX shows in small type, such as intervals.
         ruled: the numbers of the rows above which LaTeX draws a line.
@@ -46,21 +46,21 @@ class Table:
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Cell]]) -> Table:
-        """Return a table of columns by their names; all have equally many cells."""
+        """Return a table of columns by their names. All columns have the same number of cells."""
         return cls((*columns,), [*zip(*columns.values(), strict=True)])
 
     def to_text(self) -> str:
         """Return the table for a terminal: words to the left, numbers to the right.
 
-        Long cells are broken between words. A table that is too wide even so is cut into several, one below the
-        other, each of which begins with the first column.
+        Long cells are broken between words. A table that is still too wide is cut into several, one below the other,
+        and each begins with the first column.
         """
         lines = [[*self.header], *self._shown()]
         columns = [_Column.of([line[number] for line in lines]) for number in range(len(self.header))]
         return "\n\n".join(_text(some, COLUMNS) for some in _blocks(columns, COLUMNS))
 
     def to_markdown(self, digits: int = 3) -> str:
-        """Return the table as Markdown; the columns after the first are aligned to the right."""
+        """Return the table as Markdown, with the columns after the first aligned to the right."""
         rows = [
             [f"**{cell}**" if cell else "" for cell in row] if number in self.strong else row
             for number, row in enumerate(self._shown(digits))
@@ -120,7 +120,7 @@ class Table:
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a ``pandas.DataFrame`` of rows by their columns; raise OpenVSEError where pandas is not installed."""
+    """Return a ``pandas.DataFrame`` of rows by their columns. Raise OpenVSEError if pandas is not installed."""
     try:
         import pandas
     except ImportError as error:
@@ -129,7 +129,7 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def shown(cell: Cell, digits: int = 3) -> str:
-    """Return a cell as people read it: "yes" or "no", and ``digits`` digits after the point."""
+    """Return a cell for readers: "yes" or "no", and ``digits`` digits after the point."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return f"{cell:.{digits}f}" if isinstance(cell, float) else whole_characters(str(cell))
@@ -137,7 +137,7 @@ def shown(cell: Cell, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of a text: its cells, its name first, and how many letters it needs at least and at most."""
+    """A column of a text: its cells, its name first, and its smallest and largest number of letters."""
 
     cells: Sequence[str]
     least: int
@@ -156,7 +156,7 @@ class _Column:
 
 
 def _blocks(columns: Sequence[_Column], width: int) -> list[list[_Column]]:
-    """Return the columns in groups that fit when their cells are broken; each group begins with the first column."""
+    """Return the columns in groups that fit when their cells are broken. Each group begins with the first column."""
     first, *others = columns
     groups: list[list[_Column]] = [[first]]
     for column in others:
@@ -168,7 +168,7 @@ def _blocks(columns: Sequence[_Column], width: int) -> list[list[_Column]]:
 
 
 def _text(columns: Sequence[_Column], width: int) -> str:
-    """Return some columns as text; while they are too wide, the widest that can be broken gives a letter away."""
+    """Return some columns as text. While they are too wide, the widest that can be broken loses a letter."""
     widths = [column.most for column in columns]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         able = [n for n, column in enumerate(columns) if widths[n] > column.least]
@@ -209,7 +209,7 @@ def _for_latex(text: str) -> str:
 
 
 def _figure_for_latex(text: str) -> str:
-    """Return a figure, whose signs are those of mathematics."""
+    """Return a figure, with mathematical signs."""
     return _SIGNED.sub(r"$\g<0>$", _for_latex(text)).replace("±", r"$\pm$").replace("< ", "$<$ ")
 
 

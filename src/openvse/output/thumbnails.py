@@ -13,7 +13,7 @@ THUMBNAIL_PX = 360
 
 
 def thumbnail_uri(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str | None:
-    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read."""
+    """Return an image, or the middle frame of a clip or segment, as a small data URI, or None if it cannot be read."""
     try:
         image = read_poster(path, shorter_side=side)
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores

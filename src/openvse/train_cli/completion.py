@@ -1,7 +1,7 @@
 """Completion in the shell: names of recipes, parts and data sets, and the keys of overrides.
 
 ``openvse --install-completion`` sets up the shell. Heavy modules are imported when the shell asks for a completion.
-Typer takes the names that begin with what was typed.
+Typer selects the names that begin with the typed letters.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def complete_data_set() -> list[str]:
 
 
 def complete_override(ctx: typer.Context) -> list[str]:
-    """Complete the key of an override; the options of the recipe's parts are keys, too."""
+    """Complete the key of an override. The options of the recipe's parts are keys, too."""
     from openvse.tasks.recipes import shown_recipe
 
     try:
@@ -82,7 +82,7 @@ def _keys(tree: dict[str, Any]) -> set[str]:
 
 
 def _kinds(key: str) -> set[str]:
-    """Return the kinds of the parts that a key accepts; most keys are named after the kind."""
+    """Return the kinds of the parts that a key accepts. Most keys are named after the kind."""
     last = key.removesuffix(".name").rpartition(".")[2]
     if last == "encoder":
         return {"text encoder" if key.startswith("text.") else "backbone"}

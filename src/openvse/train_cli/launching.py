@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openvse.evaluation.processes import Processes
 
 GRACE_SECONDS = 10.0
-"""Seconds in which the processes of a command that is stopped can end by themselves before they are killed."""
+"""Seconds that the processes of a stopped command have to end by themselves before they are killed."""
 
 
 def leads() -> bool:
@@ -33,7 +33,7 @@ def leads() -> bool:
 
 @contextmanager
 def together(processes: int, device: str) -> Iterator[Processes]:
-    """Run this command in several processes, unless it is one of them already; yield them as this one sees them."""
+    """Run this command in several processes, unless it is one of them already, and yield them as this one sees them."""
     launch(processes)
     from openvse.evaluation.processes import ALONE, Processes
 
@@ -50,7 +50,7 @@ def together(processes: int, device: str) -> Iterator[Processes]:
 
 
 def leave() -> None:
-    """End the threads by which this process talks to the others of its command; at its exit they could abort it."""
+    """End the threads by which this process talks to the others of its command. At its exit they could abort it."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState
 
@@ -81,7 +81,7 @@ def launch(processes: int) -> None:
 
 
 def _wait(context: SpawnContext) -> None:
-    """Wait for the processes of a run; if this process is stopped, stop them too."""
+    """Wait for the processes of a run. If this process is stopped, stop them too."""
     try:
         while not context.join():
             pass
@@ -91,7 +91,7 @@ def _wait(context: SpawnContext) -> None:
 
 
 def _end(processes: Sequence[BaseProcess], *, at_once: bool) -> None:
-    """End processes: ask first, then kill. A Ctrl-C has reached them already; other signals have not."""
+    """End processes: ask first, then kill. A Ctrl-C has reached them already. Other signals have not."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             if process.is_alive() and process.pid is not None and number is not None:

@@ -21,15 +21,15 @@ DECIDED = {
     "hidden_dim",
     "num_positions",
 }
-"""Arguments of parts that the assembly sets, and that no recipe can set."""
+"""Arguments of parts that the assembly sets and no recipe can set."""
 
 
 USES = {
     "own": "For a folder of your own:",
     "here": "For data that can be had freely, on a CPU:",
-    "paper": "For the data sets of the papers; not trained here, most need a GPU:",
+    "paper": "For the data sets of the papers, not trained here. Most need a GPU:",
 }
-"""What recipes are for."""
+"""The uses of recipes."""
 
 
 def recipe_facts(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def recipe_facts(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the list of recipes; those of a method for one data set that is not yours are one entry."""
+    """Yield the lines of the list of recipes. The recipes of a method for one published data set are one entry."""
     from openvse.specs.load import about
 
     facts = recipe_facts(sorted(names, key=lambda name: "/" in name))
@@ -61,11 +61,11 @@ def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
             else:
                 yield _wrapped(f"{data}  {about(data)[1].rstrip('.')}: {len(listed)} recipes", 2)
         yield ""
-    yield "'openvse list recipes NAME' shows one, or those of a NAME as vse_infinity/coco."
+    yield "'openvse list recipes NAME' shows one, or several for a NAME such as vse_infinity/coco."
 
 
 def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the text of a recipe with all its keys, behind what it is about and the names of its rows."""
+    """Yield the text of a recipe with all its keys, after its description and the names of its rows."""
     import yaml
 
     from openvse.specs.load import about
@@ -122,7 +122,7 @@ def first_line(part: Maker[Any]) -> str:
 
 
 def described(name: str) -> Iterator[str]:
-    """Yield lines on every part of a name: kind, purpose, options; raise RecipeError if there is none."""
+    """Yield lines on every part of a name: kind, purpose, options. Raise RecipeError if there is none."""
     from openvse.encoders import ImageEncoder
     from openvse.errors import RecipeError, choices, nearest
     from openvse.tasks.front import registries
@@ -156,7 +156,7 @@ def recipe_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _type(hint: Any) -> str:
-    """Return the type of an option as text; that of a part inside a part lists the names of its kind."""
+    """Return the type of an option as text. For a part inside a part, it lists the names of the part's kind."""
     from openvse.assembly.parts import part_inside
 
     inside = part_inside(hint)

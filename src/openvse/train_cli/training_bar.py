@@ -18,7 +18,7 @@ class TrainingBar:
         self._total_steps = self._num_epochs = 0
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Show how many of the steps are done."""
+        """Show the number of finished steps."""
         self._total_steps, self._num_epochs = total_steps, num_epochs
         self._progress.show("training", done_steps, total_steps)
 

@@ -20,7 +20,7 @@ def duplicates(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="For an index alone: the lowest cosine of an image and the one to keep.", show_default="0.98"
+            help="For an index: lowest cosine between an image and the one to keep.", show_default="0.98"
         ),
     ] = None,
     null: Annotated[
@@ -28,15 +28,15 @@ def duplicates(
         typer.Option(
             "--null",
             "-0",
-            help="Print the paths of all images but the ones to keep, each with a zero byte behind it.",
+            help="Print the paths of all images but the ones to keep, each followed by a zero byte.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Find images that are the same or nearly so, and say which of each group to keep; nothing is deleted.
+    """Find images that are equal or nearly equal, and name the one of each group to keep, without deleting any.
 
-    A folder is compared by how its images look, which needs no model; an index by its embeddings, which finds other
-    takes of a scene, too.
+    For a folder, the command compares the pictures themselves and needs no model. For an index, it compares embeddings,
+    and finds other takes of a scene, too.
     """
     from openvse.cli.commands.search import write_paths
     from openvse.cli.json_output import print_json

@@ -40,40 +40,40 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="FOLDER...",
-        help="Folders of images, at any depth; or a text file with a sentence a line, to find captions by images.",
+        help="Folders of images, at any depth, or a text file with a sentence a line, to find captions by images.",
     ),
 ]
 Add = Annotated[bool, typer.Option("--add", help="Add the folders to those that the index already holds.")]
 Forget = Annotated[
     list[Path] | None,
-    typer.Option(help="A folder to remove from the index, with its items; may be given several times."),
+    typer.Option(help="Folder to remove from the index, with its items. Can be given several times."),
 ]
 Ignore = Annotated[
     list[str] | None,
     typer.Option(
-        help="A pattern of files or folders to skip, as in .gitignore; may be given several times, and is remembered. "
-        "So is a file .openvseignore in a folder."
+        help="Pattern of files or folders to skip, as in .gitignore. Can be given several times. The index remembers "
+        "it. A file .openvseignore in a folder has the same effect."
     ),
 ]
-FollowLinks = Annotated[bool | None, typer.Option(help="Enter links to folders too; it is remembered.")]
+FollowLinks = Annotated[bool | None, typer.Option(help="Follow links to folders. The index remembers this.")]
 SegmentSeconds = Annotated[
     float | None,
     typer.Option(
-        help="Split clips into segments of N seconds, which are indexed separately; 0 keeps them whole. Default: as "
-        "before. A model of images sees the middle frame of each segment."
+        help="Split clips into segments of N seconds, and index them separately. 0 keeps clips whole. A model of "
+        "images sees the middle frame of each segment. Default: as before."
     ),
 ]
 NumberFormat = Annotated[
     Literal["float32", "float16"] | None,
     typer.Option(
-        help="How a number is stored: float16 halves disk and memory. By default that of the index, and float32 for a "
-        "new one."
+        help="Number type of the embeddings. float16 halves disk and memory. Default: as in the index, or float32 for "
+        "a new one."
     ),
 ]
 Features = Annotated[
     Path | None,
     typer.Option(
-        help="A feature store, read instead of images that have not changed since; by default that of the model's run."
+        help="Feature store to read instead of unchanged images. Default: the store of the model's run."
     ),
 ]
 Bank = Annotated[
@@ -81,9 +81,9 @@ Bank = Annotated[
     typer.Option(
         "--query-bank",
         metavar="FILE",
-        help="Sentences that show which images are hubs, which then no longer come first for everything, in place of "
-        "those that the model keeps: a file with one a line, a table of captions, or data such as flickr8k:/data/f8k, "
-        "of whose training captions 4,000 are taken. The index remembers them. none: hubs stay.",
+        help="Sentences used to find images that rank high for every query, and to demote them: a file with one a "
+        "line, a table of captions, or data such as flickr8k:/data/f8k, with 4,000 of its training captions. The "
+        "index remembers them. none: no demotion. Default: the model's own.",
     ),
 ]
 ReadText = Annotated[
@@ -91,8 +91,8 @@ ReadText = Annotated[
     typer.Option(
         "--read-text",
         metavar="[READER]",
-        help="Also read the text in images, to find them by it (the extra ocr); the index remembers it. Searches work "
-        "meanwhile. none: forget the text.",
+        help="Also read the text in images, to find them by it (the extra ocr). The index remembers this. Searches "
+        "work meanwhile. none: forget the text.",
     ),
 ]
 TowersBeside = Annotated[
@@ -100,17 +100,17 @@ TowersBeside = Annotated[
     typer.Option(
         "--towers",
         envvar="OPENVSE_TOWERS",
-        help="Towers to write beside the index, so that searches start without PyTorch: text (the default of a new "
-        "index), both (for queries by images, too) or none. Default: as before.",
+        help="Towers to write beside the index, so that searches start without PyTorch: text (the default of a "
+        "new index), both (for queries by images, too) or none. Default: as before.",
     ),
 ]
 CheckAll = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Compare the whole index with its checksums and all files with their hashes; what is damaged "
-        "or was changed without a new time is embedded again. Its files are rewritten "
-        "without what is no longer needed.",
+        help="Compare the index with its checksums and all files with their hashes, and embed again items that are "
+        "damaged, or whose file changed without a new time. Also rewrite the index files without "
+        "rows that are no longer needed.",
     ),
 ]
 
@@ -128,7 +128,7 @@ CheckAll = Annotated[
         bare={"--read-text": ("rapidocr", "none")},
     ),
 )
-@going_on("what was embedded is kept; run the same command again to continue")
+@going_on("finished embeddings are kept: run the same command again to continue")
 def index(
     model: ModelName,
     folders: Folders,
@@ -153,7 +153,7 @@ def index(
     threads: ThreadsOfEach = None,
     as_json: Json = False,
 ) -> None:
-    """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
+    """Embed folders of images for search. A later run embeds only changes, and a stopped run continues."""
     from openvse.cli.progress import bar
     from openvse.runtime import load_embedder
     from openvse.search.updating import IndexSettings
@@ -186,7 +186,7 @@ def index(
 
 
 def bank_sentences(name: str) -> list[str] | None:
-    """Return the sentences of ``--query-bank``; None keeps the bank. Raise OpenVSEError if there is no sentence."""
+    """Return the sentences of ``--query-bank``, or None to keep the bank. Raise OpenVSEError if there are none."""
     from openvse.scoring.hubs import MOST_TEXTS
 
     if name in ("", "none"):
@@ -201,7 +201,7 @@ def bank_sentences(name: str) -> list[str] | None:
 
 
 def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:
-    """Show how far a step of the update has come."""
+    """Show the progress of a step of the update."""
     from openvse.cli.progress import note
 
     if step == "towers":
@@ -213,7 +213,7 @@ def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> No
 
 
 def tell_of_towers(out: Path, towers: Towers | None) -> None:
-    """Say why searches load PyTorch: as a note if that was found out just now."""
+    """Report why searches load PyTorch: as a note if the reason is new."""
     from openvse.cli.progress import detail, note
 
     for side, reason in towers.left_out.items() if towers else ():
@@ -230,7 +230,7 @@ def sharing_of(model: LoadedModel, workers: Workers) -> Sharing:
 
 
 def warn_of(report: IndexReport) -> None:
-    """Warn of what could not be used or looked at."""
+    """Warn of unusable or unreadable files and folders."""
     from openvse.cli.progress import warn
     from openvse.media.names import escaped
     from openvse.pipeline import tell_skipped
@@ -245,7 +245,7 @@ def warn_of(report: IndexReport) -> None:
 
 
 def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
-    """Print what an update did, as a line or as JSON."""
+    """Print the result of an update, as a line or as JSON."""
     from openvse.cli.json_output import print_json
 
     report, engine, bank, text = update.items, update.engine, update.bank, update.text

@@ -36,22 +36,22 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="[MODEL] INDEX QUERY...",
-        help="An index, or a folder of images, whose index is made or brought up to date; and sentences or paths of "
-        "images to find similar ones. An index remembers its model; name it before the index if it has moved.",
+        help="An index, or a folder of images, whose index is made or updated, followed by sentences or paths of "
+        "images to find similar ones. An index remembers its model. Name the model before the index if it has moved.",
     ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote.",
+        help="The model, in place of MODEL: a model folder, or the output of 'openvse export'.",
     ),
 ]
 Like = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ITEM",
-        help="Find others like an item of the index (its path below the folder) or like an image; may be repeated.",
+        help="Find images similar to an item of the index (its path below the folder) or to an image. Can be repeated.",
     ),
 ]
 WithImage = Annotated[
@@ -59,7 +59,7 @@ WithImage = Annotated[
     typer.Option(
         "--with",
         metavar="IMAGE",
-        help="An image to look for together with every sentence; IMAGE,weight=W gives it the weight W (default: "
+        help="Image to combine with every sentence. IMAGE,weight=W gives it the weight W (default: "
         "0.5), and the sentence 1 - W.",
     ),
 ]
@@ -67,7 +67,7 @@ Avoid = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT",
-        help="What the hits should not show: half of its score is subtracted, or W times with TEXT,weight=W; may "
+        help="Content to avoid in the hits: half of its score is subtracted, or W times with TEXT,weight=W. Can "
         "be repeated.",
     ),
 ]
@@ -75,44 +75,42 @@ Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEST",
-        help="A condition on all hits, such as 'taken >= 2024-05', 'near = 52.5,13.4,20km', 'path ~ holiday/*', "
-        "'size > 2MB', or a key of the metadata; may be repeated.",
+        help="Condition on all hits, such as 'taken >= 2024-05', 'near = 52.5,13.4,20km', 'path ~ holiday/*', "
+        "'size > 2MB', or a key of the metadata. Can be repeated.",
     ),
 ]
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, metavar="N", help="How many hits of each query.")]
-Skip = Annotated[
-    int, typer.Option(min=0, metavar="N", help="How many of the best hits to skip, for a later page.")
-]
+TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, metavar="N", help="Number of hits per query.")]
+Skip = Annotated[int, typer.Option(min=0, metavar="N", help="Number of best hits to skip, for a later page.")]
 OneOf = Annotated[
     Literal["file", "scene"] | None,
     typer.Option(
         "--one-per",
         metavar="WHAT",
-        help="file: of the segments of a clip, list only the best one. scene: of images that are nearly the same, list "
+        help="file: list only the best segment of a clip. scene: of images that are nearly the same, list "
         "only the first, with a count of the others.",
     ),
 ]
-MinScore = Annotated[float | None, typer.Option(metavar="X", help="The lowest score of a hit.")]
+MinScore = Annotated[float | None, typer.Option(metavar="X", help="Lowest score of a hit.")]
 MinPrecision = Annotated[
     float | None,
     typer.Option(
-        min=0, max=1, metavar="P", help="The lowest probability of a hit ('openvse evaluate --calibrate')."
+        min=0, max=1, metavar="P", help="Lowest probability of a hit ('openvse evaluate --calibrate')."
     ),
 ]
 Expected = Annotated[
     float | None,
     typer.Option(
         metavar="N",
-        help="How many of the images searched you expect to fit a sentence, for the probabilities; by default as "
-        "many as in the data that these were fitted on.",
+        help="Expected number of relevant images per query. Used for probabilities. Default: "
+        "as in the data of the calibration curve.",
     ),
 ]
 Only = Annotated[
     Literal["words", "looks"] | None,
     typer.Option(
         metavar="WHICH",
-        help="words: only items with words of the sentence in their names, captions or keywords; looks: the order by "
-        "scores alone. Otherwise both count.",
+        help="words: only items with words of the sentence in their names, captions or keywords. looks: rank by "
+        "visual similarity alone. Default: both.",
     ),
 ]
 Html = Annotated[
@@ -122,7 +120,7 @@ Output = Annotated[
     Literal["table", "jsonl", "paths"] | None,
     typer.Option(
         metavar="FORM",
-        help="table (the default), jsonl (a line of JSON for each hit) or paths (these alone).",
+        help="table (the default), jsonl (a line of JSON for each hit) or paths (only paths).",
     ),
 ]
 
@@ -189,9 +187,9 @@ def search(
 
 
 def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path, Sequence[str]]:
-    """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``.
+    """Return the optional model, the index and the queries of ``[MODEL] INDEX QUERY...``.
 
-    A folder of images may be in the place of the index.
+    A folder of images may replace the index.
     """
     from openvse.indexing.manifest import index_folder
     from openvse.search.opening import holds_pictures
@@ -215,7 +213,7 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
 
 
 def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:
-    """Return the queries; raise OpenVSEError if there is no such image, or a weight cannot be read."""
+    """Return the queries. Raise OpenVSEError if an image does not exist, or a weight is unreadable."""
     from openvse.cli.queries import asked_image
     from openvse.search import Query
 
@@ -229,7 +227,7 @@ def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[s
         terms.append(term)
         weights |= {settings.number("weight", 0.5)} if settings.given else set()
     if len(weights) > 1:
-        raise OpenVSEError("--avoid is given with several weights: give all terms the same")
+        raise OpenVSEError("--avoid has several weights: give all terms the same")
     return [
         one.text
         if not one.text.strip()
@@ -246,7 +244,7 @@ def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[s
 
 
 def check_sentences(queries: Sequence[str | Query], rerank: str | None, min_precision: float | None) -> None:
-    """Raise OpenVSEError unless all queries are sentences and nothing else, where an option needs this."""
+    """Raise OpenVSEError unless all queries are sentences and nothing else, if an option needs this."""
     if all(isinstance(query, str) or query.is_sentence for query in queries):
         return
     for option, given in (("--rerank", rerank), ("--min-precision", min_precision)):
@@ -257,7 +255,7 @@ def check_sentences(queries: Sequence[str | Query], rerank: str | None, min_prec
 
 
 def chosen_output(output: Literal["table", "jsonl", "paths"] | None, *, as_json: bool, null: bool) -> Form:
-    """Return the form of the output; raise OpenVSEError where two are asked for."""
+    """Return the form of the output. Raise OpenVSEError if two are requested."""
     forms: set[Form] = {output} if output else set()
     forms |= {"json"} if as_json else set()
     forms |= {"paths"} if null else set()
@@ -326,7 +324,7 @@ def nothing_of(page: Page) -> str:
 def write_hits(
     index: Index, asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool
 ) -> None:
-    """Print a line of JSON for each hit; or each path or sentence once, in the order of the queries and ranks."""
+    """Print a line of JSON for each hit, or each path or sentence once, in the order of the queries and ranks."""
     from openvse.cli.json_output import json_of
 
     if form == "paths":
@@ -373,7 +371,7 @@ def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
     if probabilities.highest < page.min_precision:
         warn(
             f"precision {page.min_precision:g} is out of reach among {probabilities.searched:,} images: the best "
-            f"score stands for probability {probabilities.highest:.2g}"
+            f"score has the probability {probabilities.highest:.2g}"
         )
 
 
@@ -395,7 +393,9 @@ def warn_of_gone(index: Index, answers: Sequence[Answer]) -> None:
 
     remedy = "run 'openvse index' again"
     if not index.is_complete:
-        warn(f"index {index.path} is not complete, as its indexing goes on or was stopped: {remedy} to go on")
+        warn(
+            f"index {index.path} is not complete, because its indexing still runs or was stopped: {remedy} to go on"
+        )
     away = [root.path for root in index.roots if not Path(root.path).exists()]
     for root in away:
         warn(f"the images of index {index.path} are no longer in {escaped(root)}: {remedy}")

@@ -26,7 +26,7 @@ ServedIndex: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="INDEX_OR_URL",
-        help="The folder of an index of images; or an engine that an index has filled: qdrant://HOST:6333 or "
+        help="The folder of an index of images, or an engine that an index has filled: qdrant://HOST:6333 or "
         "postgresql://USER@HOST/DATABASE.",
         show_default=False,
     ),
@@ -34,7 +34,7 @@ ServedIndex: TypeAlias = Annotated[
 ServedModel: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="The model of the index, or its export; by default the model that the index names. An engine needs it.",
+        help="The model of the index, or its export. An engine needs it. Default: the model that the index names.",
         show_default=False,
     ),
 ]
@@ -42,7 +42,7 @@ ServedImages: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--images",
-        help="With an engine: where the first of the indexed folders is on this machine.",
+        help="For an engine: folder on this machine that holds the first of the indexed folders.",
         show_default=False,
     ),
 ]
@@ -57,7 +57,7 @@ Mcp: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--mcp",
-        help="Serve an assistant's program over standard input and output (Model Context Protocol), and no page. A "
+        help="Serve an assistant's program over standard input and output (Model Context Protocol), without a page. A "
         "server with a page has the same tools at /mcp.",
     ),
 ]
@@ -66,17 +66,17 @@ Examples: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--example",
-        help="A sentence that the page suggests; by default captions. You can repeat this option.",
+        help="Sentence that the page suggests. Can be given several times. Default: captions.",
     ),
 ]
 Host: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Address to listen on; only this machine reaches the default.", rich_help_panel=_ACCESS
+        help="Address to listen on. Only this machine reaches the default.", rich_help_panel=_ACCESS
     ),
 ]
 Port: TypeAlias = Annotated[
-    int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", rich_help_panel=_ACCESS)
+    int, typer.Option(min=0, max=65535, help="Port. 0 takes a free one.", rich_help_panel=_ACCESS)
 ]
 Token: TypeAlias = Annotated[
     str,
@@ -84,20 +84,22 @@ Token: TypeAlias = Annotated[
         envvar="OPENVSE_TOKEN",
         show_envvar=True,
         show_default=False,
-        help="A secret that every request has to show. Other users of this machine can see options, so rather set "
-        "the variable.",
+        help="Secret required with every request. Prefer the variable: other users of this machine can read "
+        "command lines.",
         rich_help_panel=_ACCESS,
     ),
 ]
 AllowPublic: TypeAlias = Annotated[
     bool,
-    typer.Option("--allow-public", help="Let other machines ask without a token.", rich_help_panel=_ACCESS),
+    typer.Option(
+        "--allow-public", help="Let other machines connect without a token.", rich_help_panel=_ACCESS
+    ),
 ]
 Names: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--name",
-        help="A further name by which clients address this machine, such as photos.local. You can repeat this option.",
+        help="Further name by which clients address this machine, such as photos.local. Can be given several times.",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -134,8 +136,8 @@ def serve(
 ) -> None:
     """Serve an index or an engine: a web page to search it, and an HTTP interface for programs.
 
-    The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM ends the
-    server after the requests in progress. Updates of the index are served without a restart; --watch makes them.
+    The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM stops the
+    server after it has finished pending requests. It serves updates of the index without a restart. --watch makes them.
     """
     from openvse.search.opening import holds_pictures
     from openvse.serving import Limits, Settings
@@ -160,7 +162,7 @@ def serve(
 
 
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
-    """Return the source to serve; raise OpenVSEError if there is none, or if an option does not fit it."""
+    """Return the source to serve. Raise OpenVSEError if there is none, or if an option does not fit it."""
     from openvse.errors import OpenVSEError
     from openvse.indexing.manifest import index_folder
     from openvse.serving.served import Source
@@ -168,17 +170,17 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
 
     if "://" not in word:
         if images is not None:
-            raise OpenVSEError("--images is for an engine: an index says where its images are")
+            raise OpenVSEError(
+                "--images is for an engine, but an index names its folders: leave out --images"
+            )
         return Source(index_folder(word) or Path(word), engine)
     name = shown_url(word)
     if engine is not None:
         raise OpenVSEError(f"{name} is an engine itself: leave out --engine")
     if model is None:
-        raise OpenVSEError(f"{name} does not know where its model is: name it with --model")
+        raise OpenVSEError(f"{name} does not name its model: give it with --model")
     if images is not None and not images.is_dir():
-        raise OpenVSEError(
-            f"{images} is no folder: give --images the indexed folder as it is on this machine"
-        )
+        raise OpenVSEError(f"{images} is no folder: give --images the indexed folder on this machine")
     return Source(read_address(word), images=images)
 
 
@@ -193,7 +195,7 @@ def load_service(
     *,
     watch: bool = False,
 ) -> Service:
-    """Load the models, and open the index or the engine; raise OpenVSEError if one of them cannot be used."""
+    """Load the models, and open the index or the engine. Raise OpenVSEError if one of them cannot be used."""
     from openvse.serving.service import Service
 
     loaded, named = load_served(source, model, device, threads)
@@ -212,7 +214,7 @@ def load_service(
 def load_served(
     source: Source, model: str | None, device: str = "cpu", threads: int | None = None
 ) -> tuple[LoadedModel, str]:
-    """Load what embeds the queries of an index or an engine, and return it with the place of the model."""
+    """Load the model that embeds the queries of an index or an engine, and return it with its place."""
     from openvse.errors import IndexFormatError
     from openvse.indexing.manifest import find_model, read_manifest
     from openvse.runtime import load_embedder
@@ -227,7 +229,7 @@ def load_served(
 
 
 def load_second(rerank: Reranking, device: str) -> Any:
-    """Load the model of ``--rerank``; raise OpenVSEError if it cannot be used, or has a weight or features."""
+    """Load the model of ``--rerank``. Raise OpenVSEError if it cannot be used, or has a weight or features."""
     from openvse.errors import OpenVSEError
 
     if rerank.weight != 1 or rerank.features is not None:
@@ -245,13 +247,13 @@ def load_answerer(source: str, device: str) -> Any:
 
 
 def refuse_without_torch(option: str, source: str) -> None:
-    """Raise OpenVSEError where a model of PyTorch is wanted and an exported one is named."""
+    """Raise OpenVSEError if an option needs a PyTorch model and the user names an exported one."""
     from openvse.errors import OpenVSEError
     from openvse.runtime import is_export
 
     if is_export(source):
         raise OpenVSEError(
-            f"{option} needs a model of PyTorch, and {source} is an exported one: name the model itself"
+            f"{option} needs a PyTorch model, but {source} is an exported one: name the model itself"
         )
 
 
@@ -275,10 +277,10 @@ def announce(service: Service) -> None:
     if not service.served.has_images:
         warn(
             "the indexed folders are not on this machine, so the page shows paths and no images"
-            + (": say where the first one is with --images" if engine else ": run 'openvse index' again")
+            + (": name the first one with --images" if engine else ": run 'openvse index' again")
         )
     warn_of_far(service.served.far_roots)
     if not service.looks:
-        note("an exported model searches, and cannot say what it looked at")
+        note("an exported model can search, but cannot show the regions that it used")
     if settings.token:
-        note("the page asks for the token; programs send 'Authorization: Bearer TOKEN'")
+        note("the page asks for the token, and programs send 'Authorization: Bearer TOKEN'")

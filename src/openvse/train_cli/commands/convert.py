@@ -21,7 +21,7 @@ def convert(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="The checkpoint: a file that VSE-infinity, PVSE or VSE+2AD saved; or a dual encoder such as CLIP or "
+            help="The checkpoint: a file that VSE-infinity, PVSE or VSE+2AD saved, or a dual encoder such as CLIP or "
             "SigLIP as a hub id, a folder with its files, or a name from 'openvse list models'."
         ),
     ],
@@ -36,19 +36,19 @@ def convert(
     vocabulary: Annotated[
         str | None,
         typer.Option(
-            help="Vocabulary of the checkpoint: a .json or .pkl file; for BERT a vocab.txt, or the folder or hub id "
+            help="Vocabulary of the checkpoint: a .json or .pkl file, or for BERT a vocab.txt, or the folder or hub id "
             "of a tokenizer. Dual encoders do not need this option."
         ),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            help="Repository that the checkpoint comes from: vse_infinity, pvse, vse_2ad or esa. Default: recognised "
+            help="Repository of the checkpoint: vse_infinity, pvse, vse_2ad or esa. Default: recognised "
             "by the weights."
         ),
     ] = None,
 ) -> None:
-    """Convert a published checkpoint to a model folder with the same embeddings. No code in the file is run."""
+    """Convert a published checkpoint to a model folder with the same embeddings, without running code in the file."""
     from openvse.cli.progress import warn
     from openvse.conversion import convert as run
 
@@ -75,7 +75,7 @@ def export(
         bool,
         typer.Option(
             "--int8",
-            help="Round the weights of the linear layers to 8 bits: smaller files, a little less exact.",
+            help="Round the weights of the linear layers to 8 bits. The files are smaller and a little less exact.",
         ),
     ] = False,
     longest: Annotated[
@@ -89,9 +89,9 @@ def export(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model for other runtimes, such as ONNX Runtime. It is compared with the model first.
+    """Write a model for other runtimes, such as ONNX Runtime, after a comparison with the model.
 
-    With --int8, --on names images with captions, on which its effect is measured.
+    With --int8, --on names images with captions to measure its effect.
     """
     from openvse.cli.progress import note, voice
     from openvse.datasets import open_corpus
@@ -105,13 +105,13 @@ def export(
         whole = open_corpus(on, require_images=True, allow_outside=voice.allow_outside)
         corpus = whole if split == "all" else whole.split(split)
     loaded = load(model)
-    note(f"exporting to {out}; this takes a minute for a large model")
+    note(f"exporting to {out}, which takes a minute for a large model")
     done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus)
     print_export(done, as_json=as_json)
 
 
 def print_export(done: Exported, *, as_json: bool) -> None:
-    """Print what was written and how near it is to the model, as text or as JSON."""
+    """Print the written files and their difference from the model, as text or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.output.table import Table
 
@@ -154,7 +154,7 @@ def blend(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Average the weights of two models with the same parts, with the share that is best on validation."""
+    """Average the weights of two models with the same parts, at the share that is best on validation."""
     from openvse.cli.progress import voice, warn
     from openvse.files import refuse_there
     from openvse.model.folder import CONFIG, WEIGHTS

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 CASES = 5
-"""Examples of a finding that are printed."""
+"""The number of examples printed for a finding."""
 
 data = typer.Typer(help="Check and count data, and import features.", no_args_is_help=True)
 app.add_typer(data, name="data", rich_help_panel="Data")
@@ -43,7 +43,7 @@ def check(
         bool,
         typer.Option(
             "--quick",
-            help="Do not decode the images of your own data; of published data, do not compare files or read features.",
+            help="Do not decode the images of your own data. For published data, skip files and features.",
         ),
     ] = False,
     as_json: Json = False,
@@ -88,7 +88,7 @@ def check(
 
 
 def counted(source: str) -> Table | None:
-    """Return items, sentences, words and vocabulary of each split; None of data that do not open."""
+    """Return items, sentences, words and vocabulary of each split, or None if the data do not open."""
     from openvse.datasets import open_corpus
     from openvse.datasets.statistics import data_statistics
 
@@ -100,7 +100,7 @@ def counted(source: str) -> Table | None:
 
 
 def show_finding(finding: Finding) -> None:
-    """Print a finding and its first cases; on a terminal, lines are broken between words."""
+    """Print a finding and its first cases. On a terminal, lines are broken between words."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     lines = textwrap.wrap(finding.text, columns - 8, break_long_words=False) if columns else [finding.text]
     typer.echo(f"{finding.mark:>5}  {f'{chr(10)}       '.join(lines)}")
@@ -113,13 +113,13 @@ def show_finding(finding: Finding) -> None:
 Match: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="A data set, as for 'openvse train': only the features of its images are kept, under its names for them."
+        help="A data set, as for 'openvse train'. Only features of its images are kept, under its names for them."
     ),
 ]
 
 
 @data.command("import")
-@going_on("what was imported is in the store; run the same command again to continue")
+@going_on("the imported features are in the store: run the same command again to continue")
 def import_features(
     source: Annotated[
         Path,
@@ -140,14 +140,16 @@ def import_features(
     ] = None,
     made_by: Annotated[
         str | None,
-        typer.Option(help="Name of what made the features, which the store keeps. Default: imported:FOLDER."),
+        typer.Option(
+            help="Name of the feature extractor, stored with the features. Default: imported:FOLDER."
+        ),
     ] = None,
     dtype: Stored = "float16",
     boxes: Annotated[
         bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes of regions, if the source has boxes.")
     ] = True,
 ) -> None:
-    """Import the features that other tools made into a feature store. A second run only adds what is new."""
+    """Import the features that other tools made into a feature store. A second run adds only new ones."""
     from openvse.cli.progress import bar, counted, note, warn
     from openvse.datasets import open_corpus
     from openvse.features import FeatureStore

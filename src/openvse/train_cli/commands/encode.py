@@ -29,26 +29,28 @@ Records = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        help="A folder of images, at any depth; or a file that lists images or sentences: .txt with one a line, .csv, "
+        help="A folder of images, at any depth, or a file that lists images or sentences: .txt with one a line, .csv, "
         ".tsv, .jsonl or .parquet with a column such as path or text, and perhaps id. Name other columns as in "
         "list.csv#image=COLUMN or list.csv#caption=COLUMN.",
     ),
 ]
 Output = Annotated[
     Path,
-    typer.Option("--out", help="A file NAME.npy or NAME.parquet; or a folder, which gets Parquet files."),
+    typer.Option("--out", help="A file NAME.npy or NAME.parquet, or a folder, which gets Parquet files."),
 ]
 NumberType = Annotated[
     Literal["float32", "float16"], typer.Option("--dtype", help="Number type of the embeddings.")
 ]
 ShardSize = Annotated[
     int,
-    typer.Option(min=1, help="How many records a file of a folder has, or a row group of one Parquet file."),
+    typer.Option(
+        min=1, help="Number of records in a file of a folder, or in a row group of one Parquet file."
+    ),
 ]
 
 
 @app.command(rich_help_panel="Data")
-@going_on("what was encoded is kept; run the same command again to continue")
+@going_on("finished embeddings are kept: run the same command again to continue")
 def encode(
     model: ModelName,
     data: Records,
@@ -63,7 +65,7 @@ def encode(
     threads: ThreadsOfEach = None,
     as_json: Json = False,
 ) -> None:
-    """Write embeddings of images or sentences, with their ids, for other programs; goes on after a stop."""
+    """Write embeddings of images or sentences, with their ids, for other programs. A stopped run continues."""
     from openvse.cli.progress import bar, counted, voice
     from openvse.encoding import encode as encode_data
 
@@ -87,7 +89,7 @@ def encode(
 
 
 def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
-    """Print what was encoded and what was left out, as a line or as JSON."""
+    """Print the numbers of encoded and omitted items, as a line or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.media.names import escaped

@@ -39,14 +39,12 @@ if TYPE_CHECKING:
     from openvse.scoring import Calibration
     from openvse.training.kind import Evaluation
 
-Reports: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
-]
+Reports: TypeAlias = Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")]
 Calibrate: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--calibrate",
-        help="Also fit the curve from scores to probabilities that search shows, and keep it in the model's folder. "
+        help="Also fit the calibration curve, by which search shows probabilities, and keep it in the model's folder. "
         "Give data that the model was not trained on.",
     ),
 ]
@@ -55,7 +53,7 @@ Processes: TypeAlias = Annotated[
 ]
 
 WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
-"""What ``--out`` holds afterwards; the last two for questions and for probabilities."""
+"""The files in ``--out`` afterwards. The last two are for questions and for probabilities."""
 
 
 @app.command(rich_help_panel="Explain", cls=few_first("on", "split", "features", "out", "device", "as_json"))
@@ -80,7 +78,7 @@ def evaluate(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure retrieval in both directions or answer accuracy, with intervals; several models are averaged."""
+    """Measure retrieval in both directions or answer accuracy, with intervals. Several models are averaged."""
     from openvse.cli.progress import bar, voice
     from openvse.tasks import task_kind
     from openvse.tasks.runs import find_run
@@ -122,20 +120,20 @@ def evaluate(
 
 
 def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
-    """Return models of one task, and the task; raise OpenVSEError if one cannot be loaded, or is for another task."""
+    """Return models of one task, and the task. Raise OpenVSEError if one cannot be loaded, or has another task."""
     from openvse.tasks.load import load
 
     loaded = [load(name, device=device) for name in names]
     task, *others = dict.fromkeys(model.task for model in loaded)
     if others:
         raise OpenVSEError(
-            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
+            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate models of one task together"
         )
     return loaded, task
 
 
 def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
-    """Print an evaluation as a table, or as JSON if ``asked`` is given; of several processes the first one does."""
+    """Print an evaluation as a table, or as JSON with ``asked``. The first of several processes prints."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
 
@@ -155,7 +153,7 @@ def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
 
 
 def write(evaluation: Evaluation, out: Path | None, curve_file: Path | None) -> None:
-    """Write the files of an evaluation and its curve; of several processes the first one does."""
+    """Write the files of an evaluation and its curve. The first of several processes writes."""
     from openvse.cli.progress import note
 
     if not leads():
@@ -172,7 +170,7 @@ def write(evaluation: Evaluation, out: Path | None, curve_file: Path | None) -> 
 
 
 def curve_of(model: str) -> Path:
-    """Return the file that keeps the curve of a model; raise ModelError if the model has no folder on this machine."""
+    """Return the file of a model's calibration curve. Raise ModelError if it has no folder on this machine."""
     from openvse.conversion.convert import published_folder
     from openvse.scoring import CALIBRATION
 
@@ -186,7 +184,7 @@ def curve_of(model: str) -> Path:
 
 
 def curve_text(calibration: Calibration) -> str:
-    """Return what a curve was fitted on, and which score stands for which precision."""
+    """Return the data of a calibration curve, and a table of precisions with their scores."""
     from openvse.output.documents import percent
     from openvse.output.table import Table
     from openvse.scoring.calibration import PRECISIONS
@@ -202,5 +200,5 @@ def curve_text(calibration: Calibration) -> str:
     table = Table(["precision", "score from", "relevant pairs found"], rows).to_markdown()
     return (
         f"\n## Calibration curve\n\nFitted to {data.num_pairs:,} relevant pairs of {data.name}.\n\n{table}\n\n"
-        f"Of a search in {data.num_images:,} images; in a larger index, a precision needs a higher score."
+        f"This holds for a search in {data.num_images:,} images. In a larger index, a precision needs a higher score."
     )

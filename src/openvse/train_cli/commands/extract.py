@@ -33,7 +33,7 @@ IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
 @dataclass(frozen=True)
 class _Extraction:
-    """What an extraction makes: ``run`` extracts to a store, with the options that images and texts share."""
+    """An extraction: ``run`` extracts to a store, with the options that images and texts share."""
 
     fingerprint: str | None
     run: Callable[..., ExtractionReport]
@@ -43,12 +43,12 @@ class _Extraction:
 
 
 @app.command(rich_help_panel="Data")
-@going_on("what was extracted is in the store; run the same command again to continue")
+@going_on("the extracted features are in the store: run the same command again to continue")
 def extract(
     encoder: Annotated[
         str,
         typer.Argument(
-            help="What extracts the features: a backbone for images (efficientnet_lite0, transformers_vision, ...; "
+            help="The feature extractor: a backbone for images (efficientnet_lite0, transformers_vision, ..., "
             "frames for clips), or transformers_text for captions. 'openvse list parts' lists all.",
             autocompletion=complete_encoder,
         ),
@@ -78,7 +78,7 @@ def extract(
     device: Device = "cpu",
     threads: ThreadsOfEach = None,
 ) -> None:
-    """Store the local features of images or the token states of captions; a second run only adds what is new."""
+    """Store the local features of images or the token states of captions. A second run adds only new ones."""
     from openvse.encoders import TEXT_ENCODERS
     from openvse.features import FeatureStore
 
@@ -101,7 +101,7 @@ def extract(
         were_there += f", {len(report.failed)} unreadable"
     typer.echo(f"{store}: {report.done} new, {were_there}, {report.images_per_s:.1f} {report.unit}/s")
     if report.failed and not report.done and not report.skipped_existing:
-        raise DataError(f"{data}: none of the images can be read: check the files named above")
+        raise DataError(f"{data}: no image can be read: check the files named above")
 
 
 def _run(
@@ -113,7 +113,7 @@ def _run(
     device: str,
     workers: Workers | None,
 ) -> ExtractionReport:
-    """Extract with a bar, and warn of what is wrong with the data."""
+    """Extract with a bar, and warn of faults in the data."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.pipeline import tell_skipped
 

@@ -1,4 +1,4 @@
-"""``openvse list``: what openvse knows by name, kind by kind."""
+"""``openvse list``: the names that openvse knows, kind by kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def list_names(
         Literal["recipes", "parts", "terms", "models", "data", "protocols"],
         typer.Argument(
             metavar="KIND",
-            help="recipes; parts of recipes; terms of the papers; published models; data sets; or test protocols.",
+            help="recipes, parts of recipes, terms of the papers, published models, data sets, or test protocols.",
         ),
     ],
     name: Annotated[
@@ -31,7 +31,7 @@ def list_names(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List what openvse knows by name. With NAME, show the keys of a recipe, the options of a part, or a data set."""
+    """List the names that openvse knows. With NAME, show the keys of a recipe, the options of a part, or a data set."""
     from openvse.cli.json_output import print_json
 
     if name is not None and kind not in ("recipes", "parts", "data"):

@@ -12,7 +12,7 @@ from openvse.cli.stopping import going_on
 from openvse.train_cli.commands.analyze import begin, finish
 from openvse.train_cli.completion import complete_override, complete_recipe
 
-RESUME = "what is trained is kept; run the same command again to continue"
+RESUME = "trained models are kept: run the same command again to continue"
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -33,7 +33,7 @@ Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--setting",
-        help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE; give it several times. "
+        help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE. Can be given several times. "
         "Names LABEL=VALUE with one label make an axis of this label.",
     ),
 ]
@@ -41,12 +41,12 @@ Drawn: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--metric",
-        help="What to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views; "
-        "give it several times.",
+        help="Metric to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views. "
+        "Can be given several times.",
     ),
 ]
 MeasuredOn: TypeAlias = Annotated[
-    Literal["validation", "test"], typer.Option(help="Split on which the best models are measured.")
+    Literal["validation", "test"], typer.Option(help="Split on which to measure the best models.")
 ]
 
 
@@ -63,9 +63,9 @@ def sweep(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe with every combination of some values, and draw what each reaches.
+    """Train a recipe with every combination of some values, and draw the results.
 
-    A sweep that was stopped goes on when the same command runs again.
+    A stopped sweep continues when the same command runs again.
     One number is drawn as a line, two keys as a heat map, anything else as a point for each setting.
     """
     from openvse.analysis.sweep import (

@@ -28,14 +28,14 @@ Recipe: TypeAlias = Annotated[
 Overrides: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Settings that replace those of the recipe, each as key.path=value, such as data.source=photos seed=1.",
+        help="Settings that replace the recipe's, each as key.path=value, such as data.source=photos seed=1.",
         autocompletion=complete_override,
     ),
 ]
 
 
 @app.command(rich_help_panel="Train")
-@going_on("the run is kept up to its last checkpoint; run the same command with --resume to continue")
+@going_on("the run is kept up to its last checkpoint: run the same command with --resume to continue")
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
@@ -43,7 +43,9 @@ def train(
     start: StartModel = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue the run in the folder of --out; start one if there is none."),
+        typer.Option(
+            "--resume", help="Continue the run in the folder of --out, or start one if there is none."
+        ),
     ] = False,
     overwrite: Overwrite = False,
     processes: Annotated[
@@ -103,7 +105,7 @@ def _next_commands(folder: Path, recipe: RunRecipe) -> Iterator[str]:
 def _chosen(
     recipe: str, overrides: Sequence[str], start: str | None, device: str | None, threads: int | None
 ) -> tuple[str, list[str]]:
-    """Return the recipe, which may be left out beside a start, and all that is set on the command line."""
+    """Return the recipe, which may be omitted with --start, and all settings of the command line."""
     settings = [*overrides, *([f"start={start}"] if start else [])]
     if start and "=" in recipe:
         recipe, settings = "finetune", [recipe, *settings]
@@ -115,7 +117,7 @@ def _chosen(
 
 
 def interval_of(best: Path, metric: str) -> str:
-    """Return the interval of a validation metric in brackets, as the model folder states it; "" if it has none."""
+    """Return the interval of a validation metric in brackets, as the model folder states it, or "" without one."""
     from openvse.model import read_config
 
     stated = read_config(best).provenance.get("validation", {}).get("intervals", {}).get(metric)
@@ -125,7 +127,7 @@ def interval_of(best: Path, metric: str) -> str:
 
 
 @app.command(rich_help_panel="Train")
-@going_on("what was finished is kept; run the same command again to continue")
+@going_on("finished work is kept: run the same command again to continue")
 def demo(
     out: Out = Path("demo_output"),
     device: RunDevice = None,
