@@ -165,7 +165,7 @@ def drawn(number: int, kind: str, rare: str, photos: Sequence[Path], fonts: Path
         case "small print":
             font_px = 13
         case "sign":
-            lines, font_px = [" ".join(some[:2]), rare], 30
+            lines, font_px = [some[0], rare], 30
         case "script":
             script = [*SCRIPTS][number % 4]
             cjk = script != "Latin"
