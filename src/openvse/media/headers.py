@@ -1,8 +1,8 @@
-"""What the header of a photograph or video says: when, where and by which camera it was taken, who is on it, and words.
+"""The header of a photograph or video: its time, place and camera, its people, and its words.
 
-EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4); XMP (ISO 16684-1) is read by Python's own parser, which
-is handed no document that declares entities. Of several sources the Metadata Working Group (Guidelines 2.0) says which
-one counts. The facts of videos are those that FFmpeg finds in the container.
+EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4). Python's own parser reads XMP (ISO 16684-1), but no
+document that declares entities. If several sources state a fact, the Metadata Working Group (Guidelines 2.0) decides
+which one counts. FFmpeg finds the facts of videos in the container.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from openvse.media.names import is_video_name, suffix_kind
 from openvse.media.videos import opened_video
 
 Header = dict[str, object]
-"""What is known of ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
-``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description``, and lists of ``keywords``, ``tags`` (of
-levels: ``places|berlin``) and ``people``; and of ``rating`` (0 to 5, -1 for rejected) and ``color_label``."""
+"""The facts: ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
+``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description``, lists of ``keywords``, ``tags`` (of
+levels: ``places|berlin``) and ``people``, ``rating`` (0 to 5, -1 for rejected) and ``color_label``."""
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
     r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d))?(?:\.\d+)?)?)?)?)?"
@@ -81,9 +81,9 @@ _APPLE = "com.apple.quicktime."
 
 
 def read_header(path: Path) -> Header:
-    """Return what a file says of itself; what is missing or makes no sense is left out, and nothing is raised.
+    """Return the facts in a file, without missing and senseless ones. Nothing is raised.
 
-    A file that states no date has that of its name, such as ``IMG-20200101-WA0001.jpg``.
+    If a file states no date, its name may have one, such as ``IMG-20200101-WA0001.jpg``.
     """
     header: Header = {}
     with warnings.catch_warnings(), suppress(Exception):  # damaged files make readers raise almost any error
@@ -99,7 +99,7 @@ def _stated(header: Mapping[str, object]) -> Header:
 
 
 def date_in_name(name: str) -> str | None:
-    """Return the date that a camera, a phone or a messenger put into the name of a file; None without one.
+    """Return the date that a camera, a phone or a messenger put into the name of a file, or None.
 
     Examples:
         >>> date_in_name("IMG-20200101-WA0001.jpg"), date_in_name("Screenshot 2023-05-31 at 18.30.00.png")
@@ -135,7 +135,7 @@ def _of_image(path: Path) -> Header:
 
 @dataclass
 class _Said:
-    """What one source says, with the dates on which it was shot and scanned; see ``_date``."""
+    """The facts of one source, with the dates of the shot and of the scan. See ``_date``."""
 
     facts: Header = field(default_factory=dict)
     shot: Sequence[str | None] = ()
@@ -143,7 +143,7 @@ class _Said:
 
 
 def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> Header:
-    """Return what EXIF, XMP and IPTC of an image say: EXIF first, and IPTC before XMP only if it was written later."""
+    """Return the facts of an image in EXIF, XMP and IPTC: EXIF first, and IPTC before XMP only if it is newer."""
     xmp = _Said()
     with suppress(DataError):
         xmp = _of_xmp(packet)
@@ -175,7 +175,7 @@ def _of_exif(exif: Image.Exif) -> _Said:
 
 
 def read_xmp(packet: bytes | str) -> Header:
-    """Return what a packet of XMP says; raise DataError, which says why, for what is none or might harm."""
+    """Return the facts of a packet of XMP. Raise DataError, with the reason, if it is none or might harm."""
     said = _of_xmp(packet)
     return _stated({**said.facts, "taken": _first(said.shot, said.scanned)})
 
@@ -217,7 +217,7 @@ def _of_xmp(packet: bytes | str) -> _Said:
 
 
 def _rating(stated: str) -> float | None:
-    """Return a rating from 0 to 5, or -1 for what was rejected; None for what is none."""
+    """Return a rating from 0 to 5, or -1 for a rejected image, or None for other texts."""
     with suppress(ValueError):
         if (rating := float(stated)) == -1 or 0 <= rating <= 5:
             return int(rating) if rating == int(rating) else rating
@@ -243,9 +243,9 @@ def _of_video(path: Path) -> Header:
 
 
 def _first(*ranks: Sequence[str | None]) -> str | None:
-    """Return the first date understood in the strongest rank that states one; a weaker one may mean another day.
+    """Return the first date understood in the strongest rank that states one. A weaker one may mean another day.
 
-    "" says that none of the dates stated is understood, None that there is none.
+    "" means that no stated date is understood, None that there is none.
     """
     for rank in ranks:
         if stated := [date for date in rank if date is not None]:
@@ -254,7 +254,7 @@ def _first(*ranks: Sequence[str | None]) -> str | None:
 
 
 def _date(value: object, offset: object = "") -> str | None:
-    """Return a date as ISO 8601, as far as it is known; "" if it is not understood, None if none is stated.
+    """Return a date as ISO 8601, as precise as it is stated, "" if it is not understood, or None if there is none.
 
     UTC (of videos, mostly) becomes the time of this machine's zone.
     """
@@ -280,14 +280,14 @@ def _date(value: object, offset: object = "") -> str | None:
 
 
 def _camera(maker: object, model: object) -> str:
-    """Return maker and model as one would say them: "NIKON D850", not "NIKON CORPORATION NIKON D850"."""
+    """Return maker and model as people say them: "NIKON D850", not "NIKON CORPORATION NIKON D850"."""
     made, named = _COMPANY.sub("", plain_text(maker)), plain_text(model)
     says_maker = named.casefold().partition(" ")[0] in made.casefold().split()
     return named if says_maker else f"{made} {named}".strip()
 
 
 def _place(gps: Mapping[int, Any]) -> Header:
-    """Return latitude and longitude of EXIF's degrees, minutes and seconds; the last of these may be missing."""
+    """Return latitude and longitude of EXIF's degrees, minutes and seconds. The seconds may be missing."""
     written = []
     for tag in (ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLongitude):
         held = gps.get(tag)
@@ -297,7 +297,7 @@ def _place(gps: Mapping[int, Any]) -> Header:
 
 
 def _place_of(latitude: str, longitude: str) -> Header:
-    """Return the place of XMP's texts, such as ``52,31.25N`` or ``52,31,15N``; some programs write plain degrees."""
+    """Return the place of XMP's texts, such as ``52,31.25N`` or ``52,31,15N``. Some programs write plain degrees."""
     matches = [_DEGREES.fullmatch(each) for each in (latitude, longitude)]
     if all(matches):
         return _of_sixtieths(
@@ -322,7 +322,7 @@ def _of_sixtieths(*written: tuple[Sequence[Any], str]) -> Header:
 
 
 def coordinates_of(latitude: float, longitude: float) -> Header:
-    """Return coordinates to a tenth of a metre; none where a receiver without reception has noted zeros."""
+    """Return coordinates to a tenth of a metre, or none if a receiver without reception has noted zeros."""
     known = math.isfinite(latitude) and math.isfinite(longitude) and (latitude, longitude) != (0, 0)
     if not known or abs(latitude) > 90 or abs(longitude) > 180:
         return {}
@@ -330,15 +330,15 @@ def coordinates_of(latitude: float, longitude: float) -> Header:
 
 
 def _stored(value: object) -> object:
-    """Return the bytes of a text of EXIF; Pillow takes every one for Latin-1, whatever it is written in."""
+    """Return the bytes of a text of EXIF, because Pillow takes every text for Latin-1."""
     return value.encode("latin-1", "ignore") if isinstance(value, str) else value
 
 
 def plain_text(value: object) -> str:
-    """Return a text in one line, without what files leave behind its end; "" for what is none.
+    """Return a text in one line, without the bytes after its end, or "" if it is no text.
 
-    Bytes are UTF-8 (which EXIF 3.0 names), or else Windows-1252, of which the letters of Latin-1 are a part. A
-    byte-order mark says that they are UTF-16.
+    Bytes are UTF-8 (which EXIF 3.0 names), or else Windows-1252, which includes the letters of Latin-1. A byte-order
+    mark means UTF-16.
     """
     if isinstance(value, bytes):
         if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -356,7 +356,7 @@ def plain_text(value: object) -> str:
 
 
 def _elements(packet: bytes | str) -> list[ElementTree.Element]:
-    """Return the elements of a packet of XMP; none of an empty one. Raise DataError for what is none or might harm."""
+    """Return the elements of a packet of XMP, none for an empty one. Raise DataError if it is none or might harm."""
     text = packet
     if isinstance(packet, bytes):
         is_wide = packet.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -377,7 +377,7 @@ def _elements(packet: bytes | str) -> list[ElementTree.Element]:
 
 
 def _of_iptc(image: Image.Image | None) -> tuple[_Said, bool]:
-    """Return what IPTC's second record says, and whether it was written after XMP, as its digest no longer fits."""
+    """Return the facts in IPTC's second record, and whether it is newer than XMP, as its digest no longer fits."""
     held: Mapping[tuple[int, int], bytes | list[bytes]] = {}
     if isinstance(image, JpegImageFile | TiffImageFile):
         with suppress(Exception):  # what is wrong with one block says nothing of the others

@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarray
 ONE_IMAGE = (Path, bytes, bytearray, memoryview, PackedFile, Image.Image, np.ndarray, ClipSegment)
-"""The types of one image or clip that are no text."""
+"""The types of one image or clip other than text."""
 
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
 
@@ -51,16 +51,16 @@ Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
 """
 
 SMALLER_JPEGS = ":smaller JPEGs"
-"""What the fingerprint of an encoder says if it stores features of JPEGs that were decoded smaller."""
+"""The words in the fingerprint of an encoder that stores features of JPEGs decoded at a smaller size."""
 
 MAX_PIXELS = 80_000_000
-"""Largest width x height that is decoded by default: 320 MB, as Pillow holds RGB."""
+"""The default of the largest width x height to decode: 320 MB, as Pillow holds RGB."""
 
 SLOW_S = 10.0
 """An image that takes longer to read, in seconds, is named in a warning."""
 
 MOST_S = 30.0
-"""Seconds of one processor after which an image is given up, unless its format is decoded in one call."""
+"""Seconds of one processor after which decoding stops, unless the format is decoded in one call."""
 
 _FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
@@ -92,7 +92,7 @@ _MAGIC = {
 
 
 def are_images(given: Any) -> bool:
-    """Return whether what is to be embedded are images, and no sentences: text that ends like an image is its path."""
+    """Return whether the items are images and not sentences. Text that ends like an image is an image path."""
     first = given if isinstance(given, (str, *ONE_IMAGE)) else next(iter(given), "")
     return names_image(first) if isinstance(first, str) else True
 
@@ -100,7 +100,7 @@ def are_images(given: Any) -> bool:
 def one_or_many(
     images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
-    """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
+    """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
     if isinstance(images, bytearray | memoryview | io.BufferedIOBase):
         return [images.read() if isinstance(images, io.BufferedIOBase) else bytes(images)]
     if isinstance(images, str | Path | bytes | PackedFile | Image.Image | ClipSegment):
@@ -115,7 +115,7 @@ def one_or_many(
 
 
 def pixel_limit() -> int:
-    """Return the most pixels that are decoded; raise OpenVSEError if ``OPENVSE_MAX_PIXELS`` is no number above 0."""
+    """Return the most pixels to decode. Raise OpenVSEError if ``OPENVSE_MAX_PIXELS`` is no number above 0."""
     given = os.environ.get(PIXELS_VARIABLE)
     if given is None:
         return MAX_PIXELS
@@ -133,25 +133,24 @@ def read_image(
 ) -> Image.Image:
     """Decode an image to upright sRGB.
 
-    The first frame of an animation is used, transparency becomes white, and the orientation that a camera wrote into
-    EXIF is applied. Colours are converted by the profile of the file, if it has one that can be used. Of 16 bits the
-    upper 8 are kept; numbers without a range of their own (32 bits, floating point) become black to white from the
-    lowest to the highest.
+    The first frame of an animation is used, transparency becomes white, and the camera's orientation in EXIF is
+    applied. Colours are converted by the profile of the file, if it has a usable one. Of 16 bits the upper 8 are kept.
+    Numbers without a range of their own (32 bits, floating point) become black to white from the lowest to the highest.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 of its width and height where that is enough for ``shorter_side``, and at 1/2
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its width and height where this is enough for ``shorter_side``, and at 1/2
     if it has more pixels than the limit, and at most four times as many.
 
     Args:
-        max_pixels: the largest width x height of the result; a larger image is refused before decoding. None takes
-            ``pixel_limit()``. Beyond 178,956,970 pixels Pillow's own limit also refuses files that are no JPEG.
-        shorter_side: the length in pixels to which the caller shrinks the shorter side: both sides of a JPEG that is
+        max_pixels: the largest width x height of the result. A larger image is refused before decoding. None takes
+            ``pixel_limit()``. Beyond 178,956,970 pixels Pillow's own limit also refuses other files than JPEG.
+        shorter_side: the length in pixels to which the caller shrinks the shorter side. Both sides of a JPEG that is
             decoded smaller stay at least twice as long. None decodes at full size.
 
     Returns:
-        An image of mode RGB that no longer depends on the source; ``full_size`` is its size in the file.
+        An image of mode RGB, independent of the source. ``full_size`` is its size in the file.
 
     Raises:
-        BadImageError: the source cannot be used; the message has the path and the reason.
+        BadImageError: the source cannot be used. The message has the path and the reason.
     """
     label, limit = _label(source), pixel_limit() if max_pixels is None else max_pixels
     began = time.perf_counter()
@@ -184,7 +183,7 @@ def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
 
 
 def opened_image(path: Path) -> AbstractContextManager[Image.Image]:
-    """Open an image file to read its header; raises almost any error for a damaged one."""
+    """Open an image file to read its header. A damaged file raises almost any error."""
     return _opened(path, pixel_limit())
 
 
@@ -207,7 +206,7 @@ def full_size(image: Image.Image) -> tuple[int, int]:
 
 
 def _check_parts(image: Image.Image, limit: int) -> None:
-    """Raise BadImageError if a file that is not decoded yet has parts enough to hold up decoding for minutes."""
+    """Raise BadImageError if an undecoded file has enough parts to hold up decoding for minutes."""
     parts = len(getattr(image, "tile", ()))
     if parts > _TILES:
         raise BadImageError(
@@ -236,8 +235,8 @@ def _check_parts(image: Image.Image, limit: int) -> None:
 def _scanned(content: bytes, layer: Sequence[Sequence[int]]) -> tuple[int, float]:
     """Return the number of scans of a JPEG, and how many numbers they read for each pixel.
 
-    Those of a preview in its header or of files behind its end do not count. ``layer`` has the number of each component
-    and how often it is sampled across and down.
+    Scans of a preview in its header or of files after its end do not count. ``layer`` has the number of each component
+    and its sampling across and down.
     """
     most = max(each[1] for each in layer) * max(each[2] for each in layer)
     shares = {each[0]: each[1] * each[2] / most for each in layer}
@@ -252,13 +251,13 @@ def _scanned(content: bytes, layer: Sequence[Sequence[int]]) -> tuple[int, float
 
 
 def _work(image: Image.Image) -> float:
-    """Return how many pixels of a plain image take as long to decode as one of this image."""
+    """Return the number of pixels of a plain image that take as long to decode as one of this image."""
     is_slow = any(tile[0] in Image.DECODERS for tile in getattr(image, "tile", ())[:1])
     return _IN_PYTHON if is_slow else _WORK.get(image.format or "", 1.0)
 
 
 def _scale(image: Image.Image, limit: int, side: int | None, work: float) -> None:
-    """Let the decoder shrink a JPEG; raise BadImageError if an image is too large even at half its width and height."""
+    """Let the decoder shrink a JPEG. Raise BadImageError if an image is too large even at half its width and height."""
     most = image.size
     if image.width * image.height * work > limit:
         _check_half(image, limit, work)
@@ -284,7 +283,7 @@ def _check_half(image: Image.Image, limit: int, work: float) -> None:
 
 
 def too_large(size: tuple[int, int], limit: int, work: float = 1.0) -> BadImageError:
-    """Return the error of an image of more pixels than a limit, which the user can change unless a caller chose it.
+    """Return the error of an image with more pixels than a limit. The user can change it unless a caller set it.
 
     Each pixel counts ``work`` times.
     """
@@ -324,7 +323,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, int], bytes]:
-    """Return what reads a part of a PNG that says nothing of its pixels, and leaves it out if it is too large."""
+    """Return a reader that skips a part of a PNG if it has no information on the pixels and is too large."""
 
     def chunk(stream: Any, at: int, length: int) -> bytes:
         try:
@@ -340,7 +339,7 @@ def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, 
 def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image]:
     """Read the header of a file, or wrap an image that is already decoded.
 
-    Nothing is decoded here but JPEG XL, whose size is compared with the limit first; see ``_scale``.
+    Only JPEG XL is decoded here, after a comparison of its size with the limit. See ``_scale``.
     """
     match source:
         case Image.Image() if min(source.size):
@@ -392,7 +391,7 @@ def _start(file: Path | io.BytesIO) -> bytes:
 
 
 def _is_heif(start: bytes) -> bool:
-    """Return whether a file begins like HEIC; AVIF has the same container and another brand (ISO/IEC 23008-12)."""
+    """Return whether a file begins like HEIC. AVIF has the same container and another brand (ISO/IEC 23008-12)."""
     brands = start[8 : int.from_bytes(start[:4], "big")] if start[4:8] == b"ftyp" else b""
     return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
 
@@ -446,7 +445,7 @@ def _opened_raw(file: Path | io.BytesIO) -> Image.Image:
 
 
 def _foreign(start: bytes, file: Path | io.BytesIO) -> str:
-    """Return the kind of an unsupported file, by its content or else its name; "" if it is unknown."""
+    """Return the kind of an unsupported file, by its content or else its name, or "" if it is unknown."""
     if start[4:8] == b"ftyp" and b"avif" in start[:64]:
         return AVIF_NEEDED
     kind = next((kind for kind, magic in _MAGIC.items() if magic.search(start)), "")
@@ -463,7 +462,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 
 def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to sRGB on white; the pixels of an image that the caller has given are not shared."""
+    """Convert a decoded image to sRGB on white, without sharing the pixels of an image from the caller."""
     profile = image.info.get("icc_profile")
     own = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
     transform: Any = _transform(profile, own) if profile else None
@@ -478,9 +477,9 @@ def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
 
 @lru_cache(maxsize=32)
 def _transform(profile: bytes, kind: str) -> Any:
-    """Return what turns the colours of a profile into sRGB, as viewers do; None if nothing is to be done.
+    """Return a function that turns the colours of a profile into sRGB, as viewers do, or None for nothing to do.
 
-    That is so for sRGB itself, and for a profile that is damaged or meant for images of another kind.
+    There is nothing to do for sRGB itself, and for a profile that is damaged or meant for images of another kind.
     """
     from PIL import ImageCms
 
@@ -497,7 +496,7 @@ def _transform(profile: bytes, kind: str) -> Any:
 
 
 def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to RGB on white, whatever its profile."""
+    """Convert a decoded image to RGB on white, with any profile."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy() if given else image._new(image.im)
     if image.mode == "F" or image.mode.startswith("I"):
@@ -515,7 +514,7 @@ def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
 
 
 def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
-    """Return grey of more than 8 bits as 8 bits; Pillow itself would clip at 255, which is nearly white."""
+    """Return grey of more than 8 bits as 8 bits. Pillow itself would clip at 255, which is nearly white."""
     values, tags = np.asarray(image), getattr(image, "tag_v2", {})
     if image.mode == "I" and tags.get(_TIFF_BITS) == (32,) and tags.get(_TIFF_SIGN, (1,)) == (1,):
         values = values.view(np.uint32)  # Pillow has only numbers with a sign
@@ -536,7 +535,7 @@ def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
 
 
 def _range(values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float]:
-    """Return the lowest and the highest number, without those that stand for no data."""
+    """Return the lowest and the highest number, without numbers that mean no data."""
     known = np.abs(values) < _NO_NUMBER if values.dtype.kind == "f" else np.ones(values.shape, bool)
     with suppress(ValueError):
         known &= values != float(str(tags.get(_TIFF_NO_DATA, "nan")).strip("\0 "))
@@ -545,7 +544,7 @@ def _range(values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float
 
 
 class _Timed:
-    """The file of an image: reading it fails when decoding has taken too long (``MOST_S``)."""
+    """The file of an image. Reading it fails when decoding has taken too long (``MOST_S``)."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._until = file, time.thread_time() + MOST_S
@@ -585,13 +584,13 @@ _REASONS = {
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why a decoder, the memory or the file system failed."""
+    """Return in one line the reason why a decoder, the memory or the file system failed."""
     known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
     return known or f"it is truncated or damaged, or of another kind ({_plain(error)})"
 
 
 def _plain(error: Exception) -> str:
-    """Return what an error says, in one line; LibRaw's say it in bytes."""
+    """Return the message of an error in one line. LibRaw's messages are bytes."""
     held = error.args[0] if error.args else ""
     message = held if isinstance(held, bytes) else getattr(error, "strerror", None) or str(error)
     text = message.decode("utf-8", "replace") if isinstance(message, bytes) else message

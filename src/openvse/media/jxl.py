@@ -1,4 +1,4 @@
-"""What a JPEG XL file says before it is decoded: its size (ISO/IEC 18181-1) and its boxes (ISO/IEC 18181-2)."""
+"""The header of a JPEG XL file before decoding: its size (ISO/IEC 18181-1) and its boxes (ISO/IEC 18181-2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_jxl(start: bytes) -> bool:
 
 
 def boxes_of(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the type and the content of each box of a file; a bare codestream has none."""
+    """Yield the type and the content of each box of a file. A bare codestream has none."""
     at = len(content) if content.startswith(_CODESTREAM) else 0
     while at + 8 <= len(content):
         size, head = int.from_bytes(content[at : at + 4], "big"), 8
@@ -31,7 +31,7 @@ def boxes_of(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def size_of(content: bytes) -> tuple[int, int]:
-    """Return width and height of a file, before any turn; raise BadImageError if it has no codestream."""
+    """Return width and height of a file, before any turn. Raise BadImageError if it has no codestream."""
     parts = (data[4 * (kind == b"jxlp") :] for kind, data in boxes_of(content) if kind in (b"jxlc", b"jxlp"))
     stream = content if content.startswith(_CODESTREAM) else b"".join(part[:12] for part in parts)
     if len(stream) < 12:

@@ -1,4 +1,4 @@
-"""The content of a folder: images, clips if wanted, files that are left out, and rules for what is skipped."""
+"""The content of a folder: images, clips if wanted, omitted files, and rules for skipping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VIDEO = "video"
 LINK = "linked folder"
 SYSTEM = "system folder"
 SIDECARS = ("xmp", "json")
-"""The suffixes of the files in which other programs say something of an image."""
+"""The suffixes of the files in which other programs describe an image."""
 
 AGAIN = "listed under another name"
 UNNAMED = "without the suffix of an image or video"
@@ -71,7 +71,7 @@ class LeftOut:
         return ", ".join(f"{len(paths):,} {_plural(kind, len(paths))}" for kind, paths in ordered)
 
     def describe(self) -> Problem:
-        """Return one line: the counts, what to do about each kind, and one file by name; the cases are all files."""
+        """Return one line: the counts, a remedy for each kind, and one file by name. The cases are all files."""
         remedies = dict.fromkeys(_REMEDIES.get(kind) or remedy(kind) for kind in self.files)
         cases = [str(path) for paths in self.files.values() for path in paths]
         return Problem(f"left out {self.counts()}: {'; '.join(remedies)}", cases)
@@ -79,7 +79,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Listing:
-    """The names of the images and clips below a folder in the order of their parts, what is left out, and sidecars."""
+    """The names of the images and clips below a folder in the order of their parts, omitted files, and sidecars."""
 
     root: Path
     names: list[str]
@@ -89,11 +89,11 @@ class Listing:
 
     @cached_property
     def paths(self) -> list[Path]:
-        """The paths of the images and clips; each begins with the folder."""
+        """The paths of the images and clips. Each begins with the folder."""
         return [self.root / name for name in self.names]
 
     def without(self, again: Collection[str]) -> Listing:
-        """Return the listing without further names of files that are listed."""
+        """Return the listing without further names of listed files."""
         above = os.path.join(self.root, "")  # noqa: PTH118
         left = [self.root / name for name in self.names if above + name in again]
         files = {**self.left_out.files, AGAIN: [*self.left_out.files.get(AGAIN, []), *left]}
@@ -101,7 +101,7 @@ class Listing:
         return replace(self, names=names, left_out=LeftOut(files if left else self.left_out.files))
 
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
-        """Return a line for what is left out, and one for each folder that cannot be listed."""
+        """Return a line for omitted files, and one for each folder that cannot be listed."""
         links = self.left_out.files.get(LINK, [])
         unused = [link for link in links if not any(path.is_relative_to(link) for path in used)]
         files = {kind: unused if kind == LINK else paths for kind, paths in self.left_out.files.items()}
@@ -121,7 +121,7 @@ def list_media(folder: str | Path, *, videos: bool = False, ignored: IgnoreRules
 def list_folders(
     folders: Sequence[Path], rules: Sequence[IgnoreRules | None], *, videos: bool, follow_links: bool = False
 ) -> list[Listing]:
-    """List images as ``list_media`` does; links are followed to what is not there without one, under the first name."""
+    """List images as ``list_media`` does. A link is followed to files that have no other name, under the first name."""
     waiting: list[tuple[_Walk, str]] = []  # it grows by the links that are met
     seen: set[tuple[int, int]] | None = set() if follow_links else None
     walks = [_Walk(root, each, videos, seen, waiting) for root, each in zip(folders, rules, strict=True)]
@@ -140,7 +140,7 @@ def list_folders(
 
 
 def each_once(listings: Sequence[Listing]) -> list[Listing]:
-    """Return each file under one name, which is no link where there is another one; the other names are left out."""
+    """Return each file under one name, which is no link if it has another name. The other names are left out."""
     paths = [os.path.join(each.root, name) for each in listings for name in each.names]  # noqa: PTH118
     links = {path: identity_of(path) for path in paths if os.path.islink(path)}  # noqa: PTH114
     linked, chosen = {*links.values()}, dict[tuple[int, int], str]()
@@ -155,7 +155,7 @@ def each_once(listings: Sequence[Listing]) -> list[Listing]:
 
 
 def identity_of(path: str | Path, wanted: Collection[object] | None = None) -> tuple[int, int] | None:
-    """Return device and inode of a file, if it has several names or is among the wanted ones; None for others."""
+    """Return device and inode of a file with several names or among the wanted ones, or None for others."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a string, for speed
     except OSError:  # it is broken, and whoever reads it says so
@@ -165,14 +165,14 @@ def identity_of(path: str | Path, wanted: Collection[object] | None = None) -> t
 
 
 def walk_files(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
+    """Yield the files below a folder. Hidden files and folders are skipped, links to folders are not followed."""
     walk = _Walk(root)
     return (root / name for name in walk.names_below("") if name not in walk.special)
 
 
 @dataclass
 class _Walk:
-    """What was found below a folder; what was seen (device, inode) in all of them, and names to go on with."""
+    """The files found below a folder, the seen ones (device, inode) in all folders, and names to continue with."""
 
     root: Path
     ignored: IgnoreRules | None = None
@@ -188,7 +188,7 @@ class _Walk:
     def list_below(self, start: str) -> None:
         """Add the files below a folder, or a file, by its name below the root."""
         if not start and not self.root.is_dir():
-            raise DataError(f"{escaped(self.root)}: there is no such folder; give a folder of images")
+            raise DataError(f"{escaped(self.root)}: there is no such folder: give a folder of images")
         of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
         for name in self.names_below(start):
             base = name[name.rfind("/") + 1 :]
@@ -231,7 +231,7 @@ class _Walk:
                     self.unreadable.append(self.root / name)
 
     def _is_again(self, name: str, start: str) -> bool:
-        """Return whether a link leads again to what was listed, which is left out; what was not listed now is."""
+        """Return whether a link leads to an already listed file, to be left out. New files count as listed."""
         if self.seen is not None:
             with suppress(OSError):
                 status = os.stat(os.path.join(self.root, name))  # noqa: PTH116, PTH118
@@ -246,7 +246,7 @@ class _Walk:
 def _inside(
     entries: Iterable[os.DirEntry[str]], prefix: str, ignored: IgnoreRules | None, special: set[str]
 ) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return the files and folders of a folder that are not skipped, and its system folders; note special files."""
+    """Return the files and folders of a folder that are not skipped, and its system folders. Note special files."""
     inside, system = [], []
     for entry in entries:
         name, is_folder = prefix + entry.name, _is_folder(entry)
@@ -270,7 +270,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_special(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry leads to a pipe, a socket or a device; a link that leads to nothing does not."""
+    """Return whether an entry leads to a pipe, a socket or a device. A link that leads to nothing does not."""
     try:
         return not entry.is_file() and bool(entry.stat().st_mode)
     except OSError:
@@ -281,7 +281,7 @@ _LOOKED_AT = frozenset((*_TYPESCRIPT, *_UNCLEAR))
 
 
 def _kind(name: str, path: Path, *, videos: bool) -> str | None:
-    """Return the kind of a file that is left out, "" for one that is listed, and None for others."""
+    """Return the kind of an omitted file, "" for a listed one, and None for others."""
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     if suffix in _UNCLEAR:
         return UNNAMED if _MEDIA.match(_start(path)) else None
@@ -294,7 +294,7 @@ def _kind(name: str, path: Path, *, videos: bool) -> str | None:
 
 
 def _start(path: Path) -> bytes:
-    """Return the first bytes of a file; none of what is no file, or cannot be read."""
+    """Return the first bytes of a file, or none if it is no file or cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""
@@ -314,7 +314,7 @@ def _is_transport_stream(start: bytes) -> bool:
 
 
 def kind_left_out(name: str, *, videos: bool) -> str:
-    """Return the kind of a file that is left out; "" for one that is listed, or is neither image nor clip."""
+    """Return the kind of an omitted file, or "" if it is listed, or is neither image nor clip."""
     if "\n" in name:
         flat = name.replace("\n", " ")
         return LINE_BREAK if is_image(flat) or is_video_name(flat) else ""
@@ -334,13 +334,13 @@ _LAST_STARS = re.compile(r"(^!?|/)(\*\*?)(?=/? *$)")
 
 
 class IgnoreRules:
-    r"""Says which paths below a folder are skipped; the last rule that fits a path decides.
+    r"""Decides which paths below a folder are skipped. The last rule that fits a path counts.
 
-    A rule is a pattern with ``*``, ``?`` and ``[...]``, none of which matches a slash, and ``**``, which matches any
-    number of folders. A pattern with a slash before its end begins at the folder; another one matches at any depth.
-    With a slash at its end it matches folders alone. ``!`` before a pattern takes an earlier rule back, but nothing
-    inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules. A hidden or
-    system folder is only entered if such a rule has its name, without stars: ``!@eaDir/``.
+    A rule is a pattern with ``*``, ``?`` and ``[...]``, which match no slash, and ``**``, which matches any number of
+    folders. A pattern with a slash before its end begins at the folder. Any other pattern matches at any depth. With a
+    slash at its end it matches folders alone. ``!`` before a pattern takes an earlier rule back, but nothing inside a
+    skipped folder. Empty lines, and lines that begin with ``#``, are no rules. A hidden or system folder is only
+    entered if such a rule has its name, without stars: ``!@eaDir/``.
     """
 
     def __init__(self, lines: Sequence[str] = ()) -> None:
@@ -357,13 +357,13 @@ class IgnoreRules:
         return next((skips for fits, skips, _ in self._rules if fits(path)), False)
 
     def enters(self, folder: str) -> bool:
-        """Return whether a folder that is left out by default is entered, as its name stands behind a ``!``."""
+        """Return whether a folder that is left out by default is entered, because a ``!`` rule has its name."""
         last = next(((skips, line) for fits, skips, line in self._rules if fits(f"{folder}/")), (True, ""))
         return not last[0] and folder.rpartition("/")[2] in last[1]
 
 
 def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
-    """Return the rules of a folder's ``.openvseignore``, then others; raise DataError if one cannot be understood."""
+    """Return the rules of a folder's ``.openvseignore``, then others. Raise DataError if one cannot be understood."""
     file = folder / RULES_FILE
     try:
         lines = (
@@ -377,10 +377,10 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
 
 
 def _rule(line: str) -> tuple[Callable[[str], object], bool]:
-    """Return what tells whether a rule fits a path (a folder with a slash at its end), and whether it skips.
+    """Return a function that matches a path (a folder with a slash at its end) to a rule, and whether it skips.
 
-    The rules of pathspec match all that is inside a folder, too. As folders that are skipped are not entered, a rule
-    must match a path itself, and in full; so a last ``*`` becomes ``?*``, which pathspec has no short form for.
+    The rules of pathspec match all files inside a folder, too. Skipped folders are not entered, so a rule must match a
+    path itself, and in full. So a last ``*`` becomes ``?*``, which pathspec has no short form for.
     """
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # most folders have no rules
 

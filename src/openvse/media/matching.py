@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def composed(name: str) -> str:
-    """Return a name in Unicode's form NFC: macOS writes decomposed names (NFD), editors write composed ones."""
+    """Return a name in Unicode's form NFC, because macOS writes decomposed names (NFD) and editors composed ones."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
@@ -23,13 +23,13 @@ def _caseless(name: str) -> str:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """The files that written paths stand for; of a path without one, those near it in case or Unicode form."""
+    """The files of written paths. A path without a file has the files near it in case or Unicode form."""
 
     files: Mapping[Path, Path]
     near: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)
 
     def otherwise_written(self) -> list[str]:
-        """Return a line for each path that is written in another way than its file, which shows the difference."""
+        """Return a line for each path whose spelling differs from its file's, with the difference."""
         lines = []
         for path, file in self.files.items():
             if path != file:
@@ -45,10 +45,10 @@ class FoundFiles:
 
 
 def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles:
-    r"""Find the files that paths stand for; folders are listed once, since a stat of each file can take minutes.
+    r"""Find the files of paths. Folders are listed once, since a stat of each file can take minutes.
 
-    A file with exactly this name is taken. Otherwise the name is compared in Unicode's form NFC, with ``/`` for ``\``.
-    Otherwise a name that differs only in case is taken if exactly one file has it, and no other path means that file.
+    A file with exactly this name counts. Otherwise the name is compared in Unicode's form NFC, with ``/`` for ``\``.
+    Otherwise a name that differs only in case counts if exactly one file has it, and no other path means that file.
     """
     written = list(dict.fromkeys(paths))
     wanted = list(dict.fromkeys([*written, *listed]))
@@ -85,7 +85,7 @@ def _files_in(folder: Path) -> Iterable[Path]:
 
 
 class _Search:
-    """Finds paths part by part, below their last folder that is there; the names in a folder are read once."""
+    """Finds paths part by part, below their last existing folder. The names in a folder are read once."""
 
     def __init__(self) -> None:
         self._is_folder = lru_cache(maxsize=None)(Path.is_dir)

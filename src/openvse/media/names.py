@@ -1,4 +1,4 @@
-"""Names of files: the kind of file that a name indicates, and how to print a name with odd characters."""
+"""Names of files: the kind of file that a name indicates, and the printed form of a name with odd characters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _FOREIGN = {
 }
 _DECODERS = {HEIC: "pillow_heif", JXL: "pillow_jxl", RAW: "rawpy"}
 SHOTS = frozenset(_DECODERS)
-"""Kinds of images that are read where a package for them is installed."""
+"""Kinds of images that are read if a package for them is installed."""
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 
@@ -68,29 +68,29 @@ def reads(kind: str) -> bool:
 
 
 def suffix_kind(name: str) -> str:
-    """Return the kind that a name indicates of a file which Pillow alone does not read: "HEIC", "SVG"; otherwise ""."""
+    """Return the kind by name of a file which Pillow alone does not read, such as "HEIC" or "SVG", or ""."""
     stem, _, suffix = name.rpartition(".")
     return _KIND_OF.get(suffix.lower(), "") if stem else ""
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name is that of an image file that can be read; animations are images."""
+    """Return whether a name belongs to a readable image file. Animations are images."""
     return _IMAGE.fullmatch(name) is not None or (not name.startswith(".") and reads(suffix_kind(name)))
 
 
 def is_video_name(name: str) -> bool:
-    """Return whether a name is that of a video file."""
+    """Return whether a name belongs to a video file."""
     return _VIDEO.fullmatch(name) is not None
 
 
 def foreign_kind(name: str) -> str:
-    """Return the kind of a file that looks like an image and cannot be read: "HEIC", "SVG", ...; otherwise ""."""
+    """Return the kind of a file that looks like an image and cannot be read, such as "HEIC" or "SVG", or ""."""
     kind = suffix_kind(name)
     return "" if reads(kind) else kind
 
 
 def remedy(kind: str) -> str:
-    """Return what to do about files of a kind that ``foreign_kind`` returns."""
+    """Return the remedy for files of a kind that ``foreign_kind`` returns."""
     return _FOREIGN[kind][1]
 
 
@@ -116,6 +116,6 @@ def escaped(text: object) -> str:
 
 
 def names_image(word: str) -> bool:
-    """Return whether a text is the path of an image or a clip: by its ending, whether or not it exists."""
+    """Return whether a text is the path of an image or a clip by its ending, without checking that it exists."""
     name = word.strip().replace("\n", " ").rpartition("/")[2]
     return is_image(name) or is_video_name(name) or suffix_kind(name) in SHOTS

@@ -1,4 +1,4 @@
-"""Images that look alike: pairs with nearly the same perceptual hash, confirmed by the pixels of what they show."""
+"""Images that look alike: pairs with nearly the same perceptual hash, confirmed by the pixels of their contents."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Look:
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image that was decoded to be compared: its appearance, the hash of its bytes, and width times height."""
+    """An image decoded for comparison: its appearance, the hash of its bytes, and width times height."""
 
     look: Look | None
     digest: bytes = b""
@@ -60,7 +60,7 @@ class SeenImage:
 
 
 def look_of(image: Image.Image) -> Look:
-    """Return the appearance of an RGB image; size, compression and small changes of brightness hardly matter."""
+    """Return the appearance of an RGB image. Size, compression and small changes of brightness hardly matter."""
     copy = image.resize((_SIDE, _SIDE), Image.Resampling.BOX, reducing_gap=3.0)
     grey = np.asarray(copy.convert("L").resize((9, 9), Image.Resampling.BOX), dtype=np.int16)
     right, down = grey[:8, :-1] - grey[:8, 1:], grey[:-1, :8] - grey[1:, :8]
@@ -72,7 +72,7 @@ def look_of(image: Image.Image) -> Look:
 
 
 def see(image: ImageFile) -> SeenImage:
-    """Decode one image, or the middle frame of a video; see ``see_images``."""
+    """Decode one image, or the middle frame of a video. See ``see_images``."""
     if isinstance(image, Path) and image.exists() and not image.is_file():
         return SeenImage(None, reason="it is no ordinary file")
     try:
@@ -92,7 +92,7 @@ def see(image: ImageFile) -> SeenImage:
 def see_images(
     images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None
 ) -> list[SeenImage]:
-    """Decode images in several threads, since decoders release Python's lock; broken ones keep their places."""
+    """Decode images in several threads, since decoders release Python's lock. Broken ones keep their places."""
     seen: list[SeenImage] = []
     cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
     with ThreadPoolExecutor(cpus) as pool:
@@ -109,8 +109,8 @@ def duplicate_pairs(
 ) -> tuple[list[tuple[int, int]], Iterator[tuple[int, int]]]:
     """Return pairs of positions of images with equal bytes, and of other images that look alike.
 
-    Of images with equal bytes, the first is in a pair with each of the others, and only the first is compared with
-    other images. Broken images are in no pair.
+    If several images have equal bytes, the first is in a pair with each of the others, and only the first is compared
+    with other images. Broken images are in no pair.
     """
     first: dict[bytes, int] = {}
     same, looks = [], {}
@@ -130,11 +130,11 @@ def duplicate_pairs(
 def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) -> Iterator[tuple[int, int]]:
     """Yield the pairs of images that look alike: positions, sorted, with the earlier position first.
 
-    All pairs are compared by hash and colours, as blocks of a matrix product, so memory is bounded. Those that have
-    nearly the same are compared by their pixels, inside the uniform ground that may surround both: most of a drawing
-    on a white page is white, which says nothing. They must agree in the mean, by how much the content itself varies,
-    and on every one of 16 x 16 cells, as two signs may differ in one place alone. ``wanted`` is asked when the turn of
-    a pair comes, so a caller that groups what it gets leaves out most pairs of a burst.
+    All pairs are compared by hash and colours, as blocks of a matrix product, so memory is bounded. Pairs that are
+    nearly the same are compared by their pixels, inside the uniform ground that may surround both. Most of a drawing on
+    a white page is white, which carries no information. They must agree in the mean, by how much the content itself
+    varies, and on every one of 16 x 16 cells, as two signs may differ in one place alone. ``wanted`` is called when the
+    turn of a pair comes, so a caller that groups its pairs leaves out most pairs of a burst.
     """
     if not looks:
         return
@@ -154,7 +154,7 @@ _Box: TypeAlias = tuple[int, int, int, int]
 
 @lru_cache(_COPIES_OPEN)
 def _opened(copy: bytes) -> tuple[Image.Image, _Box | None]:
-    """Return a small copy, and the box of its content: left, top, right, bottom; None where all is ground."""
+    """Return a small copy, and the box of its content: left, top, right, bottom, or None if all is ground."""
     image = Image.open(io.BytesIO(copy))
     image.load()
     pixels = np.asarray(image, np.int16)
@@ -169,7 +169,7 @@ def _opened(copy: bytes) -> tuple[Image.Image, _Box | None]:
 def _agree(one: tuple[Image.Image, _Box | None], other: tuple[Image.Image, _Box | None]) -> bool:
     """Return whether two small copies show the same, within the box that holds the content of both.
 
-    Blank images do not: they may be white icons on a transparent ground.
+    Blank images never match, because they may be white icons on a transparent ground.
     """
     (_, first), (_, second) = one, other
     if first is None or second is None:

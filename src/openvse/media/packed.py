@@ -15,8 +15,8 @@ from openvse.errors import BadImageError
 class PackedFile(ABC):
     """A file within a larger one. It may replace the path of an image or clip everywhere.
 
-    It knows where its bytes are and does not hold them, so that memory is bounded and worker processes receive only a
-    few words per image. Its ``str`` is its name in messages.
+    It knows the place of its bytes and does not hold them, so that memory is bounded and worker processes receive only
+    a few words per image. Its ``str`` is its name in messages.
     """
 
     container: Path
@@ -27,7 +27,7 @@ class PackedFile(ABC):
         """Return the bytes of the file."""
 
     def digest(self) -> bytes:
-        """Return a hash of the bytes, 64 bytes; see ``read_bytes`` for the errors."""
+        """Return a hash of the bytes, 64 bytes. See ``read_bytes`` for the errors."""
         return hashlib.blake2b(self.read_bytes()).digest()
 
     def __str__(self) -> str:
@@ -48,13 +48,13 @@ def content_digest(file: ImageFile) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FileSlice(PackedFile):
-    """Consecutive bytes of a larger file, such as a member of a tar archive that is not compressed."""
+    """Consecutive bytes of a larger file, such as a member of an uncompressed tar archive."""
 
     offset: int
     size: int
 
     def read_bytes(self) -> bytes:
-        """Read the bytes; raise BadImageError if the larger file ends before the last of them."""
+        """Read the bytes. Raise BadImageError if the larger file ends before the last of them."""
         with self.container.open("rb") as file:
             file.seek(self.offset)
             content = file.read(self.size)

@@ -1,4 +1,4 @@
-"""What was left out, or is doubtful, when data were opened: a line with all its cases."""
+"""Omitted or doubtful items of opened data: a line with all its cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Problem(str):
     """A line about one kind of problem. As a string, it names the first case.
 
     Attributes:
-        summary: what happened, with the number of cases.
+        summary: the problem, with the number of cases.
         cases: the cases, one line each.
         fault: whether it harms training, so that ``data check`` marks it as wrong.
     """
@@ -32,5 +32,5 @@ class Problem(str):
 
 
 def skipped(cases: Sequence[str], what: str, *, fault: bool = False) -> list[Problem]:
-    """Return a line about what was skipped; none if there are no cases."""
+    """Return a line about skipped items, or none without cases."""
     return [Problem(f"skipped {len(cases)} {what}", cases, fault=fault)] if cases else []

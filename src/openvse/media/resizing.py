@@ -1,4 +1,4 @@
-"""Resizing at a bounded cost, whatever the shape of an image: what is not seen is cut off before the rest is enlarged.
+"""Resizing at a bounded cost for images of any shape: unseen parts are cut off before the rest is enlarged.
 
 A file of 400 bytes may hold an image of 1 x 65,000 pixels. If its shorter side is enlarged to 224 pixels, the whole
 image takes 13 GB, of which a network sees a square. Images of ordinary shapes are resized whole, and then cut.
@@ -64,7 +64,7 @@ def resized_middle(
 
 
 def cut_long(image: Image) -> Image:
-    """Return the middle of a long image, ``LONG`` times as long as wide; any other image as it is."""
+    """Return the middle of a long image, ``LONG`` times as long as wide, or any other image unchanged."""
     most = LONG * min(image.size)
     left, top = (max(0, (side - most) // 2) for side in image.size)
     box = left, top, left + min(image.width, most), top + min(image.height, most)
@@ -72,7 +72,7 @@ def cut_long(image: Image) -> Image:
 
 
 class _Seen(NamedTuple):
-    """What a crop of a resized side shows of the side."""
+    """The part of a resized side that a crop shows."""
 
     first: int
     last: int
@@ -82,7 +82,7 @@ class _Seen(NamedTuple):
 
 
 def _seen(side: int, new: int, place: int, length: int) -> _Seen:
-    """Return what a crop shows of a side."""
+    """Return the part of a side that a crop shows."""
     begin, stop, scale = max(0, place), min(new, place + length), side / new
     start, end = begin * scale, min(stop * scale, float(side))
     margin = math.ceil(_SUPPORT * max(1.0, scale)) + 1

@@ -1,4 +1,4 @@
-"""Segments of clips: which part of a video is meant, and how a video is cut into parts of one length."""
+"""Segments of clips: a part of a video, and the cut of a video into parts of one length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ClipSegment:
 
     Attributes:
         start: in seconds from the first frame.
-        end: in seconds; what appears then belongs to the next segment.
+        end: in seconds. Frames that appear then belong to the next segment.
     """
 
     path: Path
@@ -27,8 +27,8 @@ class ClipSegment:
 def cut_clip(seconds: float, length: float) -> list[tuple[float, float]]:
     """Return the segments of a clip as start and end in seconds, to the millisecond.
 
-    All have the same length but the last one, which has between half of it and half as much again, so that no segment
-    is a few frames long. A shorter clip is one segment.
+    All segments but the last have the same length. The last one has between half of it and half as much again, so that
+    no segment is a few frames long. A shorter clip is one segment.
     """
     count = max(1, math.floor(seconds / length + 0.5))
     edges = [round(number * length, 3) for number in range(count)]
@@ -41,13 +41,13 @@ def segment_name(file: str, start: float, end: float) -> str:
 
 
 def file_of(name: str) -> str:
-    """Return the file that a name of a segment begins with; any other name as it is."""
+    """Return the file that a name of a segment begins with, or any other name unchanged."""
     match = _NAME.fullmatch(name)
     return name if match is None else match["file"]
 
 
 def span_of(name: str) -> tuple[float, float] | None:
-    """Return start and end of a segment by its name; None for the name of a whole file."""
+    """Return start and end of a segment by its name, or None for the name of a whole file."""
     match = _NAME.fullmatch(name)
     return None if match is None else (float(match["start"]), float(match["end"]))
 

@@ -1,8 +1,8 @@
-"""What other programs wrote beside a photograph or video: sidecars of XMP, and the JSON of a Google Takeout.
+"""Files of other programs beside a photograph or video: sidecars of XMP, and the JSON of a Google Takeout.
 
 The sidecar of ``a.jpg`` is ``a.jpg.xmp`` (darktable, digiKam, immich) or ``a.xmp`` (Lightroom). A Takeout calls its
-file ``a.jpg.json`` or ``a.jpg.supplemental-metadata.json``, of which it keeps 46 characters; that of ``a(1).jpg`` is
-``a.jpg(1).json``, and an edited copy, or the clip of a photograph that moves, has that of its original.
+file ``a.jpg.json`` or ``a.jpg.supplemental-metadata.json``, of which it keeps 46 characters. The file of ``a(1).jpg``
+is ``a.jpg(1).json``. An edited copy, or the clip of a photograph that moves, has its original's file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SAME_PLACE = 0.0005  # degrees, about 50 m
 
 @dataclass
 class FileFacts:
-    """What a file and its sidecars say, a line for each that cannot be used, and the fields in which some differ."""
+    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which some differ."""
 
     header: Header = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class FileFacts:
 
 
 class Sidecars:
-    """The sidecars below a folder, by the names of the files beside which they are."""
+    """The sidecars below a folder, by the names of the files that they describe."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: dict[tuple[str, str], str] = {}
@@ -53,7 +53,7 @@ class Sidecars:
             self._names[stem, suffix.lower()] = name
 
     def of(self, name: str) -> list[str]:
-        """Return the names of the sidecars of a file, the one that counts most first."""
+        """Return the names of the sidecars of a file, with the one that counts most first."""
         if not self._names:
             return []
         wanted = [
@@ -78,7 +78,7 @@ def _takeout(name: str) -> Iterator[str]:
 
 
 def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
-    """Return what a file and its sidecars say: what a sidecar says comes first, and nothing is raised."""
+    """Return the facts of a file and its sidecars. A sidecar's facts come first, and nothing is raised."""
     facts, own = FileFacts(), read_header(path)
     if not sidecars:
         return FileFacts(own)
@@ -102,7 +102,7 @@ def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
 
 
 def sidecar_problems(read: Iterable[FileFacts]) -> list[str]:
-    """Return a line for each sidecar that cannot be used, and one with the number of those that differ, by field."""
+    """Return a line for each unusable sidecar, and one with the number of differing sidecars, by field."""
     lines: dict[str, None] = {}
     differing: list[tuple[str, Path]] = []
     for facts in read:
@@ -117,7 +117,7 @@ def sidecar_problems(read: Iterable[FileFacts]) -> list[str]:
 
 
 def _agree(key: str, said: Any, own: Any) -> bool:
-    """Return whether a sidecar adds to what a file says, or says the same less exactly."""
+    """Return whether a sidecar adds to the facts of a file, or states the same less exactly."""
     if own is None:
         return True
     if isinstance(said, list):
@@ -149,7 +149,7 @@ def _read(sidecar: Path, path: Path) -> Header:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a sidecar; a link that leads out of its folder could show any file, and is refused."""
+    """Return the bytes of a sidecar. A link that leads out of its folder could show any file, and is refused."""
     try:
         real, folder = path.resolve(), path.parent.resolve()
         if not real.is_relative_to(folder):
@@ -169,7 +169,7 @@ def _content(path: Path) -> bytes:
 
 
 def _of_takeout(entry: Any, name: str) -> Header:
-    """Return what a Takeout says of a file; nothing of what is no Takeout's. Its title has to be the file's name."""
+    """Return the facts of a file in a Takeout, or none in another file. Its title has to be the file's name."""
     if not isinstance(entry, dict) or not isinstance(title := entry.get("title"), str):
         return {}
     if "photoTakenTime" not in entry and "geoData" not in entry:
@@ -190,7 +190,7 @@ def _of_takeout(entry: Any, name: str) -> Header:
 
 
 def _is_title(title: str, name: str) -> bool:
-    """Return whether a file may have got its name from a title: signs are replaced, and a long one is cut."""
+    """Return whether a file may have got its name from a title: signs are replaced, and a long title is cut."""
     match = _TAKEOUT_NAME.fullmatch(name)
     plain, stems = re.sub(r"\W", "_", title).lower(), [name.rpartition(".")[0]]
     stems += [match[1], match[1] + (match[3] or "")] if match else []

@@ -1,4 +1,4 @@
-"""Reading the text in images: lines, each with its confidence and its place; a reader is a package of its own."""
+"""Reading the text in images: lines, each with its confidence and its place. A reader is a package of its own."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LEAST_CONFIDENCE = 0.7
-"""Lines of a lower confidence are left out (``docs/ranking.md``)."""
+"""The lowest confidence of a line that is kept (``docs/ranking.md``)."""
 
 MOST_LINES = 1000
 """The largest number of lines of an image, and of characters of a line, that are kept."""
 
 READ_PX = 1000
-"""To which the shorter side of an image is decoded for reading: a JPEG keeps at least twice as many pixels."""
+"""The shorter side to which an image is decoded for reading. A JPEG keeps at least twice as many pixels."""
 
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text in an image, and how sure the reader is, from 0 to 1.
+    """A line of text in an image, and the reader's confidence, from 0 to 1.
 
     The box has four corners, clockwise from the beginning of the text, each as shares of the width and height.
     """
@@ -39,26 +39,26 @@ class TextLine:
     box: tuple[tuple[float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the line in its JSON form."""
         return {"text": self.text, "confidence": self.confidence, "box": [list(each) for each in self.box]}
 
 
 @runtime_checkable
 class TextReader(Protocol):
-    """What reads the text in images; ``name`` says which model reads, so that another one reads again."""
+    """A reader of the text in images. ``name`` identifies its model, so that images are read again after a change."""
 
     @property
     def name(self) -> str:
         """The name that an index remembers."""
 
     def read(self, image: Image.Image) -> Sequence[TextLine]:
-        """Return the lines of an RGB image, from the top down; any exception means that this image cannot be read."""
+        """Return the lines of an RGB image, from the top down. Any exception means that this image cannot be read."""
 
 
 class RapidReader:
     """Reads with the package ``rapidocr``: the small models of PP-OCRv6, which are in it, on ONNX Runtime.
 
-    It knows Latin with its accents, Chinese and Japanese; Greek in part, and neither Cyrillic nor Arabic. It reads
+    It reads Latin with its accents, Chinese and Japanese, Greek in part, and neither Cyrillic nor Arabic. It reads
     lines in any direction.
     """
 
@@ -66,7 +66,7 @@ class RapidReader:
 
     def __init__(self, threads: int | None = None) -> None:
         if find_spec("rapidocr") is None:
-            raise DataError(f"text is read by the package rapidocr, which is not installed: {install('ocr')}")
+            raise DataError(f"reading text needs the package rapidocr: {install('ocr')}")
         from rapidocr import RapidOCR
 
         logging.getLogger("RapidOCR").setLevel(logging.CRITICAL)  # an image without text is no reason to warn
@@ -87,7 +87,7 @@ class RapidReader:
 
 
 def open_reader(reader: str | TextReader, threads: int | None = None) -> TextReader | None:
-    """Return a reader, by its name or as it is, or None for ``none``; raise DataError if it is not there."""
+    """Return a reader, by its name or unchanged, or None for ``none``. Raise DataError if it does not exist."""
     if not isinstance(reader, str):
         return reader
     if reader == "none":
@@ -100,7 +100,7 @@ def open_reader(reader: str | TextReader, threads: int | None = None) -> TextRea
 
 
 def stored_lines(lines: Sequence[TextLine]) -> str:
-    """Return the lines that are sure enough as JSON, no more of them and no longer ones than an index has room for."""
+    """Return the lines of sufficient confidence as JSON, cut to the number and length that an index has room for."""
     sure = (
         each for each in lines if each.confidence >= LEAST_CONFIDENCE and any(map(str.isalnum, each.text))
     )

@@ -25,8 +25,8 @@ from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
 ClipSource: TypeAlias = ImageLike | ClipSegment
-"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]``: frames at the rate wanted.
-"""
+"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]`` (frames at the wanted
+rate)."""
 
 SamplingMode = Literal["run", "even"]
 
@@ -45,11 +45,11 @@ _NOW = 1e-6  # seconds by which a frame may be late and still count as shown
 
 @dataclass(frozen=True)
 class FrameSampling:
-    """How frames of a clip are chosen; no frame is chosen twice, so a short clip yields fewer.
+    """The choice of frames of a clip. No frame is chosen twice, so a short clip yields fewer.
 
-    ``run`` (PVSE, section 3.5): the frames shown at ``fps`` instants per second; if these are more than
-    ``num_frames``, a run of consecutive ones in training and evenly spread ones otherwise. ``even``: the frames in
-    the middle of ``num_frames`` equal parts of the clip, also in training.
+    ``run`` (PVSE, section 3.5): the frames shown at ``fps`` instants per second. If these are more than ``num_frames``,
+    a run of consecutive ones in training and evenly spread ones otherwise. ``even``: the frames in the middle of
+    ``num_frames`` equal parts of the clip, also in training.
 
     Attributes:
         num_frames: the largest number of frames of a clip.
@@ -68,7 +68,7 @@ class FrameSampling:
         Args:
             starts: the times in seconds at which frames appear, sorted, at least one.
             end: the time in seconds at which the last frame disappears.
-            place: the start of the run in training, as a share in [0, 1) of the possible places; None spreads the
+            place: the start of the run in training, as a share in [0, 1) of the possible places. None spreads the
                 frames evenly.
 
         Returns:
@@ -104,18 +104,18 @@ def frames_of(
 ) -> Iterator[Image.Image]:
     """Decode the chosen frames of a clip to upright RGB one by one, and no others if the file allows it.
 
-    Animated GIF and WebP are decoded by Pillow, so that their frames do not depend on what is installed; other images
-    are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
+    Pillow decodes animated GIF and WebP, so that their frames do not depend on installed packages. Other images are
+    clips of one frame. Everything else is a video and needs PyAV (extra ``video``).
 
     Args:
-        sampling: how frames are chosen; by default as in PVSE.
+        sampling: the choice of frames. Default: as in PVSE.
         shorter_side: see ``read_image``, which reads clips of one frame.
 
     Yields:
         Images of mode RGB, one or more, in order of time. All may take much memory: 100 MB for a frame of 8K.
 
     Raises:
-        BadVideoError: the clip cannot be used; the message has the path and the reason.
+        BadVideoError: the clip cannot be used. The message has the path and the reason.
         OpenVSEError: PyAV is needed and not installed.
     """
     chosen = sampling or FrameSampling()
@@ -145,7 +145,7 @@ def frames_of(
 
 @contextmanager
 def _explained(source: ImageLike) -> Iterator[None]:
-    """Raise BadVideoError, with the name of the source, for what decoders raise."""
+    """Raise BadVideoError, with the name of the source, for the errors of decoders."""
     path = Path(source) if isinstance(source, str | Path) else None
     label = escaped(source if isinstance(source, PackedFile) else path or "a clip")
     try:
@@ -155,7 +155,7 @@ def _explained(source: ImageLike) -> Iterator[None]:
     except OpenVSEError as error:
         if path is None or is_video(path):
             raise
-        raise BadVideoError(f"{label}: it is not an image we read; {error}") from None
+        raise BadVideoError(f"{label}: it is not an image we read: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
         raise BadVideoError(f"{label}: {reason_of(error)}") from error
 
@@ -168,7 +168,7 @@ def read_frames(
 
 
 def clip_seconds(path: Path) -> float:
-    """Return how long a video or animation is, in seconds; 0 for an image. It raises what ``frames_of`` does."""
+    """Return the length of a video or animation in seconds, 0 for an image. It raises the errors of ``frames_of``."""
     with _explained(path):
         kind = _image_kind(path)
         if kind and kind not in _ANIMATIONS:
@@ -183,7 +183,7 @@ def read_poster(source: ClipSource, *, shorter_side: int | None = None) -> Image
 
 
 def is_video(path: str | Path) -> bool:
-    """Return whether a name is that of a video file; animations are images."""
+    """Return whether a name belongs to a video file. Animations are images."""
     return is_video_name(Path(path).name)
 
 
@@ -197,7 +197,7 @@ Chooser: TypeAlias = Callable[[Float[np.ndarray, "T"], float], list[int]]
 
 
 def _within(choose: Chooser, segment: ClipSegment) -> Chooser:
-    """Return what chooses among the frames of a segment alone."""
+    """Return a function that chooses among the frames of a segment alone."""
 
     def chosen(starts: Float[np.ndarray, "T"], end: float) -> list[int]:
         times = starts - starts[0]
@@ -233,7 +233,7 @@ def _image_kind(source: ImageLike) -> str:
 
 
 def _animation_frames(source: Any, choose: Chooser) -> Iterator[Image.Image]:
-    """Decode an animation up to the last frame that is wanted, since each builds on the earlier ones."""
+    """Decode an animation up to the last wanted frame, since each builds on the earlier ones."""
     if isinstance(source, Image.Image):
         yield from _sought(source, choose(*opened_starts(source)))
         return
@@ -278,7 +278,7 @@ def _stream_of(container: Any) -> Any:
 
 
 def opened_video(file: BytesIO | str) -> Any:
-    """Open a video with PyAV, and nothing that refers to other files; raises almost any error for a damaged one."""
+    """Open a video with PyAV, and nothing that refers to other files. A damaged one raises almost any error."""
     try:
         import av
     except ImportError as error:
@@ -290,10 +290,10 @@ def opened_video(file: BytesIO | str) -> Any:
 
 
 def _check_samples(file: BufferedIOBase) -> None:
-    """Raise BadVideoError if an MP4 claims more samples than it has bytes: FFmpeg makes room for each of them.
+    """Raise BadVideoError if an MP4 claims more samples than it has bytes, since FFmpeg makes room for each of them.
 
-    Boxes are those of ISO/IEC 14496-12: ``stsz`` and ``trun`` say how many samples there are, and one of them may
-    stand for any number.
+    Boxes follow ISO/IEC 14496-12. ``stsz`` and ``trun`` have the number of samples, and one of them may mean any
+    number.
     """
     whole, at, claimed = file.seek(0, SEEK_END), 0, 0
     while at + 8 <= whole:
@@ -328,12 +328,12 @@ def _kept_table(path: str, modified_ns: int, size: int) -> _FrameTable:
 class _FrameTable:
     """The times at which the frames of a video appear, in units of the stream.
 
-    They are found without decoding, unless frames of a file have no time: then all are counted.
+    They are found without decoding, unless frames of a file have no time. Then all are counted.
 
     Attributes:
-        keys: when a frame with which decoding can begin appears, and when it is decoded, sorted.
+        keys: the times when a frame with which decoding can begin appears and is decoded, sorted.
         last: the duration of the last frame.
-        counted: whether frames have the times in the order in which they are decoded, whatever the file says of each.
+        counted: whether the times follow the order of decoding, without the file's time of each frame.
         sizes: the bytes of the frame of a time, in a container that is searched.
     """
 
@@ -388,7 +388,7 @@ class _FrameTable:
 
 
 def _announced_seconds(stream: Any) -> float:
-    """Return the length of a Matroska stream from its tag; 0 if there is none."""
+    """Return the length of a Matroska stream from its tag, or 0 if there is none."""
     match = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
     if match is None:
         return 0.0
@@ -415,7 +415,7 @@ def _decoding(container: Any, stream: Any, time: int, table: _FrameTable) -> Ite
     """Yield the frames, with their times, from one that appears at a time or before it.
 
     Without an index, a file is searched for a time of decoding, and may be read from a later place. The first frame
-    tells: then a place 1, 3, 7 ... key frames earlier is tried, at last the first of all.
+    shows it. Then a place 1, 3, 7 ... key frames earlier is tried, at last the first of all.
     """
     place = max(0, bisect_right(table.keys, (time, math.inf)) - 1)
     earlier = [max(0, place + 1 - 2**number) for number in range(place.bit_length() + 1)]
@@ -468,7 +468,7 @@ def frame_starts(content: bytes) -> tuple[Float[np.ndarray, "T"], float]:
 
 
 def opened_starts(image: Image.Image) -> tuple[Float[np.ndarray, "T"], float]:
-    """Return the same for an animation that is already open in Pillow; it decodes every frame once."""
+    """Return the same for an animation that is already open in Pillow. It decodes every frame once."""
     seconds = []
     for position in range(getattr(image, "n_frames", 1)):
         image.seek(position)
@@ -508,7 +508,7 @@ def _colours(flags: int) -> int:
 
 
 def _skip_blocks(content: bytes, at: int) -> int:
-    """Return the position after a run of sub-blocks, each preceded by its length; IndexError beyond the end."""
+    """Return the position after a run of sub-blocks, each preceded by its length. IndexError beyond the end."""
     while size := content[at]:
         at += size + 1
     return at + 1

@@ -1,4 +1,4 @@
-"""Windows of an image: where the grids of the backbone ``crops`` lie."""
+"""Windows of an image: the places of the grids of the backbone ``crops``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def window_boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float
 def pixel_windows(
     windows: tuple[tuple[int, float], ...], width: int, height: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the windows in whole pixels; those of one grid have the same size, at least one pixel wide and high."""
+    """Yield the windows in whole pixels. Windows of one grid have the same size, at least one pixel wide and high."""
     for count, share in windows:
         wide, high = max(1, round(share * width)), max(1, round(share * height))
         for row in _places(count):
@@ -28,5 +28,5 @@ def pixel_windows(
 
 
 def _places(count: int) -> list[float]:
-    """Return where the windows of a grid begin, from 0 (the edge) to 1 (the last place); a single one at 1/2."""
+    """Return the starts of the windows of a grid, from 0 (the edge) to 1 (the last place). A single one is at 1/2."""
     return [0.5] if count == 1 else [place / (count - 1) for place in range(count)]
