@@ -1,4 +1,4 @@
-"""The index of a folder of images, or of a file of sentences, on disk: made, followed, repaired and read."""
+"""The index of a folder of images, or of a file of sentences, on disk: building, following, repair and reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of images, or a file of sentences -> an index; a later run costs what changed since."""
+"""Folders of images, or a file of sentences -> an index. A later run costs only the changes since."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class IndexReport:
 
     Attributes:
         count: the number of items in the index.
-        reused: the number of items that were there already and have not changed.
+        reused: the number of unchanged items from an earlier run.
         failed: path and reason of each image that cannot be used.
         left_out: files that look like images or clips and were not tried, by kind.
-        stored: the number of images that were embedded by stored features.
-        resumed: the number of items that an interrupted indexing had embedded; they do not count as reused.
+        stored: the number of images embedded by stored features.
+        resumed: the number of items that an interrupted indexing had embedded. They do not count as reused.
         recognised: the number of images that were moved, copied or touched, or whose sidecars changed, and that were
             recognised by their content.
-        removed: the number of items that are no longer there, and were removed.
-        unreached: roots and folders that could not be looked at, with the reason; their items stay.
-        compacted: the number of rows that no item needed any more, and that were removed from the files.
-        metadata_problems: a line each for what is wrong in the ``metadata.jsonl`` of a folder, and in sidecars.
+        removed: the number of items that were removed because their files are gone.
+        unreached: roots and folders that could not be read, with the reason. Their items stay.
+        compacted: the number of rows without an item that were removed from the files.
+        metadata_problems: a line for each fault in the ``metadata.jsonl`` of a folder, and in sidecars.
         holds: the kind of the items.
         segments: the number of items that are segments of clips.
     """
@@ -107,35 +107,35 @@ def build_index(
     sharing: Sharing | None = None,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> IndexReport:
-    """Embed every image below some folders, and every video if the model reads clips; or the sentences of a file.
+    """Embed every image below some folders, and every video if the model reads clips, or the sentences of a file.
 
-    Into an index that this model made before, only what is new or has changed is embedded: files with the same path,
-    time and size stay as they are, and those that were moved are recognised by their content. What is no longer there
-    is removed, but a folder that is not there keeps its items. Memory is bounded by the batch. What was embedded is
-    part of the index after a few seconds: a search finds it, and indexing that was stopped goes on when it is repeated.
+    Into an index that this model made before, only new or changed files are embedded. Files with the same path, time
+    and size stay unchanged, and moved files are recognised by their content. Missing files are removed, but a missing
+    folder keeps its items. Memory is bounded by the batch. Embeddings are part of the index after a few seconds: a
+    search finds them, and a stopped indexing continues when it is repeated.
 
     Args:
         model: the model that embeds the images.
-        folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
-        out: the folder of the index, created where it is missing; or the folder that the caller has locked.
-        batch_size: the number of images that are embedded at once.
-        dtype: the type of a stored number; None is that of the index, float32 for a new one.
+        folder: a folder of images, at any depth, or several, or a text file with a sentence a line.
+        out: the folder of the index, created if it is missing, or the folder that the caller has locked.
+        batch_size: the number of images to embed at once.
+        dtype: the type of a stored number. None is the index's own, or float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: patterns to skip beside ``.openvseignore``; None, here and below, takes what was last given.
+        ignore: patterns to skip beside ``.openvseignore``. None, here and below, keeps the last setting.
         follow_links: whether to enter links to folders, and list what links lead to once.
-        segment_seconds: length of the items into which clips are cut; 0 keeps whole clips.
-        check: first compare a large index with its checksums, and files with their hashes, and embed what differs anew;
-            then rewrite the files without the rows that no item needs, even if these are few.
-        stored: ``StoredFeatures`` that may stand for images which have not changed since.
-        model_place: the place of the model, for searches (``place_of``); None keeps what the index says of it.
-        sharing: processes that embed what is new; None embeds in this one.
+        segment_seconds: length of the items into which clips are cut. 0 keeps whole clips.
+        check: first compare a large index with its checksums, and files with their hashes, and embed differing ones
+            anew. Then rewrite the files without the rows that no item needs, even if these are few.
+        stored: ``StoredFeatures`` that may replace images which have not changed since.
+        model_place: the place of the model, for searches (``place_of``). None keeps the place in the index.
+        sharing: processes that embed new items. None embeds in this one.
         progress: called after every batch.
 
     Raises:
-        DataError: there is no image that can be used, or an ignore rule or ``segment_seconds`` is not allowed.
+        DataError: there is no usable image, or an ignore rule or ``segment_seconds`` is not allowed.
         ModelError: no index can serve the model.
-        IndexFormatError: the index cannot be written, or is of another model or of other folders.
+        IndexFormatError: the index cannot be written, or belongs to another model or other folders.
     """
     given = [given_path(each, "folder") for each in several(folder, "folder", (str, Path))]
     ignore = None if ignore is None else several(ignore, "ignore")
@@ -151,7 +151,7 @@ def build_index(
 
 
 def _check_allowed(model: ImageEmbedder, folders: Sequence[str | Path], seconds: float | None) -> None:
-    """Raise ModelError or DataError for what no index can be."""
+    """Raise ModelError or DataError if no index is possible."""
     if not folders:
         raise DataError("folder is empty: give at least one folder of images")
     if not model.indexable:
@@ -205,7 +205,7 @@ def _difference(manifest: IndexManifest, model: str, holds: Held) -> str:
 
 
 def _merged(current: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Root, ...] | None:
-    """Return the roots of an index once folders are indexed; None where they are others."""
+    """Return the roots of an index once folders are indexed, or None if the roots differ."""
     known = {root.path: root for root in current.roots}
     strange = [folder for folder in folders if str(folder) not in known]
     if not strange:
@@ -224,7 +224,7 @@ def _merged(current: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Ro
 def _numbered(
     known: Sequence[Root], folders: Sequence[Path], held: Database | None = None
 ) -> tuple[Root, ...]:
-    """Give new roots numbers, and labels that tell their items apart from each other and from those that are held."""
+    """Give new roots numbers, and labels that distinguish their items from each other and from held ones."""
     roots = list(known)
     for folder in folders:
         number = max((root.number for root in roots), default=-1) + 1
@@ -239,7 +239,7 @@ def _numbered(
 
 
 def _check_apart(folders: Sequence[Path]) -> None:
-    """Raise DataError where a folder is named twice or is inside another: its images would be found twice."""
+    """Raise DataError if a folder is named twice or is inside another, because its images would be found twice."""
     for place, first in enumerate(folders):
         for second in folders[place + 1 :]:
             if first == second or first in second.parents or second in first.parents:
@@ -250,7 +250,7 @@ def _check_apart(folders: Sequence[Path]) -> None:
 
 
 def _holds_same(database: Database, gone: Root, folder: Path) -> bool:
-    """Return whether an image of a root that is gone is in a folder, unchanged."""
+    """Return whether a folder has an unchanged image of a root that is gone."""
     with suppress(IndexFormatError):
         for item_id, modified_ns, size, *_ in islice(database.walk(gone.number), _LOOKED_AT):
             if _is_there(folder, file_of(gone.name_of(item_id)), modified_ns, size):
@@ -268,9 +268,9 @@ def _is_there(folder: Path, name: str, modified_ns: int, size: int) -> bool:
 
 @dataclass
 class _Run:
-    """A run of indexing; ``embedder`` makes what embeds, for embeddings of content that the index holds.
+    """A run of indexing. ``embedder`` makes the embedder, for embeddings of content that the index holds.
 
-    See ``build_index`` for what the caller wants.
+    See ``build_index`` for the arguments of the caller.
     """
 
     model: ImageEmbedder
@@ -297,7 +297,7 @@ class _Run:
         self._roots = [root for root in self._all_roots if root.path in named]
 
     def __call__(self, current: FoundIndex | None, *, anew: bool = False) -> IndexReport:
-        """Index the roots; ``current`` is the existing index, in whose place a new one may be begun ``anew``."""
+        """Index the roots. ``current`` is the existing index, which a new one may replace ``anew``."""
         settings = self._settings(current)
         seconds = float(settings[SECONDS] or 0)
         listings = self._listings(settings, seconds)
@@ -323,7 +323,7 @@ class _Run:
             return self._report(writer, changes, outcome, problems)
 
     def _settings(self, current: FoundIndex | None) -> dict[str, str]:
-        """Return what the user gives for the index to remember, or gave before."""
+        """Return the settings for the index to remember, from the user now or before."""
         seconds, rules, follows = self.seconds, self.ignore, self.follow_links
         if self._holds == "sentences":
             return {SECONDS: ""}
@@ -360,7 +360,7 @@ class _Run:
         )
 
     def _write(self, writer: IndexWriter, changes: Changes, damaged: set[str]) -> EmbeddedBatch:
-        """Embed and write what is new or has changed, and commit from time to time."""
+        """Embed and write new and changed items, and commit from time to time."""
         known = None if writer.written is None else KnownContent(writer.written, damaged)
         batches = self.embedder(known).embed(changes.candidates, self.sharing)
         before, outcome = changes.unchanged + len(changes.failed), EmbeddedBatch()
@@ -375,7 +375,7 @@ class _Run:
         return outcome
 
     def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: EmbeddedBatch) -> None:
-        """Remove items whose files are gone or can no longer be used, with the last transaction."""
+        """Remove items whose files are gone or unusable now, with the last transaction."""
         broken = [item for candidate, _ in outcome.failed for item in candidate.before]
         gone = [*changes.gone, *broken]
         if len(writer) - len(gone) <= 0:
@@ -391,7 +391,7 @@ class _Run:
     def _note_what_is_said(
         self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
     ) -> list[str]:
-        """Note metadata with the last transaction, and return what is wrong with them."""
+        """Note metadata with the last transaction, and return their faults."""
         database = None if writer.written is None else writer.written.database
         problems: list[str] = []
         with_new = {candidate.root for candidate in changes.candidates}
@@ -409,7 +409,7 @@ class _Run:
     def _report(
         self, writer: IndexWriter, changes: Changes, outcome: EmbeddedBatch, metadata_problems: list[str]
     ) -> IndexReport:
-        """Compact the index if that is wanted or worth it, and return the report."""
+        """Compact the index if requested or worth it, and return the report."""
         index = writer.written
         assert index is not None, "an index without items was refused"
         count, unused = index.database.count(), unused_rows(index.database)
@@ -434,14 +434,14 @@ class _Run:
 
 
 def _remembered(current: FoundIndex | None, name: str) -> str:
-    """Return a setting that the user gave an index before; "" if there is none."""
+    """Return a setting that the user gave an index before, or "" if there is none."""
     return "" if current is None else current.database.setting(name)
 
 
 def _check_present(
     listings: Sequence[RootListing], given: Sequence[str | Path], current: FoundIndex | None
 ) -> None:
-    """Raise DataError for a root in which there is nothing, unless the index holds items of it, which are kept."""
+    """Raise DataError for an empty root, unless the index holds items of it, which are kept."""
     for listing in listings:
         is_held = current is not None and any(current.database.walk(listing.root.number))
         if not listing.missing or is_held:
@@ -461,7 +461,7 @@ def _check_present(
 
 
 def _check_still_there(listings: Sequence[RootListing]) -> None:
-    """Raise DataError where a root vanished after it was listed: its images are not gone."""
+    """Raise DataError if a root vanished after it was listed, because its images are not gone."""
     for listing in listings:
         if not listing.missing and not Path(listing.root.path).exists():
             raise DataError(

@@ -57,7 +57,7 @@ _TYPES = {  # of the database's JSON, by what messages call them
 
 
 Read: TypeAlias = Callable[[str, Sequence[object]], list[tuple[object, ...]]]
-"""Returns the rows of a query with the values that are bound to it, from a database with the items."""
+"""Returns the rows of a query with its bound values, from a database with the items."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Condition:
     """A condition on items.
 
     Attributes:
-        field: ``path`` (the item's id; for a segment of a clip, that of its file), ``taken`` (when a photograph or
-            video was taken, by the clock at the place), ``date`` (the same, or the file's last change where that is not
-            known), ``near`` (where it was taken), ``size`` (in bytes), ``kind`` (image, clip or sentence), ``text`` (a
-            line that was read in an image), or a key of the metadata; ``meta.date`` is one that is called ``date``.
-        operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
+        field: ``path`` (the item's id, for a segment of a clip its file's), ``taken`` (the time of a photograph or
+            video, by the clock at the place), ``date`` (the same, or the file's last change if unknown), ``near`` (the
+            place of a photograph), ``size`` (in bytes), ``kind`` (image, clip or sentence), ``text`` (a line that was
+            read in an image), or a key of the metadata. ``meta.date`` is a key called ``date``.
+        operator: one of ``OPERATORS``. ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
             finds a part of a text. Texts are compared as words are, without case and accents (``folded``). In keys
             accents are the same in one character or two (Unicode's NFC).
-        value: what to compare with; a list in the metadata fits if one of its values does.
+        value: the value to compare with. A list in the metadata fits if one of its values does.
 
     Examples:
         >>> parse_condition("year >= 2020")
@@ -84,7 +84,7 @@ class Condition:
     value: str
 
     def sql(self) -> tuple[str, list[object]]:
-        """Return the condition in SQL, and its bound values; raise DataError if the value does not fit the field."""
+        """Return the condition in SQL, and its bound values. Raise DataError if the value does not fit the field."""
         match self.field:
             case "path":
                 return self._on_text("id", "kind = 'clip'")
@@ -104,7 +104,7 @@ class Condition:
 
     @property
     def key(self) -> str:
-        """The key of the metadata that it is about; "" for path, date, size, kind and text."""
+        """The condition's key of the metadata, or "" for path, date, size, kind and text."""
         known = {"taken": "taken", "near": "latitude"}
         return known.get(self.field, "") if self.field in _FIELDS else self.field.removeprefix(_USERS)
 
@@ -116,7 +116,7 @@ class Condition:
         return self.operator
 
     def _on_text(self, column: str, is_clip: str = "0") -> tuple[str, list[object]]:
-        """Return the condition on a text; ``is_clip`` is SQL that says whether only the file of a segment counts."""
+        """Return the condition on a text. ``is_clip`` is SQL for whether only the file of a segment counts."""
         text, value = _plain(column, is_clip), [encode_id(folded(self.value))]
         match self.operator:
             case "~":
@@ -126,9 +126,9 @@ class Condition:
         return f"{text} {self.operator} CAST(? AS TEXT)", [*value]
 
     def span(self) -> tuple[datetime | None, datetime | None]:
-        """Return the first moment of the dates that fit, and the first one after them; None where there is no end.
+        """Return the first moment of the dates that fit, and the first one after them, or None without an end.
 
-        Those of ``!=`` are the dates that do not fit.
+        For ``!=``, these are the dates that do not fit.
         """
         start, end = _period(self.value)
         match self._order():
@@ -226,7 +226,7 @@ class Condition:
             return False
 
     def _comparable(self) -> tuple[str, ...]:
-        """Return what messages call the values that its value can be compared with."""
+        """Return the names in messages of the values that its value can be compared with."""
         if self.field == "near":
             return ("numbers",)
         if self.field == "taken" or self.operator in ("~", "contains") or _NUMBER.fullmatch(self.value):
@@ -264,12 +264,12 @@ class Condition:
 
 
 def condition_warnings(conditions: Sequence[Condition], read: Read) -> tuple[str, ...]:
-    """Return the warnings of conditions; see ``Condition.warning``."""
+    """Return the warnings of conditions. See ``Condition.warning``."""
     return tuple(filter(None, (condition.warning(read) for condition in conditions)))
 
 
 def _nearest_keys(key: str, keys: Sequence[str]) -> str:
-    """Return the keys that there are, the most similar first."""
+    """Return the existing keys, the most similar first."""
     if not keys:
         return f"there are only {', '.join(_FIELDS)}, as no item has metadata"
     near = SequenceMatcher(b=key.casefold())
@@ -284,14 +284,14 @@ def _nearest_keys(key: str, keys: Sequence[str]) -> str:
 
 
 def _plain(column: str, is_clip: str) -> str:
-    """Return the SQL of a text to compare: ASCII needs no function of Python, which takes ten times as long."""
+    """Return the SQL of a text to compare. ASCII needs no function of Python, which takes ten times as long."""
     is_ascii = f"NOT ({is_clip}) AND length({column}) = length(CAST({column} AS BLOB))"
     other = f"folded(CAST({column} AS BLOB), {is_clip})"
     return f"CASE WHEN {is_ascii} THEN lower({column}) ELSE CAST({other} AS TEXT) END"
 
 
 def forms_of(text: str) -> list[str]:
-    """Return the forms in which a text may be stored: as it is given, with composed and with decomposed accents.
+    """Return the forms in which a text may be stored: unchanged, with composed and with decomposed accents.
 
     Examples:
         >>> [len(form) for form in forms_of("caf\u00e9")]
@@ -301,7 +301,7 @@ def forms_of(text: str) -> list[str]:
 
 
 def parse_condition(text: str) -> Condition:
-    """Read FIELD OPERATOR VALUE, such as ``size > 2MB``; raise DataError if it cannot be understood.
+    """Read FIELD OPERATOR VALUE, such as ``size > 2MB``. Raise DataError if it cannot be understood.
 
     ``==`` is ``=``, ``≥`` is ``>=``, and quotation marks around a value are no part of it.
     """
@@ -327,7 +327,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def parse_conditions(given: Sequence[Condition | str]) -> list[Condition]:
-    """Return conditions that are given as such or as texts; see ``parse_condition``."""
+    """Return conditions from conditions or texts. See ``parse_condition``."""
     return [parse_condition(each) if isinstance(each, str) else each for each in given]
 
 
@@ -356,7 +356,7 @@ def _bytes(value: str) -> int:
 
 
 def _stored(number: int, value: str) -> int:
-    """Return a number as the database holds it; raise DataError where it is out of range."""
+    """Return a number as the database holds it. Raise DataError if it is out of range."""
     if not -(1 << 63) <= number < 1 << 63:
         raise DataError(
             f"{_shortened(value)} is out of range: give a size below 8 EiB, or a date from 1678 to 2261"
@@ -369,7 +369,7 @@ def _shortened(value: str) -> str:
 
 
 def _period(value: str) -> tuple[datetime, datetime]:
-    """Return when a year, month, day, minute or second begins and ends, by the clock of a place."""
+    """Return the beginning and end of a year, month, day, minute or second, by the clock of a place."""
     text = _OFFSET.sub("", value).replace(" ", "T")  # as dates are compared by the clock of a place
     for precision, pattern in enumerate(_DATES):
         try:

@@ -66,13 +66,13 @@ _WORDS_OF = {
 }
 
 FOLLOW_LINKS = "follow_links"
-"""The name under which an index notes that links are followed; "" where they are not."""
+"""The name under which an index notes that links are followed, or "" if they are not."""
 
 READER = "reader"
-"""The name under which an index notes what reads the text in its images; "" where nothing does."""
+"""The name under which an index notes the reader of the text in its images, or "" without one."""
 
 ONLY_HEADER = ""
-"""What stands for the header of an item whose metadata are nothing else, as the user says nothing of it."""
+"""The mark of an item whose metadata come only from the header, because the user has none."""
 
 _UPSERT = """
 INSERT INTO items (
@@ -88,7 +88,7 @@ ON CONFLICT (id) DO UPDATE SET root = excluded.root, kind = excluded.kind, modif
 
 @dataclass(frozen=True)
 class Root:
-    """A folder of an index, or the file of its sentences; the ids of all roots but the first begin with a label."""
+    """A folder of an index, or the file of its sentences. The ids of all roots but the first begin with a label."""
 
     number: int
     path: str
@@ -105,7 +105,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Entry:
-    """An item to be written: the hash of the file's content if known, and as JSON what its header says."""
+    """An item to be written: the hash of the file's content if known, and the facts of its header as JSON."""
 
     item: Item
     root: int = 0
@@ -117,7 +117,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ItemTable:
-    """All items at one moment, in the order of the bytes of their ids; a key rises in time and is never used again."""
+    """All items at one moment, in the order of the bytes of their ids. Keys rise in time and are never used again."""
 
     ids: list[str]
     keys: Int[np.ndarray, "count"]
@@ -139,7 +139,7 @@ class VectorFile:
 
 
 def encode_id(item_id: str) -> bytes:
-    """Return the bytes of an id, by which ids are ordered; names that are not UTF-8 keep theirs."""
+    """Return the bytes of an id, by which ids are ordered. Names that are not UTF-8 keep theirs."""
     return item_id.encode("utf-8", "surrogateescape")
 
 
@@ -149,7 +149,7 @@ def decode_id(stored: bytes) -> str:
 
 
 class Database:
-    """The database of an index, open for reading or writing; a context manager."""
+    """The database of an index, open for reading or writing, as a context manager."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
         self.path = path
@@ -163,7 +163,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file; changes that were not committed are undone."""
+        """Close the file. Uncommitted changes are undone."""
         self._connection.close()
 
     @contextmanager
@@ -200,7 +200,7 @@ class Database:
             raise
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """Return the rows of a query; values are bound, never pasted."""
+        """Return the rows of a query. Values are bound, never pasted."""
         with self._errors():
             return self._connection.execute(sql, values).fetchall()
 
@@ -242,7 +242,7 @@ class Database:
         return [VectorFile(*row) for row in rows]
 
     def setting(self, name: str, default: str = "") -> str:
-        """Return the value that was last noted under a name."""
+        """Return the last value noted under a name."""
         rows = self.read("SELECT value FROM settings WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else default
 
@@ -260,7 +260,7 @@ class Database:
         return bool(self.read(sql, (len(encode_id(start)), encode_id(start))))
 
     def knows_size(self, size: int) -> bool:
-        """Return whether the content of a file of this size is known."""
+        """Return whether a file of this size has known content."""
         return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))
 
     def same_content(self, size: int, content: bytes) -> list[tuple[str, int, int]]:
@@ -311,11 +311,11 @@ class Database:
                 self._connection.execute(statement)
 
     def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
-        """Add items, each with its file, its row there and its checksum; those whose ids are there are replaced."""
+        """Add items, each with its file, its row there and its checksum. They replace items with the same ids."""
         self._connection.executemany(_UPSERT, ((*_values(entry), *place, run) for entry, *place in items))
 
     def change(self, *statements: str, values: Sequence[object] = ()) -> None:
-        """Execute statements; values are bound, never pasted."""
+        """Execute statements. Values are bound, never pasted."""
         for statement in statements:
             self._connection.execute(statement, values)
 
@@ -331,7 +331,7 @@ class Database:
         self._connection.execute("DELETE FROM roots WHERE root = ?", (root,))
 
     def describe(self, metadata: Iterable[tuple[str | None, str | None, int]]) -> None:
-        """Replace the metadata of items: all as JSON, those of the header (``ONLY_HEADER``), and the key."""
+        """Replace the metadata of items: all as JSON, the header's (``ONLY_HEADER``), and the key."""
         self._connection.execute(
             "UPDATE items SET metadata = json_extract(said.value, '$[0]'), header = json_extract(said.value, '$[1]') "
             "FROM json_each(?) AS said WHERE items.key = json_extract(said.value, '$[2]')",
@@ -339,7 +339,7 @@ class Database:
         )
 
     def set_roots(self, roots: Iterable[Root]) -> None:
-        """Add roots; those whose numbers are there are replaced."""
+        """Add roots. They replace roots with the same numbers."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO roots VALUES (?, CAST(? AS TEXT), CAST(? AS TEXT))",
             ((root.number, os.fsencode(root.path), os.fsencode(root.label)) for root in roots),
@@ -363,7 +363,7 @@ class Database:
         self._connection.execute("DELETE FROM segments WHERE segment NOT IN (SELECT segment FROM items)")
 
     def set(self, name: str, value: str) -> None:
-        """Note a value under a name; "" forgets it."""
+        """Note a value under a name. "" forgets it."""
         if value:
             self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
         else:
@@ -375,7 +375,7 @@ class Database:
 
 
 def _connect(path: Path, write: bool) -> sqlite3.Connection:
-    """Open a database; a reader writes nothing, unless a process was killed and left a transaction to undo."""
+    """Open a database. A reader writes nothing, unless a killed process left a transaction to undo."""
     is_new = write and not path.exists()
     modes = ["rwc"] if write else ["ro", "rw"]
     while True:
@@ -425,7 +425,7 @@ def add_readings(connection: sqlite3.Connection) -> None:
 
 
 def taken_at(value: object) -> str | None:
-    """Return a date of the metadata to the second, without its offset; None for what is none.
+    """Return a date of the metadata to the second, without its offset, or None if it is none.
 
     Examples:
         >>> taken_at("1985-07"), taken_at("2024-06-01 12:30:00+02:00")
@@ -436,7 +436,7 @@ def taken_at(value: object) -> str | None:
 
 
 def number_in(value: object) -> float | None:
-    """Return a number, also one that is held as a text; None for what is none.
+    """Return a number, also from a text, or None if it is none.
 
     Examples:
         >>> number_in("10"), number_in(2.5), number_in("10 km"), number_in(True)
@@ -450,7 +450,7 @@ def number_in(value: object) -> float | None:
 def metres_between(
     latitude: object, longitude: object, to_latitude: float, to_longitude: float
 ) -> float | None:
-    """Return the distance of two places given in degrees, on a sphere (haversine formula); None for what is no place.
+    """Return the distance of two places in degrees, on a sphere (haversine formula), or None if one is no place.
 
     Examples:
         >>> round(metres_between(52.52, 13.405, 48.857, 2.352) / 1000)  # Berlin and Paris
@@ -466,7 +466,7 @@ def metres_between(
 
 
 def _folded(stored: bytes | None, is_clip: int) -> bytes | None:
-    """Return a text as conditions compare it; of a segment of a clip, its file."""
+    """Return a text as conditions compare it. For a segment of a clip, it is the file."""
     if stored is None:
         return None
     text = decode_id(stored)
@@ -474,7 +474,7 @@ def _folded(stored: bytes | None, is_clip: int) -> bytes | None:
 
 
 def _values_of(metadata: str | None, key: bytes) -> str | None:
-    """Return the values that metadata have under a key, as a list of JSON; None where there are none."""
+    """Return the values that metadata have under a key, as a list of JSON, or None without any."""
     if metadata is None:
         return None
     wanted = composed(decode_id(key))

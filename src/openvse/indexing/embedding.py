@@ -55,22 +55,22 @@ class ImageEmbedder(Protocol):
 
     @property
     def indexable(self) -> bool:
-        """Whether scores computed from the embeddings of an index are exactly those of the model."""
+        """Whether scores from the embeddings of an index are exactly the model's."""
 
     @property
     def reads_videos(self) -> bool:
         """Whether it embeds clips too."""
 
     def read_image(self, image: Any) -> Any:
-        """Decode a ``ClipSource`` for ``encode_pixels``, in any thread; raise BadImageError if it cannot be used."""
+        """Decode a ``ClipSource`` for ``encode_pixels``, in any thread. Raise BadImageError if it cannot be used."""
 
     def encode_pixels(self, images: Sequence[Any]) -> Any:
-        """Embed, as one batch, what ``read_image`` returned, as an embedding set of tensors or arrays."""
+        """Embed the results of ``read_image`` as one batch, as an embedding set of tensors or arrays."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Processes that embed what is new, and what loads the model in each of them."""
+    """Processes that embed new items, and the loader of the model in each of them."""
 
     workers: Workers
     load: Callable[[], ImageEmbedder]
@@ -78,7 +78,7 @@ class Sharing:
 
 @dataclass
 class EmbeddedBatch:
-    """Items with their embeddings, and what became of the candidates; the items whose ids are replaced go."""
+    """Items with their embeddings, and the outcomes of the candidates. Items whose ids are replaced go."""
 
     entries: list[Entry] = field(default_factory=list)
     vectors: Vectors = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
@@ -90,7 +90,7 @@ class EmbeddedBatch:
     sidecars: list[FileFacts] = field(default_factory=list)
 
     def note(self, candidate: Candidate, entries: Sequence[Entry], facts: FileFacts) -> None:
-        """Add the items of a candidate, and what is wrong with its sidecars."""
+        """Add the items of a candidate, and the faults of its sidecars."""
         self.entries += entries
         self.sidecars += [facts] if facts.problems or facts.differing else []
         self.replaced += set(candidate.before) - {entry.item.id for entry in entries}
@@ -99,7 +99,7 @@ class EmbeddedBatch:
 def keep_batches(
     batches: Iterable[EmbeddedBatch], writer: IndexWriter, pace: Pace
 ) -> Iterator[EmbeddedBatch]:
-    """Write batches, commit from time to time, and yield each for what became of its candidates."""
+    """Write batches, commit from time to time, and yield each with the outcomes of its candidates."""
     for batch in batches:
         if batch.entries:
             writer.append(batch.entries, batch.vectors)
@@ -110,14 +110,14 @@ def keep_batches(
 
 
 class KnownContent:
-    """Finds the embeddings of files whose content the index holds already, wherever it was, but for damaged ones."""
+    """Finds the embeddings of files whose content the index holds already, at any path, except for damaged ones."""
 
     def __init__(self, index: FoundIndex, damaged: set[str]) -> None:
         self._index, self._database, self._damaged = index, index.database, damaged
         self._files: dict[int, Vectors] = {}
 
     def find(self, candidate: Candidate) -> tuple[list[tuple[Entry, ItemVectors]], FileFacts]:
-        """Return the items of a file with their embeddings, none where its content is new; and what is known of it.
+        """Return the items of a file with their embeddings, none if its content is new, and its known content.
 
         A file is read only if the index holds one of its size.
         """
@@ -172,9 +172,9 @@ class Embedder:
     def embed(
         self, candidates: Sequence[Candidate], sharing: Sharing | None = None
     ) -> Iterator[EmbeddedBatch]:
-        """Embed candidates in their order; if work is shared, what needs a model comes last, and clips that are cut.
+        """Embed candidates in their order. With shared work, cut clips and items that need a model come last.
 
-        What is recognised by its content comes between the others, in batches of its own. All segments of a clip come
+        Items recognised by their content come between the others, in batches of their own. All segments of a clip come
         at once, so that an index holds all of them or none.
         """
         if sharing is None:
@@ -190,7 +190,7 @@ class Embedder:
     def _batches(
         self, candidates: Sequence[Candidate], new: list[Candidate] | None = None
     ) -> Iterator[Sequence[_Looked]]:
-        """Yield candidates in batches; if a list is given, those that the model must embed are put there instead."""
+        """Yield candidates in batches. If a list is present, it gets the ones that the model must embed instead."""
         waiting: list[_Looked] = []
         recognised: list[_Looked] = []
         rows = 0
@@ -234,7 +234,7 @@ class Embedder:
             yield done
 
     def _read(self, looked: _Looked) -> tuple[Any, _Content]:
-        """Decode an image if the model must embed it, and then hash its file; called in threads."""
+        """Decode an image if the model must embed it, and then hash its file. Threads call this."""
         candidate = looked.candidate
         if looked.rows or candidate.seconds or candidate.kind == "sentence":
             return None, (None, FileFacts())
@@ -322,7 +322,7 @@ def _part_embedder(
 
 
 def content_hash(path: Path, size: int) -> bytes | None:
-    """Return a hash of a file's content, 16 bytes; None where the file, of this size before, cannot be read."""
+    """Return a hash of a file's content, 16 bytes, or None if the file, of this size before, cannot be read."""
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
     starts = (0,) if size <= WHOLE_BYTES else (0, size // 2, size - _PART)
     try:
@@ -356,7 +356,7 @@ def rewritten_items(index: FoundIndex, roots: Sequence[Root]) -> set[str]:
 
 
 def _content_of(candidate: Candidate) -> _Content:
-    """Return the hash and the facts of a file that was read; no hash where it has changed since it was listed.
+    """Return the hash and the facts of a file that was read, without hash if it has changed since it was listed.
 
     Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
     """

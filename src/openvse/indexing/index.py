@@ -1,4 +1,4 @@
-"""An index on disk, open for reading; ``index.manifest`` says which files it has."""
+"""An index on disk, open for reading. ``index.manifest`` names its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from openvse.indexing.vector_files import MappedVectors, finite_rows, map_vector
 from openvse.media.segments import file_of, span_of
 
 SMALL_BYTES = 1 << 24
-"""Embeddings up to this size are compared with their checksums whenever they are opened; larger ones on request."""
+"""Embeddings up to this size are compared with their checksums whenever they are opened, larger ones on request."""
 
 SMALL_COUNT = 1 << 16
 """The same for the number of items."""
@@ -38,16 +38,16 @@ _KEYS_AN_ITEM = 4  # more are searched for: a place for each would take too much
 
 
 class Index:
-    """Embeddings of images or sentences, memory-mapped; made by ``build_index``.
+    """Embeddings of images or sentences, memory-mapped. ``build_index`` makes them.
 
-    It is what the index was when it was opened, whatever is written to it later.
+    It keeps the state of the index when it was opened. Later writes do not change it.
 
     Attributes:
-        manifest: what made it, and its shape.
+        manifest: the model that made it, and its shape.
         roots: the indexed folders, or the file of the sentences.
         table: the items and their facts, in the order of their ids.
         vector_files: the embeddings, in the files that hold them.
-        is_complete: False while an indexing is under way, or where one was interrupted.
+        is_complete: False while an indexing is under way, or after an interrupted one.
 
     Examples:
         >>> index = Index.open("index", model.fingerprint)  # doctest: +SKIP
@@ -79,9 +79,9 @@ class Index:
         """Open an index for reading, also while another process writes to it.
 
         Args:
-            path: its folder, or that of a run that has one.
-            model_fingerprint: the model that must have made it; None takes any.
-            check: call ``check``, whatever the size; small ones are always compared with their checksums.
+            path: its folder, or the folder of a run that has one.
+            model_fingerprint: the model that must have made it. None takes any.
+            check: call ``check``, whatever the size. Small ones are always compared with their checksums.
 
         Raises:
             IndexFormatError: it is missing, damaged, of another format version, or made by another model.
@@ -144,8 +144,8 @@ class Index:
     def vectors(self) -> Float[np.ndarray, "count K D"]:
         """The embeddings in the order of the items.
 
-        They are mapped into memory where they lie like this in one file, as they do after a first indexing;
-        otherwise they are copied into memory. A search reads the files instead.
+        They are mapped into memory if they have this order in one file, as after a first indexing. Otherwise they are
+        copied into memory. A search reads the files instead.
         """
         if len(self.vector_files) == 1 and np.array_equal(
             self.vector_files[0].positions, np.arange(len(self))
@@ -179,12 +179,12 @@ class Index:
         return files, rows
 
     def position(self, item_id: str) -> int | None:
-        """Return the position of an item; None where the index does not hold it."""
+        """Return the position of an item, or None if the index does not hold it."""
         place = bisect_left(self.table.ids, encode_id(item_id), key=encode_id)
         return place if place < len(self) and self.table.ids[place] == item_id else None
 
     def of_keys(self, keys: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
-        """Return the positions of those items of some keys that the index holds."""
+        """Return the positions of the items that the index holds of some keys."""
         rising, order, by_key = self._by_key
         if by_key is None:
             places, held = places_among(rising, keys)
@@ -207,22 +207,22 @@ class Index:
         return rising, order, positions
 
     def image_path(self, position: int) -> Path:
-        """Return the path of an image, or of the clip of a segment; in an index of sentences, that of their file."""
+        """Return the path of an image, or of the clip of a segment, or of the file of sentences."""
         root = self._root_of[int(self.table.roots[position])]
         if self.manifest.holds == "sentences":
             return Path(root.path)
         return Path(root.path, root.name_of(file_of(self.table.ids[position])))
 
     def span(self, position: int) -> tuple[float, float] | None:
-        """Return start and end in seconds of an item that is a segment of a clip; None of any other."""
+        """Return start and end in seconds of a segment of a clip, or None for any other item."""
         return None if self.manifest.holds == "sentences" else span_of(self.table.ids[position])
 
     def check(self) -> None:
         """Read all embeddings, a block at a time: compare them with their checksums, and look for bad numbers.
 
         Raises:
-            IndexFormatError: they have changed since they were written, or some hold NaN or infinite numbers; the
-                first of their images is named.
+            IndexFormatError: they have changed since they were written, or some hold NaN or infinite numbers. The
+                message names the first of their images.
         """
         self.compare()
         with self.database() as database:
@@ -236,7 +236,7 @@ class Index:
             )
 
     def compare(self) -> None:
-        """Compare the embeddings with their checksums; raise IndexFormatError if they differ."""
+        """Compare the embeddings with their checksums. Raise IndexFormatError if they differ."""
         table, changed = self.table, []
         for file in self.vector_files:
             for row in np.flatnonzero(file.positions >= 0).tolist():
@@ -262,7 +262,7 @@ class Index:
 def places_among(
     rising: Int[np.ndarray, "n"], keys: Int[np.ndarray, "m"]
 ) -> tuple[Int[np.ndarray, "m"], Bool[np.ndarray, "m"]]:
-    """Return the places of keys among rising ones, and whether each is there; the place of another has no meaning."""
+    """Return the places of keys among rising ones, and whether each exists. The place of another has no meaning."""
     places = np.searchsorted(rising, keys)
     held = places < len(rising)
     held[held] = rising[places[held]] == keys[held]

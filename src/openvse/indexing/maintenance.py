@@ -1,4 +1,4 @@
-"""Changes of an index that need no model: removing folders, compaction, and finding what is damaged."""
+"""Changes of an index that need no model: removing folders, compaction, and finding damage."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from openvse.indexing.writer import FoundIndex, IndexFolder, disk_errors
 
 
 def forget_root(path: str | Path, folder: str | Path) -> None:
-    """Remove a folder with its items from an index; the files stay.
+    """Remove a folder with its items from an index. The files stay.
 
     Raises:
-        IndexFormatError: the index does not hold the folder, or holds no other; another process writes it, or the disk
+        IndexFormatError: the index does not hold the folder, or holds no other, another process writes it, or the disk
             refuses.
     """
     place, folder = Path(path), given_path(folder, "forget")
@@ -56,8 +56,8 @@ def unused_rows(database: Database) -> int:
 def rewrite(index: FoundIndex) -> int:
     """Write all embeddings anew, in the order of the ids, and return the number of rows that are gone.
 
-    The old files are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
-    has no room for both, the index is what it was. The caller holds the writer's lock, and removes the old files.
+    The old files are replaced in one transaction, when the new ones are on the disk. Until then, or if the disk has no
+    room for both, the index is unchanged. The caller holds the writer's lock, and removes the old files.
     """
     unused = unused_rows(index.database)
     if not unused:

@@ -1,13 +1,13 @@
-"""The manifest of an index: which model made it, the shape of its embeddings, and which files hold them.
+"""The manifest of an index: its model, the shape of its embeddings, and the files that hold them.
 
-    index.json            the manifest; it is replaced by rename
+    index.json            the manifest, replaced by rename
     items-<id>.sqlite     the items, their metadata, the roots, and which rows of which file are in use
     vectors-<id>.npy      embeddings: float [rows, K, D], an ordinary NumPy file
     unfinished.json       a manifest of an index that is to replace this one and is not finished
     writer.lock           held while a process writes
 
-The database decides what is in the index. Embeddings are appended to a file and are on the disk before the
-transaction that names them, so at every moment an index is what the last transaction made it.
+The database decides which items are in the index. Embeddings are appended to a file and are on the disk before the
+transaction that names them, so at every moment the last transaction defines the index.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ UNFINISHED = "unfinished.json"
 
 @dataclass(frozen=True)
 class Item:
-    """An image as it was when it was indexed; an image that differs in any of these is looked at again.
+    """An image at the time of indexing. An image that differs in any of these is read again.
 
     Attributes:
-        id: its path below its root, with forward slashes; for all roots but the first, the label of the root and a
+        id: its path below its root, with forward slashes. For all roots but the first, the label of the root and a
             colon come before it. In an index of sentences, the sentence.
-        modified_ns: the time of its last change; 0 for a sentence.
+        modified_ns: the time of its last change, 0 for a sentence.
         size: the bytes of the file, or of the sentence.
     """
 
@@ -48,16 +48,16 @@ class Item:
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """The content of ``index.json``; ``root`` and ``count`` are not in it, and come from the database.
+    """The content of ``index.json``. ``root`` and ``count`` are not in it, and come from the database.
 
     Attributes:
         model: the fingerprint of the model that made the embeddings.
-        root: the first of the indexed folders, absolute; or the file of the sentences.
+        root: the first of the indexed folders, absolute, or the file of the sentences.
         created: UTC, ISO 8601.
         items: the name of the database.
-        model_place: the place of the model (see ``place_of``); None if nobody named it.
+        model_place: the place of the model (see ``place_of``), or None if unnamed.
         gaussians: whether the embeddings are distributions.
-        engine: the engine that searches it; see ``stores.choice``. None is the exact one.
+        engine: the engine that searches it. See ``stores.choice``. None is the exact one.
     """
 
     model: str
@@ -83,7 +83,7 @@ class IndexManifest:
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:
-    """Read a manifest; raise IndexFormatError if it is missing, damaged, or of another format version."""
+    """Read a manifest. Raise IndexFormatError if it is missing, damaged, or of another format version."""
     path = folder / name
     if not path.is_file():
         raise IndexFormatError(f"{folder} is not an index (it has no {name}): make one with 'openvse index'")
@@ -137,7 +137,7 @@ def damaged(folder: Path, what: str) -> IndexDamagedError:
 
 
 Place = dict[str, str]
-"""Either ``hub``, the id on the hub; or ``folder``, the path from the index, and ``absolute``, the whole path."""
+"""Either ``hub``, the id on the hub, or ``folder``, the path from the index, and ``absolute``, the whole path."""
 
 
 def place_of(model: str | Path, index: Path) -> Place:
@@ -152,7 +152,7 @@ def place_of(model: str | Path, index: Path) -> Place:
 
 
 def index_folder(place: str | Path) -> Path | None:
-    """Return the folder of an index, or the index of a run's folder; None if there is neither."""
+    """Return the folder of an index, or the index of a run's folder, or None if there is neither."""
     try:
         return next(
             (each for each in (Path(place), Path(place, "index")) if (each / MANIFEST).is_file()), None
@@ -167,10 +167,10 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> tuple[str,
     The path from the index is tried first, so that both can be moved together, and then the whole path.
 
     Args:
-        manifest: what it says of itself, if that has been read.
+        manifest: its manifest, if already read.
 
     Raises:
-        IndexFormatError: the index does not exist, does not say where its model is, or its model is gone.
+        IndexFormatError: the index does not exist, does not name the place of its model, or its model is gone.
     """
     place = (manifest or read_manifest(index)).model_place
     remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"

@@ -1,9 +1,9 @@
 """The text that was read in the images of an index: a second pass over its items, after they can be searched.
 
 The tables of the text are made when an index first reads, so an index that does not read has none of them. A reading
-belongs to an item, and triggers follow the items: one whose content was read before, wherever it was, takes over what
-was read, and one with a new content loses it. The words are in a full-text table of their own (see ``words``), so that
-a search knows which words of an item were read. NULL stands for an image that could not be read.
+belongs to an item, and triggers follow the items. An item whose content was read before, at any path, takes over the
+reading, and an item with new content loses it. The words are in a full-text table of their own (see ``words``), so that
+a search knows which words of an item were read. NULL means an image that could not be read.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _LACKING = "SELECT key, root, id FROM items WHERE kind = 'image' AND key NOT IN 
 
 @dataclass(frozen=True)
 class TextReport:
-    """The text in the images of an index: what reads, how many images were read now, and how many have text.
+    """The text in the images of an index: the reader, the number of images read now, and the number with text.
 
-    Images that could not be read are in ``failed``, with the reason; they are indexed all the same.
+    Images that could not be read are in ``failed``, with the reason. They are indexed all the same.
     """
 
     reader: str
@@ -66,10 +66,10 @@ def read_texts(
     reader: TextReader | None,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> TextReport | None:
-    """Read the images of an index whose text is not known; without a reader, forget the text.
+    """Read the images of an index whose text is not known. Without a reader, forget the text.
 
-    What was read is kept every few seconds, so a run that was stopped goes on. With another reader than before, all
-    images are read again. An image that the reader cannot read is not tried again before its file changes.
+    Readings are kept every few seconds, so a stopped run continues. With another reader than before, all images are
+    read again. An image that the reader cannot read is not tried again before its file changes.
 
     Raises:
         IndexFormatError: the index cannot be written.

@@ -1,7 +1,7 @@
-"""Comparing folders with an index of them: which files are new, which have changed, which are gone.
+"""Comparison of folders with an index of them: new, changed and missing files.
 
-A folder holds images and clips, whole or to be cut into segments that are items of their own, and perhaps a
-``metadata.jsonl`` in which the user says something of them. A file of sentences may take its place.
+A folder holds images and clips, whole or cut into segments that are items of their own, and perhaps a
+``metadata.jsonl`` with the user's notes on them. A file of sentences may take its place.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file or sentence that is new or has changed, and the ids of the items that the index holds of it.
+    """A file or sentence that is new or has changed, and the ids of its items in the index.
 
     Attributes:
-        seconds: the length of the segments into which it is cut; 0 for a whole file.
-        changed_ns: the time of the last change of the file or of what the system notes of it; 0 for a sentence. With
+        seconds: the length of the segments into which it is cut, 0 for a whole file.
+        changed_ns: the time of the last change of the file or of the system's record of it, 0 for a sentence. With
             sidecars it is a number that also changes with them.
-        is_rewritten: whether its time and size are those of before, so that these do not vouch for its content.
+        is_rewritten: whether its time and size are the same as before, so that these do not vouch for its content.
     """
 
     item: Item
@@ -73,7 +73,7 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """The differences between some roots and an index of them; what is unreached keeps its items."""
+    """The differences between some roots and an index of them. Unreached roots and folders keep their items."""
 
     candidates: list[Candidate] = field(default_factory=list)
     unchanged: int = 0
@@ -92,7 +92,7 @@ its name below the root, with forward slashes. There may be millions, so they ar
 
 @dataclass(frozen=True)
 class RootListing:
-    """The files below a root, or the sentences of a file; or what is missing, so that the items must be kept."""
+    """The files below a root, or the sentences of a file, or a fault, so that the items must be kept."""
 
     root: Root
     entries: list[Listed]
@@ -112,7 +112,7 @@ def list_roots(
     follow_links: bool = False,
     labels: Collection[str] = (),
 ) -> list[RootListing]:
-    """List the images below roots that exist; a file whose id begins like those of another of all ``labels`` fails."""
+    """List the images below existing roots. A file whose id begins like another label's of all ``labels`` fails."""
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
     rules = [rules_of(folder, ignore) or None for folder in there.values()]
     listings = list_folders([*there.values()], rules, videos=videos, follow_links=follow_links)
@@ -121,7 +121,7 @@ def list_roots(
 
 
 def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -> RootListing:
-    """Return the files of a listing with their times and sizes; None of a root that is not there."""
+    """Return the files of a listing with their times and sizes, or None for a missing root."""
     if listing is None:
         return RootListing(root, [], _ROOT_IS_GONE)
     folder = Path(root.path)
@@ -149,7 +149,7 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
 
 
 def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:
-    """Return what changes with a file, as ``Candidate.changed_ns``."""
+    """Return a number that changes with a file, as ``Candidate.changed_ns``."""
     if not sidecars:
         return status.st_ctime_ns
     digest = hashlib.blake2b(str(status.st_ctime_ns).encode(), digest_size=7)
@@ -162,7 +162,7 @@ def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:
 
 
 def list_sentences(root: Root) -> RootListing:
-    """List the distinct sentences of a text file, one a line; raise DataError if it is no UTF-8."""
+    """List the distinct sentences of a text file, one a line. Raise DataError if it is no UTF-8."""
     file = Path(root.path)
     if not file.is_file():
         return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")
@@ -243,7 +243,7 @@ def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, sec
 
 
 def _length(entry: Listed, listing: RootListing, seconds: float) -> float:
-    """Return the length of the segments of an entry; 0 for what is not cut."""
+    """Return the length of the segments of an entry, or 0 if it is not cut."""
     return seconds if seconds and _kind(entry[4], listing.holds) == "clip" else 0.0
 
 
@@ -268,7 +268,7 @@ def _kind(name: str, holds: Held) -> str:
 def _side_by_side(
     entries: Sequence[Listed], known: Iterator[HeldFile]
 ) -> Iterator[tuple[Listed | None, HeldFile | None]]:
-    """Yield files with what the index holds of them, in the order of the ids; None for what only one of them has."""
+    """Yield files with their items in the index, in the order of the ids, and None where one of them is missing."""
     before = next(known, None)
     for entry in entries:
         here = entry[0]
@@ -291,13 +291,13 @@ def _joined(first: LeftOut, second: LeftOut) -> LeftOut:
 
 
 SECONDS = "segment_seconds"
-"""The name under which an index notes how long its segments are; "" where there never were any."""
+"""The name under which an index notes the length of its segments, or "" if there never were any."""
 
 
 HeldFile: TypeAlias = tuple[bytes, int, int, int, int, tuple[str, ...] | None]
 """A file as an index holds it: the bytes of its id, its time, size and ``changed_ns`` when it was indexed, the number
-of the indexing that embedded it, and the ids of its segments; None for a file that is an item by itself. It is a row of
-the database, as it is read for every file of an index."""
+of the indexing that embedded it, and the ids of its segments, or None for a file that is an item by itself. It is a row
+of the database, as it is read for every file of an index."""
 
 
 def held_files(database: Database, root: int) -> Iterator[HeldFile]:
@@ -309,7 +309,7 @@ def held_files(database: Database, root: int) -> Iterator[HeldFile]:
 
 
 def items_of(file: HeldFile) -> tuple[str, ...]:
-    """Return the ids of the items of a file: its own, or those of its segments."""
+    """Return the ids of the items of a file: its own, or its segments'."""
     return (decode_id(file[0]),) if file[5] is None else file[5]
 
 
@@ -358,7 +358,7 @@ def _renamed(name: str, item_id: str) -> str:
 
 _NOTHING = "{}"
 METADATA = "metadata.jsonl"
-"""The file at the top of an indexed folder in which the user says something of its files, a JSON object a line."""
+"""The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
 
 _TAKEN = "taken"
 _UNREAD = "unread"  # a pipe, or a link to what is gone
@@ -372,7 +372,7 @@ _NAMES = ("file_name", "image", "path", "video", "filepath", "filename", "file",
 
 @dataclass(frozen=True)
 class Metadata:
-    """A ``metadata.jsonl``: its time and size, what it says of each file as JSON, and a line for each problem."""
+    """A ``metadata.jsonl``: its time and size, the facts of each file as JSON, and a line for each problem."""
 
     state: str = ""
     lines: dict[str, str] = field(default_factory=dict)
@@ -380,7 +380,7 @@ class Metadata:
 
 
 def new_metadata(database: Database | None, listing: RootListing, *, has_new: bool) -> Metadata | None:
-    """Read the ``metadata.jsonl`` of a folder; None if the index knows it and the folder has no new items.
+    """Read the ``metadata.jsonl`` of a folder, or return None if the index knows it and there are no new items.
 
     Bad lines are left out and counted, never a reason to stop. Names are understood as ``find_files`` does.
     """
@@ -420,7 +420,7 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
 
 
 def iso_date(value: object) -> str | None:
-    """Return a date of the user in the form of ISO 8601, as exactly as it is given; None for what is none.
+    """Return a date of the user in the form of ISO 8601, with the same precision, or None if it is none.
 
     Examples:
         >>> iso_date("2024:05:01 10:00:00"), iso_date("1.5.2024"), iso_date("2024-5"), iso_date(1985)
@@ -442,7 +442,7 @@ def iso_date(value: object) -> str | None:
 
 
 def _dated(lines: Mapping[str, dict[str, object]]) -> list[str]:
-    """Put the dates of lines into the form of ISO 8601, and return a line about those that are none."""
+    """Put the dates of lines into the form of ISO 8601, and return a line about invalid ones."""
     strange = []
     for entry in lines.values():
         if entry.get(_TAKEN) is None:
@@ -460,7 +460,7 @@ def _dated(lines: Mapping[str, dict[str, object]]) -> list[str]:
 
 
 def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:
-    """Return the files of names that are written in another way, and what is wrong with the names."""
+    """Return the files of names with another spelling, and the faults of the names."""
     listed = {entry[4] for entry in listing.entries}
     if listed.issuperset(names):
         return {}, []
@@ -498,7 +498,7 @@ def _as_json(entry: dict[str, object]) -> str:
 
 
 def stored_json(entry: dict[str, object]) -> str:
-    """Return the metadata of an item as the database keeps them; a number that is not finite becomes null.
+    """Return the metadata of an item as the database keeps them. A number that is not finite becomes null.
 
     SQLite reads no ``Infinity``, and one such number would make every condition fail.
     """
@@ -526,7 +526,7 @@ def described(header: str | None, user: str | None) -> tuple[str | None, str]:
 
 
 def note_metadata(database: Database, root: Root, stated: Metadata) -> None:
-    """Note in a transaction what is said of the items of a root; only what differs is written."""
+    """Note in a transaction the metadata of the items of a root. Only differences are written."""
     sql = "SELECT key, id, metadata, header FROM items WHERE root = ?"
     changed = []
     for key, item_id, metadata, header in database.read(sql, (root.number,)):
@@ -541,7 +541,7 @@ def note_metadata(database: Database, root: Root, stated: Metadata) -> None:
 
 
 def _metadata_state(folder: Path) -> str:
-    """Return the time and size of a folder's ``metadata.jsonl``, "" where there is none."""
+    """Return the time and size of a folder's ``metadata.jsonl``, or "" without one."""
     file = folder / METADATA
     if not file.is_file():
         return _UNREAD if os.path.lexists(file) else ""
@@ -550,14 +550,14 @@ def _metadata_state(folder: Path) -> str:
 
 
 def _metadata_setting(root: int) -> str:
-    """Return the name under which an index notes which state of a root's file it has read."""
+    """Return the name under which an index notes the state of a root's file that it has read."""
     return f"metadata {root}"
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the number and the object of each line; an empty object for a line that is none.
+    """Yield the number and the object of each line, with an empty object for a line that is none.
 
-    A link to a place outside the folder is not read, as it could show any text to whoever sees the index.
+    A link to a place outside the folder is not read, because anyone who sees the index could read any text.
     """
     if not file.resolve().is_relative_to(file.parent.resolve()):
         return

@@ -17,7 +17,7 @@ from openvse.indexing.database import VectorFile, encode_id
 from openvse.indexing.manifest import IndexManifest, Item, VectorDtype
 
 FILE_BYTES = 1 << 28
-"""A file of this size is full; embeddings go into the next one."""
+"""A file of this size is full. Further embeddings go into the next one."""
 
 PATTERN = "vectors-*.npy"
 
@@ -26,14 +26,14 @@ _BLOCK = 1 << 14  # rows
 
 @dataclass(frozen=True)
 class MappedVectors:
-    """The embeddings in one file, memory-mapped, and the position of the item of each row; -1 where none has it."""
+    """The embeddings in one file, memory-mapped, and the position of the item of each row, or -1 without one."""
 
     vectors: Float[np.ndarray, "rows K D"]
     positions: Int[np.ndarray, "rows"]
 
 
 def map_vectors(folder: Path, file: VectorFile, manifest: IndexManifest) -> Float[np.ndarray, "rows K D"]:
-    """Map the embeddings of a file into memory; raise OSError or ValueError if it is no file of such embeddings."""
+    """Map the embeddings of a file into memory. Raise OSError or ValueError if it is no file of such embeddings."""
     path = folder / file.file
     with path.open("rb") as opened:
         np.lib.format.read_magic(opened)
@@ -65,7 +65,7 @@ def finite_rows(vectors: Float[np.ndarray, "count K D"]) -> Int[np.ndarray, "n"]
 
 
 class VectorWriter:
-    """Appends embeddings to a file, behind its valid rows; without a name it begins a new one."""
+    """Appends embeddings to a file, after its valid rows. Without a name it begins a new one."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class VectorWriter:
         return self.rows * self._row_bytes >= FILE_BYTES
 
     def append(self, vectors: Float[np.ndarray, "B K D"]) -> int:
-        """Write embeddings and return the row of the first; ``flush`` makes them durable."""
+        """Write embeddings and return the row of the first. ``flush`` makes them durable."""
         first = self.rows
         self._file.write(np.ascontiguousarray(vectors, self._dtype).data)
         self.rows += len(vectors)
@@ -107,11 +107,11 @@ class VectorWriter:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; rows that were not flushed may be lost."""
+        """Close the file. Rows that were not flushed may be lost."""
         self._file.close()
 
     def _write_header(self) -> int:
-        """Write the array's header; numpy leaves room for the first axis to grow, so its size is fixed."""
+        """Write the array's header. numpy leaves room for the first axis to grow, so its size is fixed."""
         descr = np.lib.format.dtype_to_descr(self._dtype)
         self._file.seek(0)
         np.lib.format.write_array_header_1_0(

@@ -1,4 +1,4 @@
-"""Words of the items of an index: their names and what is said of them, in a full-text table (SQLite's FTS5).
+"""Words of the items of an index, from their names and metadata, in a full-text table (SQLite's FTS5).
 
 New items are added at the end of a transaction, and triggers follow changes of the others. So that the table stays
 small, it holds neither texts (``content=''``) nor the places of words in them (``detail=none``). Words are folded
@@ -18,7 +18,7 @@ from openvse.files import parse_json
 from openvse.media.segments import file_of
 
 TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
-"""Keys of the metadata whose texts may stand for an item, the best first."""
+"""Keys of the metadata whose texts may represent an item, the best first."""
 
 TEXT_KEYS = (*TITLE_KEYS, "keywords", "tags", "labels", "people", "name", "names")
 """Keys of the metadata whose texts are words of an item, beside its name."""
@@ -49,7 +49,7 @@ FILL = (
     f"WHERE key > {LAST} ORDER BY key",
     "INSERT OR REPLACE INTO settings SELECT 'words_to', ifnull(max(key), 0) FROM items",
 )
-"""Statements that add the items with higher keys than those before; together they take less room than one by one."""
+"""Statements that add the items with higher keys than before, which take less room together than one by one."""
 
 _LONG = 5
 _EAST_ASIAN = "[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -73,19 +73,19 @@ _FUNCTION_WORDS = re.compile(  # of English, German, French, Italian and Spanish
 
 
 def words_of(stored: bytes, metadata: str | None) -> str:
-    """Return the words of an item by the bytes of its id, for the table; each text is a line."""
+    """Return the words of an item by the bytes of its id, for the table. Each text is a line."""
     fields = parse_json(metadata) if metadata else {}
     texts = chain.from_iterable(_texts(fields[key]) for key in TEXT_KEYS if key in fields)
     return "\n".join(map(line_of, map(_parts, (file_of(stored.decode("utf-8", "replace")), *texts))))
 
 
 def words_in(lines: str | None) -> str:
-    """Return the words of a text that was read, for the table; each of its lines is a line."""
+    """Return the words of a text that was read, for the table. Each of its lines is a line."""
     return "\n".join(line_of(_parts(text)) for text, *_ in parse_json(lines or "[]"))
 
 
 def misread_as(parts: Sequence[str]) -> list[str]:
-    """Return what a reader may have made of a word of one part: with one letter replaced, missing or more.
+    """Return the possible misreadings of a word of one part: with one letter replaced, missing or more.
 
     Words of fewer than ``_LONG`` letters would be other words.
 
@@ -123,7 +123,7 @@ def folded(text: str) -> str:
 
 
 def query_words(text: str) -> dict[str, list[str]]:
-    """Return the words of a query once, each with its parts; function words only if there are no others.
+    """Return the words of a query once, each with its parts. Function words count only if there are no others.
 
     Examples:
         >>> query_words('IMG_2041 "dog & Zoë, dog/cat')

@@ -33,7 +33,7 @@ _MANY = 1000  # new items whose words are added before the end of a run
 
 @dataclass(frozen=True)
 class FoundIndex:
-    """An index that is there, whose database is open for writing."""
+    """An existing index, whose database is open for writing."""
 
     folder: Path
     manifest: IndexManifest
@@ -42,10 +42,10 @@ class FoundIndex:
 
 
 class IndexFolder:
-    """The folder of an index, locked for one process that writes; a context manager.
+    """The folder of an index, locked for one process that writes, as a context manager.
 
     It opens, once, the index in the folder, and an unfinished one that would replace it. At the end it removes the
-    files that belong to neither, of this process or of one that was killed.
+    files that belong to neither, from this process or a killed one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,17 +76,17 @@ class IndexFolder:
             self._open.__exit__(kind, error, trace)
 
     def find(self, name: str = MANIFEST) -> FoundIndex | None:
-        """Return the index under a name; None if there is none, or a damaged one, or one of another format version."""
+        """Return the index under a name, or None if it is missing, damaged, or of another format version."""
         index = self._indexes.get(name)
         return index if isinstance(index, FoundIndex) else None
 
     def problem(self, name: str = MANIFEST) -> IndexFormatError | None:
-        """Return why the index under a name cannot be used; None if it can be, or if there is none."""
+        """Return the reason why the index under a name cannot be used, or None if it can be or is missing."""
         index = self._indexes.get(name)
         return index if isinstance(index, IndexFormatError) else None
 
     def publish(self, name: str, index: FoundIndex) -> None:
-        """Make an index the one under a name; as the index itself, it takes the place of an unfinished one."""
+        """Make an index the one under a name. As the index itself, it takes the place of an unfinished one."""
         before = self.find(name)
         if before is None or before.manifest != index.manifest:
             index.manifest.write(self.path, name)
@@ -99,7 +99,7 @@ class IndexFolder:
                 old.database.close()
 
     def holds(self, database: Database) -> bool:
-        """Return whether a database is that of an index of this folder, which closes it."""
+        """Return whether a database belongs to an index of this folder, which closes it."""
         indexes = [each for each in self._indexes.values() if isinstance(each, FoundIndex)]
         return any(index.database is database for index in indexes)
 
@@ -118,7 +118,7 @@ class IndexFolder:
             return error
 
     def _named(self) -> set[str] | None:
-        """Return the files that belong to an index; None if one cannot be understood."""
+        """Return the files that belong to an index, or None if one cannot be understood."""
         named: set[str] = set()
         for index in self._indexes.values():
             if not isinstance(index, FoundIndex):
@@ -140,11 +140,11 @@ class IndexFolder:
 
 
 class IndexWriter:
-    """Writes an index; what ``commit`` has returned from is in it, whatever happens next.
+    """Writes an index. Everything before a ``commit`` is in it, whatever happens next.
 
-    It goes on with the index that is there if that is one of the same model and number format, and begins one where
-    there is none or a damaged one. With ``replace`` it writes beside the index that is there and takes its place when
-    the context ends well. A context that ends with an exception leaves what was committed.
+    It continues the existing index if that has the same model and number format, and begins one if there is none or a
+    damaged one. With ``replace`` it writes beside the existing index and takes its place when the context ends well. A
+    context that ends with an exception leaves the committed state.
     """
 
     def __init__(
@@ -210,13 +210,13 @@ class IndexWriter:
 
     @property
     def written(self) -> FoundIndex | None:
-        """The index as it was committed; None if nothing was."""
+        """The committed index, or None if nothing was committed."""
         if self._database is None:
             return None
         return FoundIndex(self._folder, self._manifest, self._database, self._roots)
 
     def append(self, entries: Sequence[Entry], vectors: Float[np.ndarray, "B K D"]) -> None:
-        """Add items and their embeddings, of one shape; those whose ids are there are replaced."""
+        """Add items and their embeddings, of one shape. They replace items with the same ids."""
         if not self._manifest.dim:
             self._manifest = replace(self._manifest, num_embeddings=vectors.shape[1], dim=vectors.shape[2])
         expected = [self._manifest.num_embeddings, self._manifest.dim]
@@ -256,18 +256,18 @@ class IndexWriter:
         self._notes[name] = value
 
     def __len__(self) -> int:
-        """Return the number of items, with those that are not committed yet."""
+        """Return the number of items, with the uncommitted ones."""
         held = 0 if self._database is None else self._database.count()
         return held + len(self._pending)
 
     def commit(self) -> None:
-        """Make everything so far part of the index; raise IndexFormatError, and change nothing, if the disk refuses."""
+        """Make everything so far part of the index. Raise IndexFormatError, and change nothing, if the disk refuses."""
         if self._pending or self._dropped:
             with disk_errors(self._folder):
                 self._commit(finished=False)
 
     def finish(self) -> None:
-        """Commit, and note that the indexing is complete; raise IndexFormatError if the disk refuses."""
+        """Commit, and note that the indexing is complete. Raise IndexFormatError if the disk refuses."""
         waiting = any((self._pending, self._dropped, self._steps, self._notes))
         changed = waiting or self.first_unfinished
         if (database := self._database) is not None and not changed:
@@ -279,7 +279,7 @@ class IndexWriter:
                 self._publish(MANIFEST)
 
     def _go_on(self, before: FoundIndex, dtype: VectorDtype | None) -> None:
-        """Go on with an index, if it is one of the same kind."""
+        """Continue an index, if it is of the same kind."""
         old, mine = before.manifest, self._manifest
         if (old.model, old.holds) != (mine.model, mine.holds) or dtype not in (None, old.dtype):
             return
@@ -374,7 +374,7 @@ class IndexWriter:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn what the disk or the database refuses into an IndexFormatError that names the index."""
+    """Turn a refusal of the disk or the database into an IndexFormatError that names the index."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
