@@ -1,10 +1,10 @@
-"""The query bank of an index: queries that show which of its items are hubs, and what each item attracts of them.
+"""The query bank of an index: queries that show which of its items are hubs, and each item's attraction of them.
 
 ``query_bank.npz`` holds arrays by name: the queries (see ``scoring.hubs.BankQueries``), the fingerprint of the
-``model`` that embedded them, and their ``source``: ``model`` for the bank that the model keeps, a hash of sentences
-that a user has named, or ``none``. Then come the ``keys`` of the items, which rise, their ``checksums``, and what they
-attract of each half of the bank (``halves``). It follows the index as a store does: ``openvse index`` measures what is
-new to it, and a search what it lacks. beta belongs to the bank, so an index that grows equals one that is made at once.
+``model`` that embedded them, and their ``source``: ``model`` for the model's own bank, a hash of sentences that a user
+has named, or ``none``. Then come the ``keys`` of the items, which rise, their ``checksums``, and their attraction of
+each half of the bank (``halves``). It follows the index as a store does: ``openvse index`` measures new items, and a
+search the missing ones. beta belongs to the bank, so a growing index equals one made at once.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _NONE, _MODEL = "none", "model"
 
 
 def read_penalties(index: Index, compare: ItemComparison) -> Float[np.ndarray, "n"] | None:
-    """Return what is subtracted from the scores of the items of an index, in its order, where hubs are taken out.
+    """Return the penalties of the items of an index, in its order, if hubs are taken out.
 
-    It is None where there is no bank, the bank shows nothing, or, with a warning, another model embedded it;
+    It is None if there is no bank, the bank shows nothing, or, with a warning, another model embedded it.
     IndexFormatError: it is damaged.
     """
     if not (index.path / BANK).exists():
@@ -78,11 +78,11 @@ def update_bank(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, int | float | str] | None:
-    """Give an index a query bank, or update the one that it has; that costs what has changed since.
+    """Give an index a query bank, or update its own, at the cost of the changes since.
 
-    Without ``sentences``, an index keeps the bank that it has, and one without takes that of the model; an empty list
-    takes the bank away for good. Return the number of ``queries``, their ``source`` and their ``reliability``; None if
-    there is no bank. The caller holds the lock of the index, which is that of the model.
+    Without ``sentences``, an index keeps its bank, and one without takes the model's. An empty list removes the bank
+    for good. Return the number of ``queries``, their ``source`` and their ``reliability``, or None without a bank. The
+    caller holds the lock of the index, which has this model.
     """
     folder, database = found.folder, found.database
     own: QueryBank | None = getattr(model, "query_bank", None)
@@ -110,7 +110,7 @@ def update_bank(
 
 
 def _read(folder: Path, names: Sequence[str] = _NAMES) -> _Held:
-    """Read some arrays of a bank; raise IndexFormatError where it is damaged."""
+    """Read some arrays of a bank. Raise IndexFormatError if it is damaged."""
     try:
         return read_arrays(folder, names)
     except DataError as error:
@@ -127,7 +127,7 @@ def _wanted(
     own: QueryBank | None,
     progress: Callable[[int, int], None] | None,
 ) -> _Held | None:
-    """Return the bank that an index is to have, compared with nothing yet unless it is the one before."""
+    """Return the new bank of an index, compared with nothing yet unless it is the one before."""
     is_same = before.get("model") == model.fingerprint
     if sentences is None:
         if before and (is_same or str(before["source"]) == _NONE):
@@ -165,12 +165,12 @@ def _new(model: Any, source: str, queries: BankQueries) -> _Held:
 
 
 def _penalties(held: _Held) -> tuple[Float[np.ndarray, "n"], float]:
-    """Return what is subtracted from the score of each item, in the order of the keys, and the reliability."""
+    """Return the penalty of each item, in the order of the keys, and the reliability."""
     return penalties(held["halves"], int(held["middle"]) / len(held["mask"]), float(held["beta"]))
 
 
 def _followed(held: _Held, index: Index, compare: ItemComparison) -> _Held:
-    """Return a bank with what it says of the items of an index as they are now; only what is new is compared."""
+    """Return a bank with the attraction of the present items of an index. Only new ones are compared."""
     order = np.argsort(index.table.keys)
     keys, checksums = index.table.keys[order], index.table.checksums[order]
     if np.array_equal(held["keys"], keys) and np.array_equal(held["checksums"], checksums):

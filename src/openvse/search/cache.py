@@ -1,4 +1,4 @@
-"""A cache that is bounded in bytes."""
+"""A cache bounded in bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ByteCache(Generic[ValueT]):
-    """A cache of ``limit`` bytes that drops the least recently used values; several threads may use it."""
+    """A cache of ``limit`` bytes that drops the least recently used values. Several threads may use it."""
 
     def __init__(self, limit: int, size: Callable[[Any], int] = len) -> None:
         self._limit, self._size, self._bytes = limit, size, 0
@@ -40,7 +40,7 @@ class ByteCache(Generic[ValueT]):
                 self._bytes -= self._size(gone)
 
     def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
-        """Return the value of a key; make and store it if there is none."""
+        """Return the value of a key. Make and store it if there is none."""
         value = self.find(key)
         if value is None:
             value = make()

@@ -87,15 +87,15 @@ class Catalogue(ABC):
     place: str = ""
     is_complete: bool = True
     hub_range: float = 0.0
-    """How far apart the amounts are by which a query bank lowers the scores of items."""
+    """The spread of the penalties by which a query bank lowers the scores of items."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many items there are."""
+        """Return the number of items."""
 
     @abstractmethod
     def count(self, where: Sequence[Condition]) -> int:
-        """Return how many items fulfil conditions; an estimate where a store answers."""
+        """Return the number of items that fulfil conditions, as an estimate if a store answers."""
 
     @abstractmethod
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
@@ -107,15 +107,15 @@ class Catalogue(ABC):
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
 
-        If ``hubs_out``, the order is by the query bank of an index; the scores are still those of the model.
+        If ``hubs_out``, the order is by the query bank of an index. The scores are still the model's.
         """
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
-        """Return the items that have words of a sentence and fulfil conditions; None if words are not indexed."""
+        """Return the items that have words of a sentence and fulfil conditions, or None if words are not indexed."""
         return None
 
     def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
-        """Return the text that was read in each of some items; without lines where none is known."""
+        """Return the text that was read in each of some items, if any."""
         return [([], "")] * len(positions)
 
     @abstractmethod
@@ -124,11 +124,11 @@ class Catalogue(ABC):
 
     @abstractmethod
     def position(self, item_id: str) -> int:
-        """Return the position of an item; raise MissingItemError if its id is unknown."""
+        """Return the position of an item. Raise MissingItemError if its id is unknown."""
 
     @abstractmethod
     def at(self, key: int) -> int:
-        """Return the position of an item; raise MissingItemError if its key is unknown."""
+        """Return the position of an item. Raise MissingItemError if its key is unknown."""
 
     @abstractmethod
     def key_of(self, position: int) -> int:
@@ -148,7 +148,7 @@ class Catalogue(ABC):
 
     @abstractmethod
     def path_of(self, position: int) -> Path:
-        """Return where the file of an item was when it was indexed."""
+        """Return the path of an item's file when it was indexed."""
 
     @abstractmethod
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
@@ -159,12 +159,12 @@ class Catalogue(ABC):
         """Return keys and values of the metadata of some items, the most frequent first."""
 
     def close(self) -> None:
-        """Close files and connections; the catalogue cannot be used afterwards."""
+        """Close files and connections. The catalogue cannot be used afterwards."""
         return
 
 
 class IndexCatalogue(Catalogue):
-    """An open index, as it was when it was opened."""
+    """An open index, in its state when it was opened."""
 
     def __init__(
         self, index: Index, compare: ItemComparison, *, model: object = None, engine: str | None = None
@@ -182,7 +182,7 @@ class IndexCatalogue(Catalogue):
         return len(self.index)
 
     def _allowed(self, where: Sequence[Condition]) -> Bool[np.ndarray, "count"] | None:
-        """Return which items fulfil conditions; the last result is cached, as an answer needs it twice."""
+        """Return which items fulfil conditions. The last result is cached, as an answer needs it twice."""
         conditions = tuple(where)
         if not conditions:
             return None
@@ -208,10 +208,10 @@ class IndexCatalogue(Catalogue):
         return scores if less is None else scores + less[positions], positions
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits:
-        """Return the items that have words of a sentence, which are looked up from the rarest on.
+        """Return the items that have words of a sentence, looked up from the rarest on.
 
-        A word that more than ``COMMON`` of the searched items have is left out where a rarer one finds something, as is
-        one that would take too long then.
+        A word that more than ``COMMON`` of the searched items have is left out if a rarer one finds something, and so
+        is one that would take too long then.
         """
         words, searched = query_words(text), self.count(where)
         with self.index.database() as database:
@@ -233,9 +233,9 @@ class IndexCatalogue(Catalogue):
     def _read(
         self, database: Database, words: Words, where: Sequence[Condition], *, nothing_else: bool
     ) -> tuple[WordHits, Forms]:
-        """Return the items in which words were read, and the parts of words that stand for each word.
+        """Return the items in which words were read, and the parts of words that represent each word.
 
-        Where nothing has a word of a short query exactly, words that a reader may have made of its words are looked up.
+        If nothing has a word of a short query exactly, possible misreadings of its words are looked up.
         """
         forms: dict[str, Sequence[Sequence[str]]] = {word: [parts] for word, parts in words.items()}
         searched = self.count(where)
@@ -302,7 +302,7 @@ class IndexCatalogue(Catalogue):
         return position
 
     def _remedy(self, item_id: str) -> str:
-        """Return what to give instead of an id that the index does not hold."""
+        """Return the advice for an id that the index does not hold."""
         first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
         if first:
             return f"the clip is cut into segments; give one of them, such as {first}"
@@ -355,7 +355,7 @@ class IndexCatalogue(Catalogue):
 def open_searcher(
     index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None
 ) -> Searcher:
-    """Open the engine of an index; see ``SearchEngine`` for ``engine``."""
+    """Open the engine of an index. See ``SearchEngine`` for ``engine``."""
     name, url = split_engine(engine)
     noted = None if name == "exact" else index.manifest.engine
     address = EngineAddress.of(index.path, noted, url if noted and noted.get("name") == name else None)
@@ -387,8 +387,8 @@ def open_searcher(
 class StoreCatalogue(Catalogue):
     """The items of a store, searched without their index.
 
-    The store proposes items, which are scored again with its embeddings: scores are exact, and only recall is the
-    store's. Conditions are checked again on the facts that it holds. Several threads may use it, one call at a time.
+    The store proposes items, which are scored again with its embeddings. Scores are exact, and only recall depends on
+    the store. Conditions are checked again on the facts that it holds. Several threads may use it, one call at a time.
     """
 
     def __init__(
@@ -448,7 +448,7 @@ class StoreCatalogue(Catalogue):
         return tuple(f"of {len(items):,} items that were looked at, {warning}" for warning in warnings)
 
     def _some(self) -> dict[int, ItemFacts]:
-        """Return the facts of some items; the keys have no meaning."""
+        """Return the facts of some items. The keys have no meaning."""
         with self._opened() as store:
             return dict(enumerate({each.path: each for each in store.some(_FIELDS_FROM // 4)}.values()))
 
@@ -539,7 +539,7 @@ class StoreCatalogue(Catalogue):
         return known
 
     def path_of(self, position: int) -> Path:
-        """Return where the file of an item was when it was indexed, or where its folder is now."""
+        """Return the path of an item's file when it was indexed, or below its folder's new place."""
         return self.note.file_of(self.facts(position).path)
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
@@ -550,7 +550,7 @@ class StoreCatalogue(Catalogue):
             return _values_in(read)
 
     def _remember(self, items: Mapping[int, ItemFacts]) -> None:
-        """Keep the facts of items that a reply names, which are asked for soon; all are dropped when they are many."""
+        """Keep the facts of items that a reply names, for soon. All are dropped when they are many."""
         if len(self._known) > _REMEMBERED:
             self._known, self._keys = {}, {}
         self._known |= items
@@ -566,7 +566,7 @@ def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> se
 
 
 def _values_in(read: Read) -> list[tuple[str, str]]:
-    """Return keys and values of the metadata of the first items that have any; each value of a list counts."""
+    """Return keys and values of the metadata of the first items that have any. Each value of a list counts."""
     sql = (
         "SELECT said.key, CASE WHEN one.type IN ('true', 'false') THEN one.type ELSE CAST(one.value AS TEXT) END, "
         "COUNT(*) AS uses FROM (SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, "
@@ -578,7 +578,7 @@ def _values_in(read: Read) -> list[tuple[str, str]]:
 
 @contextmanager
 def _database(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
-    """Yield what reads a database in memory that holds items as that of an index does."""
+    """Yield a reader of a database in memory that holds items as an index's database does."""
     rows = [
         (
             key,

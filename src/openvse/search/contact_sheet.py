@@ -30,13 +30,13 @@ def contact_sheet(
     captions: Mapping[str, Sequence[str]] | None = None,
     examples: Mapping[str, Path] | None = None,
 ) -> str:
-    """Return an HTML page with a row of thumbnails for every query; it needs neither other files nor a network.
+    """Return an HTML page with a row of thumbnails for every query, which needs neither other files nor a network.
 
-    Each card links to its image. If the image is gone or cannot be read, the card says so.
+    Each card links to its image. If the image is gone or cannot be read, the card has a note.
 
     Args:
         results: the hits of each query, best first.
-        note: a sentence under the heading, for instance on what was searched.
+        note: a sentence under the heading, for instance on the searched folder.
         badges: short labels on the images, such as "held out", by ``Hit.id``.
         captions: sentences about the images, of which the first is shown, by ``Hit.id``.
         examples: the images that were used as queries, by query.
@@ -108,7 +108,7 @@ def _card(hit: Hit, *, badge: str, caption: str, small: Callable[[Path | ClipSeg
 
 
 def _name(name: str) -> str:
-    """Return a name whose middle is cut if it is too long; its beginning and end distinguish files."""
+    """Return a name whose middle is cut if it is too long. Its beginning and end distinguish files."""
     head, tail = name[:-TAIL_CHARACTERS], name[-TAIL_CHARACTERS:]
     return (
         f'<span class="name" title="{escape(name)}"><span class="head">{escape(head)}</span>'
@@ -120,7 +120,7 @@ def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
     """Return the captions of the images in a folder, by their path below it with forward slashes.
 
     Args:
-        root: an indexed folder; if ``open_corpus`` cannot read it as a data set, there are no captions.
+        root: an indexed folder. If ``open_corpus`` cannot read it as a data set, there are no captions.
             Of the whole disk none are read, which an index of somebody else may name.
     """
     if root.resolve() == root.resolve().parent:

@@ -1,4 +1,4 @@
-"""Groups of images that are the same or nearly so, and which of each group to keep."""
+"""Groups of images that are equal or nearly equal, and the image of each group to keep."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class _ImageFile(NamedTuple):
 def find_duplicates(
     source: str | Path, threshold: float | None = None, progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[list[Path]], list[tuple[Path, str]]]:
-    """Find images that are the same or nearly so.
+    """Find images that are equal or nearly equal.
 
-    All images of a folder are decoded and compared by a perceptual hash and then by their pixels, which needs no model;
-    size, compression and small changes of brightness hardly matter. The images of an index are compared by their
-    embeddings, and nothing is decoded; segments of clips are left out, as two files may share a scene without being the
+    All images of a folder are decoded and compared by a perceptual hash and then by their pixels, which needs no model.
+    Size, compression and small changes of brightness hardly matter. The images of an index are compared by their
+    embeddings, and nothing is decoded. Segments of clips are left out, as two files may share a scene without being the
     same. All pairs are compared, as blocks of a matrix product: the time grows with the square of the number of images.
-    What a folder holds beside images is logged. A file of several names, by links, is one image. Files of one shot (raw
-    and JPEG or HEIC of the same name) are no copies of each other, and a raw file is never one.
+    Other files of a folder are logged. A file of several names, by links, is one image. Files of one shot (raw and JPEG
+    or HEIC of the same name) are no copies of each other, and a raw file is never one.
 
     Args:
         source: a folder of images, at any depth, or the folder of an index.
-        threshold: for an index alone, the lowest cosine of an image and the one to keep, by default 0.98; for several
-            embeddings, of the two that are most alike.
-        progress: called with how many images of a folder are done, and how many there are.
+        threshold: for an index alone, the lowest cosine between an image and the one to keep. Default: 0.98. With
+            several embeddings, the two most similar count.
+        progress: called with the number of finished images of a folder, and of all its images.
 
     Returns:
         The groups, the largest first. The first image of a group is the one to keep: a raw file, the one with the most
@@ -58,8 +58,8 @@ def find_duplicates(
         Also path and reason of the images that cannot be read.
 
     Raises:
-        DataError: there is no such folder, or no image in it; the threshold is not between 0 and 1, or is given for a
-            folder; or the index holds sentences.
+        DataError: the folder does not exist or has no image, the threshold is not between 0 and 1 or is meant for a
+            folder, or the index holds sentences.
     """
     if (Path(source) / MANIFEST).is_file():
         return _in_index(Index.open(source), SAME if threshold is None else threshold), []
@@ -107,10 +107,10 @@ def _among(seen: list[tuple[_ImageFile, SeenImage]]) -> list[list[Path]]:
 
 
 def _may_go(better: Path, other: Path) -> bool:
-    """Return whether an image is no more than a copy of another one.
+    """Return whether an image is no more than a copy of another.
 
-    A raw file never is: it is the negative. Neither is the JPEG or the HEIC that a camera wrote beside it, or the JPEG
-    beside a HEIC, which are files of the same name, also in a folder of their own.
+    A raw file never is, because it is the negative. Neither is the JPEG or the HEIC that a camera wrote beside it, or
+    the JPEG beside a HEIC, which are files of the same name, also in a folder of their own.
     """
     kinds = {suffix_kind(path.name) for path in (better, other)}
     is_shot = better.stem.casefold() == other.stem.casefold()
@@ -137,7 +137,7 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
 
 
 def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of places in an order of positions whose embeddings are as near as the threshold says."""
+    """Yield the pairs of places in an order of positions whose embeddings are as near as the threshold."""
     count = len(order)
 
     def block(start: int) -> Float[np.ndarray, "R K D"]:
@@ -153,7 +153,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterat
 
 
 def _groups(pairs: Iterable[tuple[int, int]], gone: set[int]) -> dict[int, list[int]]:
-    """Return the images to keep, each with those that it stands for, which are all in a pair with it.
+    """Return the images to keep, each with the images it replaces, which are all in a pair with it.
 
     So no chain joins images that do not resemble each other. In a pair, the better image comes first, and the pairs in
     which an image comes second are before those in which it comes first. ``gone`` is filled while the pairs come.

@@ -44,16 +44,16 @@ from openvse.stores import EngineAddress, Note
 from openvse.tokenization.vocabulary import UnknownWord
 
 _MOST_FOLDED = 10_000
-"""The largest number of items of a ranking that are looked at for the first ones of scenes."""
+"""The largest number of items of a ranking that are searched for the first ones of scenes."""
 
 _MOST_ALIKE = 1000
-"""The largest number of items among which those are counted that are nearly the same as a hit."""
+"""The largest number of items among which near duplicates of a hit are counted."""
 
 FEW_WORDS = 2
-"""Queries of so few words have curves of their own, and their words say how many images to expect."""
+"""Queries of so few words have curves of their own, and their words suggest the number of relevant images."""
 
 SAMPLE, CAPTIONED = 1000, 0.5
-"""The items whose scores say what a query scores by chance, and the share of them that must have captions."""
+"""The items whose scores show a query's score by chance, and the share of them that must have captions."""
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class _Search:
 
     @property
     def kind(self) -> object:
-        """What queries that are searched together have in common."""
+        """The common properties of queries that are searched together."""
         return self.where, self.page.one_per, self.query.is_sentence, self.query.is_image, self.page.only
 
 
@@ -88,20 +88,19 @@ class _Shown:
 
 
 class SearchEngine:
-    """Finds the images of an index that fit sentences, or resemble images; with or without the folder of the index.
+    """Finds the images of an index that fit sentences, or resemble images, with or without the folder of the index.
 
     Args:
-        model: the model that made the embeddings: one of PyTorch, or an exported one.
-        source: what to search: an index or its folder, or the address of a store that an index has filled
-            (``read_address``).
-        engine: ``exact``, for an exact search whatever the index has; or the engine of the index, by its name or by the
-            URL of its server, with the secrets that the index does not know. None takes that of the index, and its URL
+        model: the model that made the embeddings, in PyTorch or exported.
+        source: the searched index or its folder, or the address of a store that an index has filled (``read_address``).
+        engine: ``exact``, for an exact search whatever the index has, or the engine of the index, by its name or by the
+            URL of its server, with the secrets that the index does not know. None takes the index's engine, and its URL
             from the index and the environment.
-        images: for a store, where the first of the indexed folders is now; None leaves it where it was.
+        images: for a store, the present place of the first of the indexed folders. None leaves it unchanged.
 
     Attributes:
-        catalogue: the items that are searched, and what is known of them.
-        calibration: the model's curve from score to probability; None where it keeps none, and for sentences.
+        catalogue: the searched items, with their facts.
+        calibration: the model's curve from score to probability, or None without one, and for sentences.
 
     Raises:
         IndexFormatError: another model made the embeddings.
@@ -138,7 +137,7 @@ class SearchEngine:
 
     @property
     def note(self) -> Note:
-        """What the items have in common: the model, the shape of the embeddings, the indexed folders."""
+        """The common properties of the items: the model, the shape of the embeddings, the indexed folders."""
         return self.catalogue.note
 
     @property
@@ -147,7 +146,7 @@ class SearchEngine:
         return Path(self.note.roots[0].path if self.note.roots else "")
 
     def close(self) -> None:
-        """Close files and connections; the engine cannot be used afterwards."""
+        """Close files and connections. The engine cannot be used afterwards."""
         self.catalogue.close()
 
     def __enter__(self) -> SearchEngine:
@@ -188,18 +187,18 @@ class SearchEngine:
         min_score: float | None = None,
         min_precision: float | None = None,
     ) -> Hits | list[Hits]:
-        """Return the best items, best first; of several queries, those of each. ``answer`` does more.
+        """Return the best items, best first, or a list of them for each of several queries. ``answer`` does more.
 
         An empty sentence is logged, and has no hits.
 
         Args:
-            queries: a sentence, an image (a path, a PIL image or an array) or a ``Query``; or any number of them.
-            top_k: how many items of each; fewer are returned where there are fewer.
-            where: conditions that all hits fulfil, such as ``"date >= 2024-05"``; for the others, see ``Page``.
+            queries: a sentence, an image (a path, a PIL image or an array) or a ``Query``, or any number of them.
+            top_k: the number of items of each query. Fewer are returned if there are fewer.
+            where: conditions that all hits fulfil, such as ``"date >= 2024-05"``. For the others, see ``Page``.
 
         Raises:
             BadImageError: an image cannot be decoded.
-            DataError: a number is outside its range, a condition cannot be understood, there is no such image, every
+            DataError: a number is outside its range, a condition cannot be understood, an image does not exist, every
                 sentence is empty, or the index holds no item of an id.
         """
         page = Page(top_k, skip, where, min_score, min_precision)
@@ -218,15 +217,15 @@ class SearchEngine:
         the same conditions are searched together.
 
         Args:
-            queries: any number of sentences, images or queries; one that is given by itself is a sequence of one.
-            page: which of the items are wanted, of all queries or of each; by default the best 10.
-            rerank: ranks the first hits of sentences again; the thresholds of the page then refer to its scores.
+            queries: any number of sentences, images or queries. A single one is a sequence of one.
+            page: the wanted items, of all queries or of each. Default: the best 10.
+            rerank: reranks the first hits of sentences. The thresholds of the page then refer to its scores.
 
         Raises:
             BadImageError: an image cannot be decoded.
             DataError: a number is outside its range, a condition cannot be understood, every sentence is empty, or the
                 index holds no item of an id.
-            ModelError: a precision is wanted, and the model keeps no curve.
+            ModelError: a precision needs a curve, and the model keeps none.
         """
         asked = each_query(queries)
         pages = [page or Page()] * len(asked) if page is None or isinstance(page, Page) else list(page)
@@ -249,7 +248,7 @@ class SearchEngine:
         return answers
 
     def _answers(self, queries: Sequence[Query], pages: Iterable[Page]) -> list[Answer]:
-        """Answer queries none of which is empty; those that are searched alike are searched together."""
+        """Answer queries none of which is empty. Queries with the same conditions are searched together."""
         searches = [self._search(*each) for each in zip(queries, pages, strict=True)]
         if not searches:
             return []
@@ -282,7 +281,7 @@ class SearchEngine:
         ]
 
     def _search(self, query: Query, page: Page) -> _Search:
-        """Return what is known of a query before it is compared with the items."""
+        """Return the facts of a query before it is compared with the items."""
         where = tuple(parse_conditions(page.where))
         searched = self.catalogue.count(where)
         probabilities = Probabilities(self.calibration, max(1, searched), page.expected, page.min_precision)
@@ -290,7 +289,7 @@ class SearchEngine:
         return _Search(query, page, where, searched, probabilities, *self._word_hits(query, page, where))
 
     def _probabilities(self, search: _Search, queries: EmbeddedQueries, number: int) -> Probabilities:
-        """Return the probabilities of a query: by the curve of its kind, and how many items its words suggest."""
+        """Return the probabilities of a query, by the curve of its kind and the number that its words suggest."""
         given, query = search.probabilities, search.query
         if given.curve is None or not query.is_sentence:
             return given
@@ -314,7 +313,7 @@ class SearchEngine:
 
     @cached_property
     def _sample(self) -> tuple[ExactSearch | None, float]:
-        """Items spread over the index, whose scores say what a query scores by chance; how much their captions say."""
+        """Items spread over the index, for a query's score by chance, and the detail of their captions."""
         if not isinstance(self.catalogue, IndexCatalogue) or not len(self.catalogue):
             return None, 0.0
         chosen = np.unique(np.linspace(0, len(self.catalogue) - 1, SAMPLE).astype(np.int64))
@@ -402,7 +401,7 @@ class SearchEngine:
         return unit_vectors(self.catalogue.vectors(positions), are_gaussians=self._of_gaussians)
 
     def _alike(self, search: _Search, positions: Int[np.ndarray, "n"]) -> list[int]:
-        """Return how many other searched items are nearly the same as each of some, if the page has one a scene."""
+        """Return the number of near duplicates of each item among the searched, if the page has one a scene."""
         if search.page.one_per != "scene" or not len(positions):
             return [0] * len(positions)
         vectors = ArraySet.full(np.asarray(self.catalogue.vectors(positions)))
@@ -414,7 +413,7 @@ class SearchEngine:
         ]
 
     def _shown(self, search: _Search, ranking: Ranking) -> _Shown:
-        """Return the page of a ranking, without the query's own item and what is below the thresholds."""
+        """Return the page of a ranking, without the query's own item and items below the thresholds."""
         is_empty = not len(ranking)
         if search.query.like is not None:
             ranking = ranking.some(ranking.positions != self.catalogue.position(search.query.like))
@@ -431,7 +430,7 @@ class SearchEngine:
     ) -> tuple[list[tuple[float | None, str]], Bool[np.ndarray, "n"]]:
         """Return the probabilities of scores, each with its word, and which reach the thresholds of the page.
 
-        ``rows`` are those of their items among the items with words.
+        ``rows`` are the rows of their items among the items with words.
         """
         scores, least = scores.astype(np.float64), search.page.min_score
         likely: list[tuple[float | None, str]] = [(None, "")] * len(scores)
@@ -500,7 +499,7 @@ class SearchEngine:
     def _word_hits(
         self, query: Query, page: Page, where: tuple[Condition, ...]
     ) -> tuple[WordHits, int | None]:
-        """Return the items that have words of a query (none if looks alone count), and how many have all, if known."""
+        """Return the items with words of a query (none for ``looks``), and the number with all words, if known."""
         if page.only == "words" and not query.is_sentence:
             raise DataError(
                 "only=words needs queries that are just a sentence: leave it out, or give a sentence"
@@ -528,12 +527,12 @@ class SearchEngine:
         return turned(items) if self._of_gaussians else items
 
     def _asked(self, embedded: Any, *, are_texts: bool) -> ArraySet:
-        """Return embeddings as queries; Gaussians of the items' side are turned to the other side."""
+        """Return embeddings as queries. Gaussians of the items' side are turned to the other side."""
         same = are_texts is self._are_texts
         return turned(as_arrays(embedded)) if same and self._of_gaussians else as_arrays(embedded)
 
     def _uncertainty(self, queries: EmbeddedQueries, number: int) -> float | None:
-        """Return the sum of the variances of a query of one part; None if its embedding is no distribution."""
+        """Return the sum of the variances of a query of one part, or None if its embedding is no distribution."""
         if not self._of_gaussians:
             return None
         query = queries.some(np.array([number]))
@@ -549,5 +548,5 @@ class SearchEngine:
 
 
 def _texts_of(metadata: Mapping[str, object]) -> Iterator[object]:
-    """Yield the texts of an item that may say what it shows."""
+    """Yield the texts of an item that may describe its contents."""
     return (metadata[key] for key in TITLE_KEYS if metadata.get(key))

@@ -23,7 +23,7 @@ Scores = Float[np.ndarray, "n Q"]
 
 @dataclass(frozen=True)
 class ArrayComparison:
-    """The comparison of an exported model, in NumPy; swapped if items are sentences, which are texts to the model."""
+    """The comparison of an exported model, in NumPy, swapped if items are sentences, which are texts to the model."""
 
     kind: Kind = "inner"
     swapped: bool = False
@@ -43,7 +43,7 @@ class ArrayComparison:
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """The comparison of a model of PyTorch, by its own similarity."""
+    """The comparison of a PyTorch model, by its own similarity."""
 
     model: Any
     swapped: bool = False
@@ -56,7 +56,7 @@ class ModelComparison:
         return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
-        """Score all pairs; a similarity whose weights are in single precision is asked in that."""
+        """Score all pairs. A similarity with single-precision weights computes in single precision."""
         try:
             return self._score(items, queries)
         except RuntimeError:
@@ -76,11 +76,11 @@ class ModelComparison:
 
 
 ItemComparison: TypeAlias = ArrayComparison | ModelComparison
-"""How a model compares items with queries."""
+"""A model's comparison of items with queries."""
 
 
 def comparison_of(model: Any, holds: str) -> ItemComparison:
-    """Return how a model compares items, images or sentences, with queries."""
+    """Return a model's comparison of items, images or sentences, with queries."""
     kind = getattr(model, "kind", None)  # of an exported model
     swapped = holds == "sentences"
     return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
@@ -88,7 +88,7 @@ def comparison_of(model: Any, holds: str) -> ItemComparison:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of a file, those of them that may be found, and the positions of these."""
+    """Some rows of a file, the rows of items that may be found, and their positions."""
 
     vectors: Float[np.ndarray, "m K D"]
     positions: Int[np.ndarray, "n"]
@@ -103,15 +103,15 @@ class _Block:
 class ExactSearch:
     """Scores every item and returns the best.
 
-    Items are ordered by score, then by position. What may be among the best of a block is scored once more in double
-    precision and rounded to single, so that neither the order nor a score depends on the blocks, or on the queries that
-    are asked together.
+    Items are ordered by score, then by position. Possible best items of a block are scored once more in double
+    precision and rounded to single. So neither the order nor a score depends on the blocks, or on the other queries of
+    a call.
 
     Args:
-        vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped; or the files of an index.
-        compare: how the model compares items with queries.
-        names: of the items, for messages; positions where there are none.
-        block_values: numbers of a block, of embeddings that are copied and of scores; memory is bounded by it.
+        vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped, or the files of an index.
+        compare: the model's comparison of items with queries.
+        names: the names of the items in messages. Default: positions.
+        block_values: numbers of a block, of copied embeddings and of scores. It bounds the memory.
 
     Attributes:
         is_inner: whether the score is the largest inner product of two embeddings, and nothing else.
@@ -147,13 +147,13 @@ class ExactSearch:
         """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
 
         Args:
-            top_k: how many items of each query; fewer are found where there are fewer.
-            allowed: which items may be found; None for all.
-            where: the conditions that ``allowed`` stands for, for a store that understands them itself.
-            less: what is subtracted from the scores of each item; None for nothing.
+            top_k: the number of items of each query. Fewer are found if there are fewer.
+            allowed: the items that may be found, or None for all.
+            where: the conditions behind ``allowed``, for a store that understands them itself.
+            less: the penalties of the items, subtracted from their scores, or None.
 
         Raises:
-            IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
+            IndexFormatError: an item's embedding holds NaN or infinite numbers. The message names it.
             ModelError: a query's does, or the model's similarity yields such scores.
         """
         if not len(queries):
@@ -171,11 +171,11 @@ class ExactSearch:
     def score(
         self, queries: EmbeddedQueries, vectors: Float[np.ndarray, "n K D"]
     ) -> Float[np.ndarray, "Q n"]:
-        """Return the exact scores of some items, which do not depend on what else is scored."""
+        """Return the exact scores of some items, which do not depend on other scored items."""
         return self._exact(vectors, _Part(queries))
 
     def _plan(self, queries: EmbeddedQueries) -> tuple[int, int, list[_Part]]:
-        """Return how many items a block has that is read in place, and one that is copied, and queries in batches."""
+        """Return the number of items in a block that is read in place, and in a copied one, and queries in batches."""
         num_embeddings, dim = self._files[0].vectors.shape[1:] if self._files else (1, 1)
         parts, is_simple = queries.parts, queries.weights is None
         # At least 256 items a block: queries are taken together as long as their scores fit.
@@ -224,7 +224,7 @@ class ExactSearch:
         top_k: int,
         less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q k"]:
-        """Return the best items of a block and of those before it."""
+        """Return the best items of a block and of the blocks before it."""
         scores, margin = self._scores(block, part)
         lowest, highest = float(scores.min()), float(scores.max())
         if not (math.isfinite(lowest) and math.isfinite(highest)):
@@ -258,7 +258,7 @@ class ExactSearch:
         return (scores if block.chosen is None else scores[block.chosen]), margin
 
     def _exact(self, vectors: Float[np.ndarray, "n K D"], part: _Part) -> Float[np.ndarray, "Q n"]:
-        """Return scores that do not depend on what else is scored."""
+        """Return scores that do not depend on other scored items."""
         scores = self._compare(vectors.astype(np.float64), part.parts)
         return part.weighted(scores.astype(np.float64)).T.astype(np.float32)
 
@@ -280,7 +280,7 @@ class ExactSearch:
 
 
 class _Part:
-    """Queries that are scored together, and how the parts of compound ones are joined."""
+    """Queries that are scored together, and the joining of the parts of compound ones."""
 
     def __init__(self, queries: EmbeddedQueries) -> None:
         self.parts, self._weights = queries.parts, queries.weights
@@ -291,7 +291,7 @@ class _Part:
 
     @property
     def flat(self) -> Float[np.ndarray, "M D"]:
-        """The embeddings of all queries; a masked one is replaced by another of its query, which changes no maximum."""
+        """The embeddings of all queries. A masked one is replaced by another of its query, which changes no maximum."""
         vectors, mask = self.parts.vectors, self.parts.mask
         places = np.where(mask, np.arange(mask.shape[1]), mask.argmax(axis=1)[:, np.newaxis])
         taken = np.take_along_axis(vectors, places[:, :, np.newaxis], axis=1)

@@ -21,17 +21,17 @@ from openvse.stores.base import Note
 from openvse.tokenization.vocabulary import UnknownWord
 
 FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
-"""How well an image fits a sentence, in words, each with the lowest probability that it stands for."""
+"""The words for an image's fit to a sentence, each with its lowest probability."""
 
 SAID = 0.95
-"""How probable an item at least is if what is said of it has all words of the sentence."""
+"""The lowest probability of an item if its names and metadata have all words of the sentence."""
 
 FILE_KEYS = ("file_name", "image", "path", "video", "split")
-"""Keys of the users' metadata that say which file a line is about, or where it belongs, and nothing of its content."""
+"""Keys of the users' metadata that name the file of a line or its place, and nothing of its content."""
 
 
 def title_of(metadata: Mapping[str, object]) -> str:
-    """Return the text of a user's metadata that names an item best: a caption, a title or another text; "" for none."""
+    """Return the best title in a user's metadata: a caption, a title or another text, or "" without one."""
     named = [metadata.get(key) for key in TITLE_KEYS]
     named = [value[0] if isinstance(value, list) and value else value for value in named]
     others = [
@@ -51,21 +51,21 @@ class Hit:
         rank: 1 is the best.
         score: similarity of query and item.
         id: path below the indexed folder.
-        path: where the image is, as the index says: ``source`` checks that.
-        probability: that the image is relevant to the sentence, among as many images as were searched; None where too
-            little is known: the model keeps no curve from score to probability, the query is not just a sentence, or it
-            is a word or two and nothing says how many images show it.
-        start: where a segment of a clip begins, in seconds; None for an item that is a whole file.
+        path: the path of the image in the index, which ``source`` checks.
+        probability: the probability that the image is relevant to the sentence, among as many images as were searched.
+            It is None without a curve from score to probability, for a query that is not just a sentence, and for a
+            word or two if the number of images that show them is unknown.
+        start: the start of a segment of a clip, in seconds, or None for a whole file.
         end: where it ends.
-        title: what the user's metadata call the item: a caption, a title or another text; "" for nothing.
-        fit: ``probability`` in a word (``FITS``); "" where it is None, or low and the item has words of the sentence.
+        title: the item's title in the user's metadata: a caption, a title or another text, or "" without one.
+        fit: ``probability`` in a word (``FITS``), or "" if it is None, or low and the item has words of the sentence.
         uncertainty: the sum of the variances of the item, if its embedding is a distribution.
-        by: why it was found: ``looks``, ``words``, or ``both`` where looks alone would have shown it by this page, too.
-        matched: the words of the sentence that it has, of those that were looked up.
+        by: why it was found: ``looks``, ``words``, or ``both`` if looks alone would have shown it by this page, too.
+        matched: the words of the sentence that it has, among the looked-up words.
         text: the lines that were read in the image and have words of the sentence, at most three.
-        alike: how many other items that were searched are nearly the same; 0 unless the page has one hit a scene.
+        alike: the number of near duplicates among the searched items, or 0 unless the page has one hit a scene.
         key: the number of the item, which no other item ever gets.
-        note: the facts of its index, whose folders ``source`` must be in; None where you made the hit yourself.
+        note: the facts of its index, whose folders must hold ``source``, or None for a hit of your own.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class Hit:
 
     @property
     def source(self) -> Path | ClipSegment:
-        """What a model or a page reads of the hit: its file, or a part of it.
+        """The part of the hit that a model or a page reads: its file, or a part of it.
 
         Raises:
             MissingItemError: it is gone, is no image or clip, or is outside of the indexed folders (``Note.shown``).
@@ -96,7 +96,7 @@ class Hit:
         return path if self.start is None or self.end is None else ClipSegment(path, self.start, self.end)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the hit in its JSON form."""
         return {
             "rank": self.rank,
             "score": self.score,
@@ -128,11 +128,11 @@ class Hits(list[Hit]):
         return Table([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return what is known of each hit, by name."""
+        """Return the facts of each hit, by name."""
         return [hit.to_json() for hit in self]
 
     def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` with a row for each hit; raise OpenVSEError without pandas."""
+        """Return a ``pandas.DataFrame`` with a row for each hit. Raise OpenVSEError without pandas."""
         return data_frame(self.to_dicts())
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Hits(list[Hit]):
 
 
 def uncertainty_of(result: Hit | Answer) -> dict[str, float]:
-    """Return the uncertainty of a hit or of a query as JSON has it: under its name, or nothing where there is none."""
+    """Return the uncertainty of a hit or of a query in its JSON form: under its name, or nothing without one."""
     return {} if result.uncertainty is None else {"uncertainty": result.uncertainty}
 
 
@@ -152,16 +152,16 @@ class Probabilities:
     """The probabilities of the hits of a sentence.
 
     Args:
-        curve: of the model and the kind of query whose scores the hits have; None gives no probabilities.
+        curve: the curve of the model and the kind of query. None gives no probabilities.
         searched: the number of items that were searched.
-        expected: how many of them are expected to be relevant to the sentence; None takes that of the curve's data.
-        min_precision: the lowest probability of a hit; None takes all hits.
+        expected: the expected number of items that are relevant to the sentence. None takes the curve's data.
+        min_precision: the lowest probability of a hit. None takes all hits.
         is_short: whether it is a query of so few words that it has a curve of its own.
-        captioned: the share of what the items show that their captions name.
+        captioned: the share of the items' contents that their captions name.
 
     Raises:
         DataError: a number is outside its range.
-        ModelError: ``min_precision`` is given without a curve.
+        ModelError: ``min_precision`` needs a curve, and there is none.
     """
 
     curve: Calibration | None
@@ -183,7 +183,7 @@ class Probabilities:
             )
 
     def check(self, queries: Sequence[Query]) -> None:
-        """Raise DataError where a precision is wanted for a query that is not just a sentence."""
+        """Raise DataError if a precision is wanted for a query that is not just a sentence."""
         if self.min_precision is not None and not all(query.is_sentence for query in queries):
             raise DataError(
                 "min_precision takes sentences alone as queries: leave out images, items and terms to avoid"
@@ -191,7 +191,7 @@ class Probabilities:
 
     @property
     def highest(self) -> float | None:
-        """The probability of the best possible score; None without a curve."""
+        """The probability of the best possible score, or None without a curve."""
         return None if self.curve is None else self.curve.highest(self.searched, self.expected)
 
     def of(
@@ -203,7 +203,7 @@ class Probabilities:
         """Return the probability of each score of a sentence, and the same in a word (``FITS``).
 
         Args:
-            among: how many items have the same words of the sentence; all that are searched for one that has none.
+            among: the number of items with the same words of the sentence, or of all searched items for one without.
             shares: the share of the words that an item has. All are a second reason, and one that has some is not
                 called unlikely.
         """
@@ -226,7 +226,7 @@ class Probabilities:
         return probability is None or self.min_precision is None or probability >= self.min_precision
 
     def fits(self) -> dict[str, float | None]:
-        """Return the score from which on each word of ``FITS`` is said; None where no score is enough."""
+        """Return the lowest score of each word of ``FITS``, or None if no score is enough."""
         if self.curve is None:
             return {}
         return {word: self.curve.threshold(p, self.searched, self.expected) for word, p in FITS.items() if p}
@@ -238,12 +238,12 @@ class Answer:
 
     Attributes:
         hits: the hits of the page, best first.
-        searched: how many items were compared; of a store without its index, an estimate.
+        searched: the number of compared items, or an estimate for a store without its index.
         more: whether there may be further hits.
         unknown_words: words of the query that the model does not know.
-        probabilities: the source of the probabilities; None for a query that is not just a sentence.
-        before: the rank of each hit before it was ranked again, by its id; empty otherwise.
-        warnings: a line for each condition that is about a key, or a type of values, that no item has.
+        probabilities: the source of the probabilities, or None for a query that is not just a sentence.
+        before: the rank of each hit before reranking, by its id, or empty.
+        warnings: a line for each condition about a key, or a type of values, that no item has.
         uncertainty: the sum of the variances of a query of one part, if its embedding is a distribution.
     """
 

@@ -1,4 +1,4 @@
-"""What openvse wrote, opened by its place: an index with its model, a folder with the index beside it, or a model."""
+"""Opening by a place: an index with its model, a folder with the index beside it, or a model."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _logger = logging.getLogger(__name__)
 def open(
     place: str | Path, *, model: str | Path | None = None, device: str = "cpu", make: bool = False
 ) -> Any:
-    """Open what openvse wrote: an index, or a run that has one, as a ``SearchEngine``, and a model as itself.
+    """Open an index, or a run that has one, as a ``SearchEngine``, and a model as itself.
 
-    An index finds its model. A model that was exported is opened without PyTorch. A folder of images is opened by the
-    index beside it, which is brought up to date first.
+    An index finds its model. An exported model is opened without PyTorch. A folder of images is opened by the index
+    beside it, which is updated first.
 
     Args:
-        place: the folder of an index, of a run with its ``index/``, of images, or of a model; or a name as
+        place: the folder of an index, of a run with its ``index/``, of images, or of a model, or a name as
             ``openvse.load`` takes.
-        model: the model of the index, if it is no longer where the index says; or that of the first index of a folder.
-        device: where a model of PyTorch computes.
+        model: the model of the index, if it has moved, or the model of the first index of a folder.
+        device: the device of a PyTorch model.
         make: make the first index of a folder of images, which may take long and download a model.
 
     Raises:
@@ -89,7 +89,7 @@ def load_for_index(
     device: str = "cpu",
     threads: int | None = None,
 ) -> LoadedModel:
-    """Load what embeds the queries of an index: the towers beside it, or else a model; the log says which."""
+    """Load the embedder of an index's queries: the towers beside it, or else a model. The log names it."""
 
     def whole() -> LoadedModel:
         source = named
@@ -122,7 +122,7 @@ class FirstIndex:
     count: int
 
     def __str__(self) -> str:
-        """Say what would be made, by which model, and how long it takes."""
+        """Return the plan: the index to make, its model, and the time it takes."""
         minutes = max(1, round(self.count * _IMAGE_S / (os.cpu_count() or 1) / 60))
         known = {} if missing_package() else training_module("openvse.conversion.published").PUBLISHED
         size = f", a download of {known[self.model].millions * 4:,} MB," if self.model in known else ""
@@ -143,7 +143,7 @@ def holds_pictures(place: str | Path) -> bool:
 
 
 def place_of_index(folder: Path) -> Path:
-    """Return where the index of a folder of images is, or will be: beside it, or in the user's cache if need be."""
+    """Return the present or future place of the index of a folder: beside it, or in the user's cache if need be."""
     whole = folder.resolve()
     beside = whole.parent / f"{whole.name}.index"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "indexes"
@@ -161,10 +161,10 @@ def open_pictures(
     device: str = "cpu",
     progress: StepProgress | None = None,
 ) -> tuple[Path, LoadedModel, IndexReport | None]:
-    """Return the index of a folder of images, what embeds its queries, and what an update did; None if nothing.
+    """Return the index of a folder of images, the embedder of its queries, and the result of an update, if any.
 
-    The index is made if there is none, and ``agreed`` returns. Otherwise it is brought up to date. The model itself is
-    loaded only if there is something to embed.
+    The index is made if there is none, and ``agreed`` returns. Otherwise it is updated. The model itself is loaded only
+    if there is something to embed.
     """
     from openvse.indexing.build import build_index
     from openvse.media.listing import list_media, rules_of

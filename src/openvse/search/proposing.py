@@ -19,7 +19,7 @@ from openvse.stores.following import EngineState
 from openvse.stores.ranking import largest, pack, unpack
 
 FEW = 4096
-"""Up to this many items that fulfil the conditions, all are scored: that is as quick and misses none."""
+"""Up to this many items that fulfil the conditions, all are scored, which is as quick and misses none."""
 
 SPARE = 10
 """Extra items requested from a store, whose order may differ slightly from the exact one."""
@@ -41,12 +41,12 @@ class StoreSearch:
     """Searches an index through a store of its points.
 
     The score of an item is the largest inner product of one of its embeddings with one of the query's. So every
-    embedding is a point and every embedding of a query one search; the items that any of these finds are scored once
-    more with the embeddings of the index. What the store holds of items that have changed or are gone does not count,
-    and what it does not hold yet is searched exactly: a store that lags behind its index is slower, and never wrong.
+    embedding is a point and every embedding of a query one search. The found items are scored once more with the
+    embeddings of the index. The store's points of changed or missing items do not count, and items it lacks are
+    searched exactly. A store that lags behind its index is slower, and never wrong.
 
-    Queries of several parts are one search with the weighted sum of their embeddings, where all have a single one and
-    the score is linear, the largest inner product itself; otherwise all items are compared.
+    Queries of several parts are one search with the weighted sum of their embeddings, if all have a single one and the
+    score is linear, the largest inner product itself. Otherwise all items are compared.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class StoreSearch:
         where: Sequence[Condition] = (),
         less: Float[np.ndarray, "count"] | None = None,
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best allowed items; see ``ExactSearch``."""
+        """Return scores and positions of the best allowed items. See ``ExactSearch``."""
         if not np.isfinite(queries.parts.vectors[queries.parts.mask]).all():
             raise ModelError(
                 "the embedding of a query holds NaN or infinite numbers: check the query and the weights"
@@ -127,7 +127,7 @@ class StoreSearch:
         within: Within,
         less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q n"] | None:
-        """Return the scored candidates of some queries; None if the store finds too few."""
+        """Return the scored candidates of some queries, or None if the store finds too few."""
         # The best so many points are of at least so many items.
         count = (top_k + SPARE) * self._index.manifest.num_embeddings * (1 if less is None else WIDER)
         while True:
@@ -167,7 +167,7 @@ def _is_cut(
     proposals: Sequence[Sequence[Int[np.ndarray, "_"]]],
     top_k: int,
 ) -> bool:
-    """Return whether items with the last score that is wanted may be missing, as a search ended among such items."""
+    """Return whether items with the last wanted score may be missing, as a search ended among such items."""
     for row, searches in zip(scores, proposals, strict=True):
         last = np.partition(row, len(row) - top_k)[len(row) - top_k]
         for positions in searches:
@@ -177,4 +177,4 @@ def _is_cut(
 
 
 Searcher: TypeAlias = ExactSearch | StoreSearch
-"""What finds the best items of an index."""
+"""A search for the best items of an index."""

@@ -1,4 +1,4 @@
-"""Queries of one or several parts, and the page of hits that is wanted."""
+"""Queries of one or several parts, and the wanted page of hits."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ Only = Literal["words", "looks"]
 """One of the two rankings of a search."""
 
 OnePer = Literal["file", "scene"]
-"""Of which only the first hit is listed."""
+"""The unit of which only the first hit is listed."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What to look for; the score of an item is the weighted mean of the scores of the parts that are given.
+    """A query. The score of an item is the weighted mean of the scores of the query's parts.
 
-    What is to be avoided is subtracted: ``avoid_weight`` times the score of each of its terms. For a model with one
-    embedding an item and the cosine, that is a search with the weighted sum of the embeddings.
+    Content to avoid is subtracted: ``avoid_weight`` times the score of each of its terms. For a model with one
+    embedding an item and the cosine, this is a search with the weighted sum of the embeddings.
 
     Attributes:
-        text: a sentence; "" for none. U+FFFD stands for half a character, here and in ``avoid``.
-        image: an image; None for none.
-        like: the id of an item of the index, whose stored embeddings are taken; it is not among its own hits.
+        text: a sentence, or "". U+FFFD replaces half a character, here and in ``avoid``.
+        image: an image, or None.
+        like: the id of an item of the index, whose stored embeddings count. It is not among its own hits.
         avoid: sentences that the items should not fit, or one sentence.
-        image_weight: weight of the image, and of the item, beside a text; the text has 1 minus that. Between 0 and 1.
-        avoid_weight: see above; 0 and more.
+        image_weight: weight of the image, and of the item, beside a text, which has 1 minus it. From 0 to 1.
+        avoid_weight: see above. 0 and more.
 
     Raises:
-        DataError: nothing is looked for, ``avoid`` holds no texts, or a weight is outside its range.
+        DataError: the query is empty, ``avoid`` holds no texts, or a weight is outside its range.
     """
 
     text: str = ""
@@ -73,10 +73,10 @@ class Query:
     def of(cls, given: Any) -> Query:
         """Return a sentence, an image in any form, or a query, as a query.
 
-        Text that ends like an image is the path of one; a name alone that is no file may be words of an item.
+        Text that ends like an image is the path of one. A name alone that is no file may be words of an item.
 
         Raises:
-            DataError: there is no such image, or it is nothing of these.
+            DataError: the image does not exist, or the object is none of these.
         """
         if isinstance(given, Query):
             return given
@@ -94,7 +94,7 @@ class Query:
 
     @property
     def is_sentence(self) -> bool:
-        """Whether it is a sentence and nothing else, whose scores are those of the model."""
+        """Whether it is a sentence and nothing else, so that its scores are the model's."""
         return self.image is None and self.like is None and not any(term.strip() for term in self.avoid)
 
     @property
@@ -104,7 +104,7 @@ class Query:
         return self.image is not None and self.like is None and not (avoids or self.text.strip())
 
     def weights(self) -> tuple[float, float, float]:
-        """Return the weights of text, image and item; they add up to 1."""
+        """Return the weights of text, image and item, which add up to 1."""
         seen = [self.image is not None, self.like is not None]
         share = self.image_weight if self.text.strip() else 1.0
         each = share / max(1, sum(seen))
@@ -112,7 +112,7 @@ class Query:
 
 
 def _is_file(path: str | Path) -> bool:
-    """Return whether there is such a file; False for a name that no file can have."""
+    """Return whether there is such a file. False for a name that no file can have."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -120,13 +120,13 @@ def _is_file(path: str | Path) -> bool:
 
 
 def is_one_query(given: object) -> bool:
-    """Return whether it is a query by itself; an array of texts is a column of sentences."""
+    """Return whether it is a query by itself. An array of texts is a column of sentences."""
     is_column = isinstance(given, np.ndarray) and given.dtype.kind in "OUT"
     return isinstance(given, (str, Query, *ONE_IMAGE)) and not is_column
 
 
 def each_query(given: Any) -> list[Query | str]:
-    """Return any number of sentences, images and queries as queries; an empty sentence stays one."""
+    """Return any number of sentences, images and queries as queries. An empty sentence stays one."""
     alone = is_one_query(given)
     is_list = isinstance(given, Iterable) and not (isinstance(given, Mapping) or hasattr(given, "columns"))
     if not alone and not is_list:
@@ -137,20 +137,20 @@ def each_query(given: Any) -> list[Query | str]:
 
 @dataclass(frozen=True)
 class Page:
-    """Which hits of a query to return.
+    """The hits of a query to return.
 
     Attributes:
-        top_k: how many hits of each query; 1 and more.
-        skip: how many of the best to leave out, for a page after the first; ranks go on.
-        where: conditions that all hits fulfil, or one, such as ``"date >= 2024"``; see ``openvse.indexing.conditions``.
+        top_k: the number of hits of each query, 1 and more.
+        skip: the number of best hits to leave out, for a page after the first. Ranks go on.
+        where: conditions that all hits fulfil, or one, such as ``"date >= 2024"``. See ``openvse.indexing.conditions``.
         min_score: the lowest score of a hit.
         min_precision: the lowest probability of a hit, so that at least this share of the hits is expected to be
-            relevant. Above 0 and at most 1; only for queries that are just a sentence.
-        expected: how many of the items searched are expected to be relevant to a sentence, for the probabilities; by
-            default as many as in the data that the model's curve was fitted on (often 1).
-        one_per: ``file`` for only the best segment of each clip; ``scene`` for only the first of items that are nearly
+            relevant. Above 0 and at most 1, only for queries that are just a sentence.
+        expected: the expected number of items that are relevant to a sentence, for the probabilities. Default: as in
+            the data of the model's curve (often 1).
+        one_per: ``file`` for only the best segment of each clip, ``scene`` for only the first of items that are nearly
             the same, each with a count of the others (``Hit.alike``). None lists all.
-        only: ``words`` for items that have words of the sentence, ``looks`` for the order by scores; None joins both.
+        only: ``words`` for items with words of the sentence, ``looks`` for the order by scores. None joins both.
 
     Raises:
         DataError: a number is outside its range, ``where`` holds no conditions, or a word is not allowed.
@@ -194,17 +194,17 @@ def _are(kind: type[Real] | type[Integral], *given: object) -> bool:
 
 @dataclass(frozen=True)
 class EmbeddedQueries:
-    """The embeddings of the parts of some queries, and their weights in each; None if each query is one part."""
+    """The embeddings of the parts of some queries, and their weights in each, or None if each query is one part."""
 
     parts: ArraySet
     weights: Float[np.ndarray, "Q P"] | None
 
     def __len__(self) -> int:
-        """Return how many queries there are."""
+        """Return the number of queries."""
         return len(self.parts) if self.weights is None else len(self.weights)
 
     def some(self, rows: Int[np.ndarray, "n"]) -> EmbeddedQueries:
-        """Return some of the queries, with no parts but their own; without weights where each is one part."""
+        """Return some of the queries, with no parts but their own, without weights if each is one part."""
         if self.weights is None:
             return EmbeddedQueries(self.parts[rows], None)
         weights = self.weights[rows]
@@ -214,10 +214,10 @@ class EmbeddedQueries:
         return EmbeddedQueries(self.parts[used], weights[:, used])
 
     def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
-        """Return the vectors whose nearest neighbours are wanted, for each query; None if no sum stands for a score.
+        """Return the vectors whose nearest neighbours are wanted, for each query, or None if no sum gives the score.
 
-        Without weights these are its embeddings. With weights it is one weighted sum, whose score is that of the query
-        only ``is_linear``: where items have one embedding each, and are compared by inner products.
+        Without weights these are its embeddings. With weights it is one weighted sum. Its score is the query's only if
+        ``is_linear``: items have one embedding each, and are compared by inner products.
         """
         vectors, mask = self.parts.vectors, self.parts.mask
         if self.weights is None:
@@ -235,7 +235,7 @@ class EmbeddedQueries:
 
 
 def as_arrays(embedded: Any) -> ArraySet:
-    """Return an embedding set of a model as arrays: tensors on the CPU share their memory."""
+    """Return an embedding set of a model as arrays. Tensors on the CPU share their memory."""
     return ArraySet(np.asarray(embedded.vectors), np.asarray(embedded.mask))
 
 
@@ -245,7 +245,7 @@ def embed_queries(
     images: Callable[[Sequence[ClipSource]], ArraySet],
     items: Callable[[Sequence[str]], ArraySet],
 ) -> EmbeddedQueries:
-    """Embed every part of some queries once, each kind together; ``items`` takes ids."""
+    """Embed every part of some queries once, each kind together. ``items`` takes ids."""
     asked: list[tuple[Callable[[Any], ArraySet], list[tuple[int, Any, float]]]]
     asked = [(texts, []), (images, []), (items, [])]
     for number, query in enumerate(queries):

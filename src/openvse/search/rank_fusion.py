@@ -1,4 +1,4 @@
-"""Visual similarity and words together: items that have words of a sentence, joined with those that look like it."""
+"""Visual similarity and words together: items with words of a sentence, joined with visually similar ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jaxtyping import Bool, Float, Int, UInt64
 from openvse.indexing.index import places_among
 
 RRF_K = 60
-"""The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009): how little the first ranks differ."""
+"""The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009). A larger one separates first ranks less."""
 
 WEIGHT = 1.0
-"""The weight of an item with all words of a sentence; that of an item by its visual similarity is 1."""
+"""The weight of an item with all words of a sentence. An item by its visual similarity has weight 1."""
 
 POWER = 3
-"""How fast the weight falls with the share of the sentence that an item has."""
+"""The exponent by which the weight falls with the share of the sentence that an item has."""
 
 DEPTH = 100
-"""How many of the first items by visual similarity raise those with words, so that any page has the same order."""
+"""The number of first items by visual similarity that raise items with words, so that any page has the same order."""
 
 MOST = 4096
 """The largest number of items that are found by their words."""
@@ -33,9 +33,9 @@ class WordHits:
     """Items with words of a sentence, the best first, and equal ones by position.
 
     A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
-    document frequency); the lowest of its bits stands for the first word. Weights are what the words add to a share.
-    Forms are the parts of words that stand for each word, where texts were searched. ``whole`` is the number of items
-    that have all words.
+    document frequency). The lowest of its bits is for the first word. Weights are the words' additions to a share.
+    Forms are the parts of words that represent each word, if texts were searched. ``whole`` is the number of items that
+    have all words.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -50,7 +50,7 @@ class WordHits:
     def of(
         cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int, missing: float = 0.0
     ) -> WordHits:
-        """Return the items, given the positions of those that have each word, of at most 64 words.
+        """Return the items, given the positions of the items that have each word, of at most 64 words.
 
         The rest of the sentence has the weight ``missing``.
         """
@@ -77,13 +77,13 @@ class WordHits:
         return len(self.positions)
 
     def sums(self) -> Float[np.ndarray, "n"]:
-        """Return what words add to each item; items with the same share have the same rank."""
+        """Return the words' addition to each item. Items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
         sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks)
         return sums
 
     def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
-        """Return how many items have the words of each row; a row of -1 has none, as all that are searched."""
+        """Return the number of items with the words of each row. A row of -1 has none, as all that are searched."""
         some = np.maximum(rows, 0)
         held = np.where(rows >= 0, self.bits[some] if len(self) else 0, 0).astype(np.uint64)
         counts = {each: int((self.bits & each == each).sum()) for each in np.unique(held) if each}
@@ -132,10 +132,10 @@ def joined(
     best: ScoreBest,
     count: int | None = None,
 ) -> Ranking:
-    """Join two rankings by the sum of ``1 / (RRF_K + rank)``, that of words times ``WEIGHT`` and its share cubed.
+    """Join two rankings by the sum of ``1 / (RRF_K + rank)``, with words times ``WEIGHT`` and their share cubed.
 
-    Of equal sums, items with words come first, and then those with the better score. At least ``DEPTH`` items by visual
-    similarity are needed; ``best`` scores the others.
+    At equal sums, items with words come first, and then the better score. At least ``DEPTH`` items by visual similarity
+    are needed. ``best`` scores the others.
     """
     by_position = np.argsort(words.positions)
     places, held = places_among(words.positions[by_position], looks.positions)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from openvse.runtime.arrays import directions
 
 SAME = 0.98
-"""The cosine from which on two items are nearly the same; of several embeddings, that of the two most alike."""
+"""The lowest cosine of two near duplicates. With several embeddings, the two most similar count."""
 
 _ROUNDING = 1e-6
 
@@ -36,7 +36,7 @@ def are_same(
 def first_of_scenes(vectors: Float[np.ndarray, "n K d"], most: int) -> Int[np.ndarray, "_"]:
     """Return the places of the first ``most`` items that are not nearly the same as one of these before them.
 
-    So no chain joins items that do not resemble each other, and more items change nothing for those before them.
+    So no chain joins items that do not resemble each other, and more items change nothing for the earlier ones.
     """
     firsts, heads = list[int](), np.empty_like(vectors[:most])
     for place, one in enumerate(vectors):

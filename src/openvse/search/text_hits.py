@@ -1,8 +1,8 @@
 """Items by the words that were read in them.
 
-A long text has any word of a sentence somewhere. So of a text only that run of lines counts which has most of the
-sentence, as if it were all of the text. Words that no text has count as rare ones that the text lacks: a sign is no
-reason to prefer its photograph for a sentence with one of its words.
+A long text has any word of a sentence somewhere. So of a text only the run of lines with most of the sentence counts,
+as if it were all of the text. Words that no text has count as rare ones that the text lacks: a sign is no reason to
+prefer its photograph for a sentence with one of its words.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from openvse.media.text_reading import TextLine
 from openvse.search.rank_fusion import WordHits
 
 REACH = 60
-"""The number of words of a run of lines: those of a receipt or a screen."""
+"""The number of words of a run of lines, as on a receipt or a screen."""
 
 LOOKED_AT = 500
-"""The largest number of texts that are looked through for runs of lines; of others the rarest word counts."""
+"""The largest number of texts that are searched for runs of lines. For the others the rarest word counts."""
 
 _SHOWN = 3  # lines of a hit
 
@@ -29,7 +29,7 @@ Words: TypeAlias = Mapping[str, list[str]]
 """The words of a query, each with its parts."""
 
 Forms: TypeAlias = Mapping[str, Sequence[Sequence[str]]]
-"""The parts of words that stand for each word of a query: its own, or those of misread words."""
+"""The parts of words that represent each word of a query: its own, or parts of misread words."""
 
 ReadText: TypeAlias = tuple[list[TextLine], str]
 """The lines of an item, and their words, a line each."""
@@ -81,7 +81,7 @@ def joined_words(named: WordHits, read: WordHits) -> WordHits:
 
 
 def lines_with(text: ReadText, matched: Sequence[str], forms: Forms) -> tuple[TextLine, ...]:
-    """Return the lines of a text that have words, those with the most first, no more than a hit shows."""
+    """Return the lines of a text that have words, with the best lines first, no more than a hit shows."""
     wanted = [[line_of(parts) for parts in forms.get(word, ())] for word in matched]
     having = [sum(any(form in line for form in each) for each in wanted) for line in text[1].split("\n")]
     places = sorted((place for place, count in enumerate(having) if count), key=lambda place: -having[place])

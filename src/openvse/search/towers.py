@@ -1,4 +1,4 @@
-"""The towers beside an index, and the model behind them for what they cannot do; see ``runtime.beside``."""
+"""The towers beside an index, and the model behind them for all other work. See ``runtime.beside``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _logger = logging.getLogger(__name__)
 
 
 class IndexTowers(OnnxModel):
-    """The exported towers beside an index, and its model for what these cannot do: images, and very long sentences.
+    """The exported towers beside an index, and its model for images and very long sentences.
 
-    ``load`` loads the model that made the index; it is called when it is first needed.
+    ``load`` loads the model that made the index. It is called when it is first needed.
     """
 
     def __init__(self, folder: Path, load: Callable[[], Any], *, threads: int | None = None) -> None:
@@ -56,14 +56,14 @@ class IndexTowers(OnnxModel):
 
     @property
     def whole(self) -> Any:
-        """The model that made the index; several threads may ask for it."""
+        """The model that made the index. Several threads may ask for it."""
         with self._loading:
             if self._whole is None:
                 self._whole = self._load()
             return self._whole
 
     def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> ArraySet:
-        """Embed sentences, by the model itself where one has more tokens than the program takes."""
+        """Embed sentences, by the model itself if one has more tokens than the program takes."""
         captions = several(captions, "captions")
         longest = self.description.text.longest or 0
         if any(len(ids) > longest for ids in self.tokenizer.tokenize(captions)):
@@ -87,14 +87,14 @@ class IndexTowers(OnnxModel):
         return self.whole.read_image(image)
 
     def encode_pixels(self, images: Sequence[Any]) -> Any:
-        """Embed, by the model itself, what ``read_image`` has decoded."""
+        """Embed the results of ``read_image`` by the model itself."""
         return self.whole.encode_pixels(images)
 
 
 def open_towers(
     index: Path, manifest: IndexManifest, load: Callable[[], Any], *, threads: int | None = None
 ) -> tuple[IndexTowers | None, str]:
-    """Open the towers beside an index, if they are those of its model; or return None and the reason."""
+    """Open the towers beside an index, if its model made them, or return None and the reason."""
     folder = towers_of(index, manifest.model)
     if not is_export(folder):
         reason = left_out_of(folder, __version__).get(

@@ -1,4 +1,4 @@
-"""One way to bring an index up to date: its items, its query bank, its engine, and the towers beside it."""
+"""One way to update an index: its items, its query bank, its engine, and the towers beside it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from openvse.search.bank import update_bank
 from openvse.stores.following import EngineReport, plan_engine
 
 StepProgress = Callable[[str, WorkProgress], None]
-"""Called with a step (``images``, ``query bank``, ``engine``, ``towers``, ``text``) and how far it has come."""
+"""Called with a step (``images``, ``query bank``, ``engine``, ``towers``, ``text``) and its progress."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class IndexUpdate:
-    """What an update of an index did.
+    """The result of an update of an index.
 
     Attributes:
         bank: the number of ``queries`` of the query bank, their ``source`` (``model`` or ``given``) and its
-            ``reliability``; None without one.
-        towers: the towers beside the index; None where the model has none, such as an exported one.
-        text: what is known of the text in the images; None for an index that reads none.
+            ``reliability``, or None without one.
+        towers: the towers beside the index, or None if the model has none, such as an exported one.
+        text: the report on the text in the images, or None for an index that reads none.
     """
 
     items: IndexReport
@@ -54,18 +54,18 @@ class IndexUpdate:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What an index remembers: None keeps what it has.
+    """The settings of an index. None keeps the present one.
 
     Attributes:
-        ignore: patterns to skip beside those of ``.openvseignore``.
+        ignore: patterns to skip beside ``.openvseignore``.
         follow_links: whether links to folders are entered.
-        segment_seconds: the length of the items into which clips are cut; 0 keeps clips whole.
-        dtype: the type of a stored number; ``float32`` for a new index.
-        bank: sentences that show which images rank high for every query, in place of the bank that the model keeps; an
-            empty list takes the bank away, and a new index without them has that of the model.
-        engine: what finds the nearest embeddings: ``exact``, ``int8``, or the URL of a server.
+        segment_seconds: the length of the items into which clips are cut. 0 keeps clips whole.
+        dtype: the type of a stored number, ``float32`` for a new index.
+        bank: sentences that show which images rank high for every query, in place of the model's own bank. An empty
+            list removes the bank, and a new index without sentences has the model's.
+        engine: the engine that finds the nearest embeddings: ``exact``, ``int8``, or the URL of a server.
         towers: the towers to write beside the index: ``text`` (a new index has these), ``both`` or ``none``.
-        read_text: what reads the text in images: ``rapidocr``, a ``TextReader`` of your own, which is to be given every
+        read_text: the reader of the text in images: ``rapidocr``, a ``TextReader`` of your own, which you give every
             time, or ``none``, which forgets the text.
     """
 
@@ -95,23 +95,23 @@ def index(
     threads: int | None = None,
     progress: StepProgress | None = None,
 ) -> IndexUpdate:
-    """Make an index of folders, or bring one up to date; it costs what has changed since.
+    """Make an index of folders, or update one at the cost of the changes since.
 
     Args:
-        model: the model that embeds, exported or not; or its place, as ``openvse.load`` takes it.
-        folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
-        settings: what the index remembers.
+        model: the model that embeds, exported or not, or its place, as ``openvse.load`` takes it.
+        folder: a folder of images, at any depth, or several, or a text file with a sentence a line.
+        settings: the settings that the index remembers.
         batch_size, add, overwrite, check, sharing: see ``build_index``.
         forget: folders to remove from the index, with their items.
-        features: a feature store, read instead of images that have not changed since; by default that of the run.
-        threads: the number of CPU threads that read text; None takes those of the processor.
+        features: a feature store, read instead of images that have not changed since. Default: the run's store.
+        threads: the number of CPU threads that read text. None takes the processor's number.
         progress: see ``StepProgress``.
 
     Raises:
         DataError: no image can be used, or an argument is not allowed.
         EngineError: the engine cannot be reached, or cannot serve the model.
-        IndexFormatError: the index cannot be written, or is of another model or of other folders.
-        ModelError: no index can serve the model, or an exported model is to do what only the model itself can.
+        IndexFormatError: the index cannot be written, or belongs to another model or other folders.
+        ModelError: no index can serve the model, or an exported model lacks a function that only the model itself has.
     """
     model = load_embedder(str(model)) if isinstance(model, str | Path) else model
     out, wanted = given_path(out, "the folder of the index"), settings or IndexSettings()
@@ -142,7 +142,7 @@ def index(
 
 
 def _noted_reader(name: str, threads: int | None) -> TextReader | None:
-    """Open the reader that an index notes; None, with a warning, where that is impossible here."""
+    """Open the reader that an index notes, or return None, with a warning, if that is impossible here."""
     try:
         return open_reader(name, threads)
     except DataError as error:
@@ -151,13 +151,13 @@ def _noted_reader(name: str, threads: int | None) -> TextReader | None:
 
 
 def _place(model: Any, out: str | Path) -> Place | None:
-    """Return the place of a model that was loaded; None keeps what the index says of it."""
+    """Return the place of a loaded model, or None to keep the place in the index."""
     source = getattr(model, "source", "")
     return place_of(source, Path(out)) if source else None
 
 
 def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None) -> Any:
-    """Return the stored features that may stand for images; raise ModelError for what the model cannot do."""
+    """Return the stored features that may replace images. Raise ModelError if the model cannot use them."""
     if model.has_whole:
         source = getattr(model, "source", "")
         if not source and features is None:
@@ -176,7 +176,7 @@ def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sha
 
 
 def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: StepProgress) -> Towers | None:
-    """Write the towers of the model beside the index, which is searchable already; some embedders have none."""
+    """Write the towers of the model beside the index, which is searchable already. Some embedders have none."""
     if not model.has_whole:
         remove_other_towers(out, model.fingerprint)
     if not model.has_whole or not hasattr(model, "source"):
@@ -196,7 +196,7 @@ def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Step
 
 
 def _timed(tell: StepProgress, step: str, unit: str = "images") -> Callable[[int, int], None]:
-    """Return a function that tells of (items done, items in all), and how many a second since now."""
+    """Return a function that reports (finished items, items in all), and the items a second since now."""
     started = time.perf_counter()
 
     def report(done: int, total: int) -> None:
