@@ -58,7 +58,7 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def interface_of(service: Service) -> FastAPI:
-    """Return the routes and the page of a service, which anybody may ask anything."""
+    """Return the routes and the page of a service, without access checks."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -106,7 +106,7 @@ def interface_of(service: Service) -> FastAPI:
 
 
 class Zipped:
-    """Compresses replies, except images and clips: they are compressed already, and ranges count their own bytes."""
+    """Compresses replies, but not images and clips: they are compressed already, and ranges count their bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._plain, self._zipped = app, GZipMiddleware(app, minimum_size=1000, compresslevel=5)

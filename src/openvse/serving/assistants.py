@@ -1,6 +1,6 @@
-"""Tools for assistants (Model Context Protocol): they read, and each is a request of the REST interface.
+"""Tools for assistants (Model Context Protocol). They read, and each is a request of the REST interface.
 
-So names, limits and errors are those of that interface. ``/mcp`` keeps no sessions, so clients that leave cost nothing.
+So names, limits and errors are the same as there. ``/mcp`` keeps no sessions, so clients that leave cost nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _TOOLS = {
     ),
     "show": ("/api/items/{key}/thumbnail", "Return a picture of an item, as an image."),
 }
-"""The tools: the request of each, and what it does."""
+"""The tools: the request of each, and its purpose."""
 
 
 class Assistants:
-    """The tools of a server; ``app`` answers the requests of its interface, ``schema`` is its description (OpenAPI)."""
+    """The tools of a server. ``app`` answers the requests of its interface, ``schema`` is its description (OpenAPI)."""
 
     def __init__(self, app: ASGIApp, schema: Mapping[str, Any]) -> None:
         self._app, self._schema = app, schema
@@ -102,7 +102,7 @@ class Assistants:
         return await _requested(self._app, path, urlencode(query))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to /mcp; nothing of the protocol is loaded before the first one."""
+        """Answer a request to /mcp. Nothing of the protocol is loaded before the first one."""
         self._asked.set()
         await self._ready.wait()
         await self._manager.handle_request(scope, receive, send)
@@ -129,7 +129,7 @@ class Assistants:
 
 
 def _written(value: Any) -> str:
-    """Return a value of an argument as a query has it."""
+    """Return a value of an argument in the form of a query."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

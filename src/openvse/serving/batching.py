@@ -26,13 +26,13 @@ class Gatherer(Generic[AskT, AnswerT]):
     """Batches questions: a call on one thread answers all that arrived during the call before.
 
     A question that finds the thread idle is answered at once. Right after a call that answered several, the next call
-    waits for as many questions, at most a tenth of the time that the call took. This keeps clients
-    that ask again at once in one batch; otherwise each would be in a batch of its own from then on.
+    waits for as many questions, at most a tenth of the time that the call took. This keeps clients that ask again at
+    once in one batch. Otherwise each would be in a batch of its own from then on.
 
-    If a call fails, its questions are asked again one by one, so that only those with a fault fail.
+    If a call fails, its questions are repeated one by one, so that only those with a fault fail.
 
     Args:
-        answer: returns the answers to some questions, in their order; it runs on the thread of an executor of one.
+        answer: returns the answers to some questions, in their order. It runs on the thread of an executor of one.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Gatherer(Generic[AskT, AnswerT]):
         return len(self._asked)
 
     async def ask(self, question: AskT, timeout_s: float) -> AnswerT:
-        """Return the answer to a question; raise BusyError if too many wait, or TimeoutError if it comes too late."""
+        """Return the answer to a question. Raise BusyError if too many wait, or TimeoutError if it comes too late."""
         if len(self._asked) >= self._waiting:
             raise BusyError("too many questions wait for an answer: try again in a moment")
         answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
@@ -100,7 +100,7 @@ class Gatherer(Generic[AskT, AnswerT]):
             await asyncio.sleep(_LOOK_S)
 
     async def _call(self, batch: Sequence[tuple[AskT, asyncio.Future[AnswerT]]]) -> bool:
-        """Answer some questions with one call; return False if it failed."""
+        """Answer some questions with one call. Return False if it failed."""
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.run_in_executor(self._thread, self._answer, [each for each, _ in batch])
@@ -145,5 +145,5 @@ class RememberingModel:
         return rows
 
     def __getattr__(self, name: str) -> Any:
-        """Return anything else of the model."""
+        """Return any other attribute of the model."""
         return getattr(self._model, name)

@@ -1,4 +1,4 @@
-"""Connections of a server: a client that does not go on keeps no place from others."""
+"""Connections of a server. A client that stalls keeps no place from others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from openvse.serving.settings import Limits
 
 AT_ONCE = 32
-"""Connections that are accepted in one go: whoever is connected gets a turn in between."""
+"""Connections accepted in one go, so that connected clients get a turn in between."""
 
 _BACKLOG = 2048
 _ROOM = 16
@@ -24,7 +24,7 @@ class PatientServer(Server):
     """A server that accepts few connections at a time, while many may wait."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; asyncio lets as many wait as it accepts in one go."""
+        """Begin to listen. asyncio lets as many wait as it accepts in one go."""
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(_BACKLOG)
@@ -33,7 +33,7 @@ class PatientServer(Server):
 class Connection(H11Protocol):
     """A connection that is closed if a head takes too long, or if others need its place while it waits for its client.
 
-    ``head_s`` and ``connections`` of the limits count here; the other arguments are uvicorn's.
+    ``head_s`` and ``connections`` of the limits count here. The other arguments are uvicorn's.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Connection(H11Protocol):
         self._time_head()
 
     def on_response_complete(self) -> None:
-        """Note when the client was answered."""
+        """Note the time of the answer to the client."""
         self._since = self.loop.time()
         super().on_response_complete()
 

@@ -1,4 +1,4 @@
-"""Pictures of others are decoded in processes of their own: one that takes too long or much memory is ended, alone."""
+"""Processes that decode the pictures of clients. A process that takes too long or much memory is ended, alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE_PX = 1280
 """The longer side of the image in the panel of the page."""
 
 QUERY_PX = 800
-"""The longer side of an image that is kept for searches; models read images of less."""
+"""The longer side of an image that is kept for searches. Models read smaller images."""
 
 _SIDE = 750  # of an upload that may be decoded smaller: a photograph of 12 megapixels at half its sides
 _MEMORY = 1 << 30, 24  # bytes of a process, and for each pixel that may be decoded
@@ -60,7 +60,7 @@ class Decoders:
         await asyncio.gather(*asked, return_exceptions=True)  # what fails then fails its picture
 
     async def pixels(self, content: bytes, max_pixels: int) -> Image.Image:
-        """Return an uploaded picture; raise BadImageError if it cannot be used, or takes too long."""
+        """Return an uploaded picture. Raise BadImageError if it cannot be used, or takes too long."""
         image: Image.Image = await self._decoded({"kind": "pixels", "max_pixels": max_pixels}, content)
         return image
 
@@ -130,14 +130,14 @@ class _Decoder:
         )
 
     def ask(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], Any]:
-        """Send a task and its bytes, and return what is told and made; raise OSError if the process ends."""
+        """Send a task and its bytes, and return the reply and its bytes. Raise OSError if the process ends."""
         assert self._process.stdin is not None and self._process.stdout is not None
         _write(self._process.stdin, task, content)
         told, made = _read(self._process.stdout)
         return told, Image.frombytes("RGB", told["size"], made) if "size" in told else made
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """End the process at once."""
         self._process.kill()
 
     def end(self) -> None:
@@ -153,7 +153,7 @@ def _write(file: IO[bytes], told: Mapping[str, Any], content: bytes) -> None:
 
 
 def _read(file: IO[bytes]) -> tuple[Mapping[str, Any], bytes]:
-    """Return the next message; raise BrokenPipeError if the other side has ended."""
+    """Return the next message. Raise BrokenPipeError if the other side has ended."""
     line = file.readline()
     told = json.loads(line) if line.endswith(b"\n") else {"bytes": 1}
     content = file.read(told["bytes"])
@@ -163,7 +163,7 @@ def _read(file: IO[bytes]) -> tuple[Mapping[str, Any], bytes]:
 
 
 def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
-    """Do a task, and return what is told of the result, and its bytes."""
+    """Do a task, and return the facts of the result, and its bytes."""
     encoded = io.BytesIO()
     if task["kind"] == "small":
         side = task["side"]

@@ -62,7 +62,7 @@ _SMALL_BYTES = 4000
 _SESSIONS = 10_000
 
 OPEN_PATHS = ("/", "/health", "/ready", "/session")
-"""Paths that need no token, besides the files of the page; their replies say nothing about the images."""
+"""Paths that need no token, besides the files of the page. Their replies contain nothing about the images."""
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
@@ -133,7 +133,7 @@ class Guard:
         await JSONResponse({"error": message}, status, headers)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str, str] | None:
-        """Return status, reason and message of a refusal; None lets the request pass."""
+        """Return status, reason and message of a refusal, or None to let the request pass."""
         if not self._is_named(headers.get("host", "")):
             return 421, "host", "the server does not go by this name: start it with --name NAME"
         if path.startswith(("/api", "/session", "/mcp")) and is_foreign(headers):
@@ -146,9 +146,9 @@ class Guard:
     def _is_named(self, host: str) -> bool:
         """Return whether a client addresses the server by a name of this machine.
 
-        A page of another web site whose name was made to point here (DNS rebinding) gives its own name. A token stops
+        A page of another web site whose name was made to point here (DNS rebinding) sends its own name. A token stops
         it too, and a server that listens on all addresses does not know its names. (``TrustedHostMiddleware`` of
-        Starlette answers 400 in plain text, which does not say what to do.)
+        Starlette answers 400 in plain text, without a remedy.)
         """
         if self._settings.token or "*" in self._names or self._settings.host in ("0.0.0.0", "::"):
             return True
@@ -160,7 +160,7 @@ class Guard:
 
 
 def is_foreign(headers: Headers) -> bool:
-    """Return whether a page of another web site asks; browsers that do not say so name the site of the page."""
+    """Return whether a page of another web site asks. Browsers without this header name the site of the page."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site in ("cross-site", "same-site")
     origin, host = headers.get("origin"), headers.get("host", "").lower()
@@ -185,9 +185,9 @@ def session_in(headers: Headers) -> str:
 
 
 class Sessions:
-    """The sessions of the page: each begins with the token, and ends in time, when it is told to, or with the server.
+    """The sessions of the page. Each begins with the token, and ends in time, by request, or with the server.
 
-    Only digests of their names are kept. Of more than 10,000 the oldest end.
+    Only digests of their names are kept. Beyond 10,000 the oldest end.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -250,7 +250,7 @@ class Bounds:
 
 
 class _Body:
-    """The body of a request as it arrives; the application answers the HTTPException of one that is refused."""
+    """The body of a request as it arrives. The application answers the HTTPException of a refused one."""
 
     def __init__(self, receive: Receive, bounds: Bounds, most: int) -> None:
         self._receive, self._bounds, self._most = receive, bounds, most

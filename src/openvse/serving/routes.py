@@ -1,4 +1,4 @@
-"""The routes of the interface; OpenAPI shows their docstrings."""
+"""The routes of the interface. OpenAPI shows their docstrings."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def _shown(example: object) -> dict[int | str, dict[str, Any]]:
 
 
 class OpenedFile(FileResponse):
-    """An open file, or the parts of it that a Range header asks for; it is closed at the end.
+    """An open file, or the parts of it that a Range header asks for. It is closed at the end.
 
     Starlette opens a file by its name, and the file of that name could change after its place was checked. The name
-    that it gets here is that of the descriptor.
+    that it gets here belongs to the descriptor.
     """
 
     def __init__(self, file: IO[bytes], headers: Mapping[str, str], media_type: str) -> None:
@@ -108,7 +108,7 @@ class OpenedFile(FileResponse):
 
 
 def _held(request: Request, headers: Mapping[str, str]) -> Response | None:
-    """Return the reply 304 if a client has this state of a file already, as its tag or else its time says."""
+    """Return the reply 304 if a client has this state of a file already, by its tag or else its time."""
     now = Headers(headers)
     held = StaticFiles(check_dir=False).is_not_modified(now, request.headers)
     return NotModifiedResponse(now) if held else None
@@ -155,7 +155,7 @@ async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
 async def search_image(
     request: Request, image: Image, asked: Annotated[OneSearch, Query()]
 ) -> dict[str, Any]:
-    """Find images that resemble an uploaded one, and fit a sentence if one is given."""
+    """Find images that resemble an uploaded one, and fit a sentence if there is one."""
     service = _service(request)
     async with service.uploaded(image) as decoded:
         return await _searched(service, asked, asked, decoded)
@@ -211,7 +211,7 @@ def item(request: Request, key: ItemKey) -> dict[str, Any]:
 
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
 def captions(request: Request, key: ItemKey) -> dict[str, Any]:
-    """Return the captions of an item from the data set that the images belong to; there may be none."""
+    """Return the captions of an item from the data set that the images belong to, if there are any."""
     return {"captions": _service(request).captions(key)}
 
 
@@ -224,7 +224,7 @@ def captions(request: Request, key: ItemKey) -> dict[str, Any]:
 async def thumbnail(
     request: Request, key: ItemKey, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
-    """Return a thumbnail of an item; with large, one of at most 1,280 pixels."""
+    """Return a thumbnail of an item, or with large, one of at most 1,280 pixels."""
     service = _service(request)
     version = await run_in_threadpool(service.served.version, key)
     caching = "private, max-age=31536000, immutable" if v else "private, no-cache"
@@ -333,7 +333,7 @@ async def session(request: Request, asked: Session) -> Response:
     "/session", tags=["server"], responses={401: {"description": "There is no session to end.", **ERROR}}
 )
 async def end_session(request: Request) -> Response:
-    """End the session of the cookie; with the token as ``Authorization: Bearer TOKEN``, end all sessions."""
+    """End the session of the cookie, or with the token as ``Authorization: Bearer TOKEN``, end all sessions."""
     sessions: Sessions = request.app.state.sessions
     if is_bearer(request.headers, _service(request).settings.token):
         sessions.end_all()

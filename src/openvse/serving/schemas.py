@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 10_000
 
 
 def _readable(text: str) -> str:
-    """Return a text; raise ValueError if it holds half of a surrogate pair, which cannot be encoded."""
+    """Return a text. Raise ValueError if it holds half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -45,11 +45,11 @@ Number = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 PagedQuery: TypeAlias = tuple[Query, Page]
-"""A query, and which of its hits are wanted."""
+"""A query, and the wanted hits."""
 
 
 class Fields(BaseModel):
-    """The fields of a request; others are refused."""
+    """The fields of a request. Others are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ class Fields(BaseModel):
 
 
 class SearchFields(Fields):
-    """One query; at least one of q, like and an image says what to look for."""
+    """One query, with at least one of q, like and an image."""
 
     q: Annotated[Sentence, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
     like: Annotated[Key | None, Field(description="An item that hits should resemble.", examples=[None])] = (

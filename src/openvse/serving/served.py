@@ -1,4 +1,4 @@
-"""What a server serves: one state of an index or a store, and the source that notices a new one."""
+"""The data of a server: one state of an index or a store, and the source that notices a new one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COUNT_AGAIN_S = 15.0
 
 @dataclass(frozen=True)
 class Source:
-    """An index or a store to serve, which is opened again after every change; see ``SearchEngine`` for the fields."""
+    """An index or a store to serve, opened again after every change. See ``SearchEngine`` for the fields."""
 
     place: Path | EngineAddress
     engine: str | None = field(default=None, repr=False)
@@ -41,7 +41,7 @@ class Source:
 
     @property
     def pause_s(self) -> float:
-        """The least number of seconds between two checks for changes; 0 for an index."""
+        """The least number of seconds between two checks for changes, 0 for an index."""
         return _COUNT_AGAIN_S if isinstance(self.place, EngineAddress) else 0.0
 
     def open(self, model: RememberingModel) -> Served:
@@ -51,7 +51,7 @@ class Source:
         return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
 
     def state(self, served: Served | None) -> object:
-        """Return a value that every change changes; the items of a store, which ``served`` holds, are counted again."""
+        """Return a value that every change changes. The items of a store, which ``served`` holds, are counted again."""
         if isinstance(self.place, EngineAddress):
             if served is not None:
                 served.recount()
@@ -66,11 +66,11 @@ class Source:
 
 
 class Served:
-    """One state of what is served: an engine, and its items by their keys, which clients use.
+    """One served state: an engine, and its items by their keys, which clients use.
 
     The paths of its roots and of further ``folders`` are hidden from clients. ``fields`` are the keys of the users'
-    metadata, each with some of its values, the most frequent first, and ``hidden_fields`` those that name such
-    a path and take no conditions.
+    metadata, each with some of its values, the most frequent first. ``hidden_fields`` are keys that name such a path
+    and take no conditions.
     """
 
     def __init__(self, engine: SearchEngine, folders: Sequence[Path] = ()) -> None:
@@ -106,12 +106,12 @@ class Served:
 
     @property
     def place(self) -> str:
-        """The address of a store, without secrets; "" for an index, which is in memory."""
+        """The address of a store, without secrets, or "" for an index, which is in memory."""
         return self._catalogue.place
 
     @property
     def is_complete(self) -> bool:
-        """False while an indexing is under way, or where one was interrupted."""
+        """False while an indexing is under way, or after an interrupted one."""
         return self._catalogue.is_complete
 
     @property
@@ -125,11 +125,11 @@ class Served:
         return self.engine.note.far_roots(*self._folders)
 
     def key(self, item_id: str) -> int:
-        """Return the key of an item; raise MissingItemError if its id is unknown."""
+        """Return the key of an item. Raise MissingItemError if its id is unknown."""
         return self._catalogue.key_of(self._catalogue.position(item_id))
 
     def id_of(self, key: int) -> str:
-        """Return the id of an item; raise MissingItemError if its key is unknown."""
+        """Return the id of an item. Raise MissingItemError if its key is unknown."""
         return self._catalogue.id_of(self._catalogue.at(key))
 
     def version(self, key: int) -> str:
@@ -183,7 +183,7 @@ class Served:
         return {**line.to_json(), "text": self.readable(line.text)}
 
     def describe_answer(self, answer: Answer, captions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """Return the answer to a query for a reply; a caption names its item."""
+        """Return the answer to a query for a reply, in which a caption names its item."""
         hits = [replace(hit, title=next(iter(captions.get(hit.id, ())), hit.title)) for hit in answer.hits]
         return {
             "hits": [self._describe_hit(hit, answer.before.get(hit.id)) for hit in hits],
@@ -237,7 +237,7 @@ def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _anywhere(folders: Sequence[Path]) -> re.Pattern[str]:
-    """Return what finds the paths of folders in a text, each with the slash behind it if there is one."""
+    """Return a function that finds the paths of folders in a text, each with the slash after it if there is one."""
     places = {str(path) for folder in folders for path in (folder.absolute(), folder.resolve())} - {"/"}
     places |= {quote(place) for place in places}  # as in a URL
     names = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True)) or "(?!)"
@@ -245,7 +245,7 @@ def _anywhere(folders: Sequence[Path]) -> re.Pattern[str]:
 
 
 def _spelled(name: str) -> str:
-    """Return the name of a file; words that hyphens or underscores join are set apart."""
+    """Return the name of a file. Words that hyphens or underscores join are set apart."""
     last = file_of(name).rpartition("/")[2]
     words = re.split(r"[-_ ]+", last.rpartition(".")[0])
     return escaped(" ".join(words) if len(words) > 1 and all(map(str.isalpha, words)) else last)

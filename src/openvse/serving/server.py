@@ -1,4 +1,4 @@
-"""A server: how it listens, runs and ends."""
+"""A server: its listening, running and end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TALKATIVE = ("openvse.model.two_tower", "openvse.vqa.answerer", "openvse.retrie
 def listen(settings: Settings) -> tuple[socket.socket, Settings]:
     """Return a socket that is bound to the address of the settings, and the settings with its port.
 
-    Connections inherit the options of the socket: the system closes one whose client reads nothing for
+    Connections inherit the options of the socket. The system closes one whose client reads nothing for
     ``Limits.stall_s``, and buffers a bounded part of a reply.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -59,7 +59,7 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
 
 
 def make_server(app: Any, limits: Limits) -> Server:
-    """Return the server of an application; its ``run`` takes the sockets to listen on."""
+    """Return the server of an application. Its ``run`` takes the sockets to listen on."""
     from uvicorn import Config
 
     from openvse.serving.connections import AT_ONCE, Connection, PatientServer
@@ -83,7 +83,7 @@ def make_server(app: Any, limits: Limits) -> Server:
 
 
 def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
-    """Serve until a signal asks to stop; requests in progress are answered first."""
+    """Serve until a signal asks to stop, and answer requests in progress first."""
     from openvse.serving.app import create_app
 
     allow_many_files(2 * service.limits.connections)

@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 ServedAnswer: TypeAlias = tuple[Served, Answer]
-"""An answer, and what was served when it was given."""
+"""An answer, and the state that was served with it."""
 
 _EXAMPLES = 6
 _SLOW_WAITING = 32
@@ -49,12 +49,12 @@ _TEXTS = (".txt", ".caption", ".csv", ".tsv", ".json", ".jsonl", ".token")
 class Service:
     """An index or an engine, and its models, for the requests of an event loop.
 
-    One thread searches, and batches the questions that arrive meanwhile. Another one does slow work (re-ranking,
+    One thread searches, and batches the questions that arrive meanwhile. A second thread does slow work (reranking,
     explanations, answers), so that it does not delay searches. Processes decode images. Each kind of work has its own
     queue: images keep neither files, facts nor updates of the index waiting, and uploads keep no thumbnails waiting.
 
     Args:
-        model: the model that made its embeddings; an exported one has no map of what it looked at.
+        model: the model that made its embeddings. An exported one has no map of the regions it used.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Service:
     async def search(
         self, asked: Sequence[tuple[Query, Page]], *, rerank: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the replies to some queries; with ``rerank``, the second model ranks them again."""
+        """Return the replies to some queries. With ``rerank``, the second model reranks them."""
         if self._loads_for_images and any(query.image is not None for query, _ in asked):
             # Towers load the model of images now; the thread that searches would keep all others waiting.
             await self.run_slow(partial(self.model.encode_image, [Image.new("RGB", (32, 32))]))
@@ -190,7 +190,7 @@ class Service:
         return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
-        """Run slow work on a thread beside the searches; raise BusyError if too much waits already, or TimeoutError.
+        """Run slow work on a thread beside the searches. Raise BusyError if too much waits already, or TimeoutError.
 
         Work that takes too long goes on. Until it has ended, further work waits here, where it can be given up.
         """
@@ -225,7 +225,7 @@ class Service:
     async def _decoded(
         self, decode: Callable[[bytes, int], Awaitable[ResultT]], upload: UploadFile
     ) -> ResultT:
-        """Decode what a client sent in one way; raise TimeoutError if its turn does not come in time."""
+        """Decode an upload in one way. Raise TimeoutError if its turn does not come in time."""
         async with asyncio.timeout(self.limits.answer_s), self._decoding_uploads:
             return await decode(await upload.read(), self.limits.upload_pixels)
 
@@ -244,7 +244,7 @@ class Service:
         return name
 
     def query_image(self, name: str) -> bytes:
-        """Return an image that a client sent; raise MissingItemError if it is unknown or was dropped."""
+        """Return an image that a client sent. Raise MissingItemError if it is unknown or was dropped."""
         content = self._query_images.find(name)
         if content is None:
             raise MissingItemError("the server no longer has this image: send it again")
@@ -275,11 +275,11 @@ class Service:
 
     @property
     def looks(self) -> bool:
-        """Whether the model can show what it looked at."""
+        """Whether the model can show the regions that it used."""
         return bool(self.model.has_whole)
 
     async def score_map(self, image: ClipSource, sentence: str) -> dict[str, Any]:
-        """Return how much each part of an image, and each word of a sentence, adds to their score."""
+        """Return the share of each part of an image, and of each word of a sentence, in their score."""
         if not self.looks:
             raise ModelError(
                 "an exported model cannot show what it looked at: serve the model that it was exported from"
@@ -293,7 +293,7 @@ class Service:
         return await self.run_slow(work)
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
-        """Return the answers to a question about an image, and where the model looked."""
+        """Return the answers to a question about an image, and the regions that the model used."""
         model = self.answerer
         if model is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
@@ -303,11 +303,11 @@ class Service:
         return describe_answer((await self.run_slow(partial(explain, model, image, [question])))[0])
 
     def captions(self, key: int) -> list[str]:
-        """Return the captions of an item; there may be none."""
+        """Return the captions of an item, if there are any."""
         return [*map(self.served.readable, self._captions.get(self.served.id_of(key), ()))]
 
     def examples(self) -> list[str]:
-        """Return sentences to try: those of the settings, or captions or titles of the images."""
+        """Return sentences to try: sentences of the settings, or captions or titles of the images."""
         if self.settings.examples:
             return [*self.settings.examples]
         drawn = random.Random(0)
@@ -319,7 +319,7 @@ class Service:
         return [*map(self.served.readable, sentences[:_EXAMPLES])]
 
     def _read_captions(self) -> None:
-        """Read the captions of the first folder again, if its text files have changed; a failure leaves none."""
+        """Read the captions of the first folder again, if its text files have changed. A failure leaves none."""
         root = self.served.engine.root
         state = texts_in(root)
         if state == self._captions_of:
@@ -356,7 +356,7 @@ class Service:
         }
 
     async def _follow(self) -> None:
-        """Open the index again after every change; searches in progress keep their state."""
+        """Open the index again after every change. Searches in progress keep their state."""
         pause = least = max(self.settings.reload_s, self._source.pause_s)
         while True:
             with suppress(TimeoutError):
@@ -375,7 +375,7 @@ class Service:
             pause = max(least, 10 * (time.monotonic() - began))
 
     def reload(self) -> bool:
-        """Open the index if it was written since; return whether it was, or raise OpenVSEError and keep the old one."""
+        """Open the index if it was written since, and return whether it was. A failure keeps the old one."""
         state = self._source.state(None if self.trouble else self.served)
         if state == self._seen and not self.trouble:
             return False
@@ -388,7 +388,7 @@ class Service:
 
 
 def texts_in(root: Path) -> object:
-    """Return what changes when a text file at the top of a folder does: its captions need not be read before that."""
+    """Return a value that changes with a text file at the top of a folder, after which captions are read again."""
     with suppress(OSError), os.scandir(root) as entries:
         texts = [each for each in entries if Path(each.name).suffix.lower() in _TEXTS]
         return root, sorted((each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in texts)

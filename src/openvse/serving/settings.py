@@ -1,4 +1,4 @@
-"""The settings of a server: where it listens, who may ask, and how much it accepts."""
+"""The settings of a server: its address, its access, and its limits."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server accepts; more is refused with status 4xx, or 503 if the server is busy.
+    """The limits of a server. It refuses more with status 4xx, or 503 if it is busy.
 
     Attributes:
         upload_bytes: the largest body of a request with an image.
         json_bytes: the largest body of any other request.
         bodies: the size of all bodies in progress, in units of the largest body.
-        upload_pixels: the largest width x height at which an uploaded image is decoded, which is checked before; a
-            JPEG of up to four times as many pixels is decoded at half its sides.
-        uploads: uploaded images that are in memory at the same time; others wait.
+        upload_pixels: the largest width x height at which an uploaded image is decoded, which is checked before. A JPEG
+            of up to four times as many pixels is decoded at half its sides.
+        uploads: uploaded images that are in memory at the same time. Others wait.
         upload_s: seconds in which the whole body of a request has to arrive.
-        answer_s: seconds after which a question without an answer is given up.
+        answer_s: seconds after which an unanswered question fails.
         decode_s: seconds in which an image has to be decoded.
         stall_s: seconds after which a connection is closed whose client reads nothing of a reply (Linux only).
         head_s: seconds in which the head of a request has to arrive.
         session_s: seconds after which the page asks for the token again.
         stop_s: seconds that requests in progress have to end when the server stops.
-        connections: the most open connections; those that wait for their clients make room for others.
+        connections: the most open connections. Connections that wait for their clients make room for others.
         waiting: the most questions that wait for the model.
-        together: maximum queries per model call; 1 disables batching.
+        together: maximum queries per model call. 1 disables batching.
         thumbnail_bytes: memory for small images.
-        kept_bytes: memory for images that clients search with; the least recently used are dropped.
+        kept_bytes: memory for images that clients search with. The least recently used are dropped.
         reranked_bytes: memory for embeddings of images by the second model.
         sentences: cached embeddings of sentences, so that the next page of hits needs no text encoder.
     """
@@ -62,17 +62,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a server listens, and what it is called.
+    """The address and names of a server.
 
     Attributes:
-        port: the port; 0 takes a free one.
-        token: the secret that every request has to show; "" lets everybody ask.
+        port: the port. 0 takes a free one.
+        token: the secret required with every request. "" disables it.
         allow_public: whether an address that other machines reach is accepted without a token.
-        names: further names of this machine by which clients may address the server; "*" accepts any.
+        names: further names of this machine by which clients may address the server. "*" accepts any.
         examples: sentences that the page suggests.
-        rerank_top: hits of each query that the second model ranks again.
+        rerank_top: the number of hits of each query that the second model reranks.
         reload_s: seconds between two looks at the index.
-        limits: how much is accepted.
+        limits: the limits of the server.
 
     Raises:
         OpenVSEError: other machines could reach the server without a token, or the token is too short.
@@ -113,7 +113,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself; other names than ``localhost`` are not looked up."""
+    """Return whether a host is this machine itself, without looking up other names than ``localhost``."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

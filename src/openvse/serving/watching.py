@@ -32,18 +32,18 @@ _logger = logging.getLogger(__name__)
 
 
 class _EndedError(Exception):
-    """The server ends while images are embedded; those that were are kept."""
+    """The server ends while images are embedded. Finished embeddings are kept."""
 
 
 class _EnoughError(Exception):
-    """New images come before the text of those that are still to be read; what was read is kept."""
+    """New images come before the text of unread ones. Finished readings are kept."""
 
 
 class FolderWatch:
-    """Brings an index up to date on a thread of its own, as ``openvse index`` does, whenever its folders change.
+    """Updates an index on a thread of its own, as ``openvse index`` does, whenever its folders change.
 
-    The index is locked only meanwhile, and an update waits while another process writes it. The items of a folder that
-    is not there stay; the folder is watched again once it is back. The first update is for what changed before.
+    The index is locked only meanwhile, and an update waits while another process writes it. The items of a missing
+    folder stay, and the folder is watched again once it is back. The first update is for earlier changes.
     """
 
     def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Any) -> None:
@@ -56,7 +56,7 @@ class FolderWatch:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread; what was embedded is kept."""
+        """End the thread. Finished embeddings are kept."""
         self._ending.set()
         self._thread.join(timeout_s)
 
@@ -83,7 +83,7 @@ class FolderWatch:
                 self._ending.wait(_SCAN_S)
 
     def _there(self) -> dict[Path, tuple[int, int]]:
-        """Return the folders that are there, each with what changes when another one takes its place."""
+        """Return the existing folders, each with a value that changes when another takes its place."""
         folders = {}
         for folder in self._folders():
             with suppress(OSError):
@@ -96,7 +96,7 @@ class FolderWatch:
         return not Path(path).is_relative_to(self._index)
 
     def _update(self) -> bool:
-        """Do what ``openvse index`` does on the same folders; return whether all is done, after a wait if it failed."""
+        """Do what ``openvse index`` does on the same folders. Return whether all is done, after a wait if it failed."""
         try:
             self._reading_since = math.inf
             report = index(self._model, self._folders(), self._index, progress=self._go_on).items
@@ -122,7 +122,7 @@ class FolderWatch:
                 raise _EnoughError
 
     def _warn(self, line: str) -> None:
-        """Warn of something once, until it is something else."""
+        """Warn of a fault once, until it changes."""
         if line and line != self._last_warning:
             _logger.warning("%s", line)
             self._last_warning = line
