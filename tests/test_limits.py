@@ -51,7 +51,7 @@ SHARED_MODULES = {
     "regularizers",
     "set_max",
     "simple",
-    "msr_vtt",
+    "clips",
     "tgif",
 }
 # They stand for the constructors of all parts, each of which has keywords of its own.

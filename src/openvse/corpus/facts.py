@@ -83,6 +83,10 @@ class Facts:
     captions_each: int | None = None
     shrinks: bool = False
 
+    def places(self, what: str) -> tuple[str, ...]:
+        """Return the places of a piece, by its name."""
+        return next(piece.paths for piece in self.pieces if piece.what == what)
+
     def describe(self) -> str:
         """Return the downloads, their places, the terms and the counts, in lines for a terminal."""
         lines = [f"{self.name}: {self.title}", "", "Fetch:"]

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
-from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, reading_json
+from openvse.datasets.layout import first_file, first_folder, published, read_karpathy, reading_json
 from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
@@ -22,44 +21,11 @@ def image_folders(part: str) -> tuple[str, ...]:
     return (f"{part}/", f"images/{part}/")
 
 
-def image_piece(part: str, size: str, *, required: bool = True) -> Piece:
-    """Return the piece with the images of a part, whose archive has a size such as "13 GB"."""
-    source = f"{part}.zip ({size}) of https://cocodataset.org/#download"
-    return Piece(f"image files of {part}", image_folders(part), source, required=required, media=True)
-
-
 def _caption_files(part: str) -> tuple[str, ...]:
     return (f"annotations/captions_{part}.json", f"captions_{part}.json")
 
 
-_ENDS = {"": ("COCO_train2014_000000000009.jpg", "COCO_val2014_000000581929.jpg")}
-_ENDS_KARPATHY = {
-    **_ENDS,
-    "validation": ("COCO_val2014_000000000139.jpg", "COCO_val2014_000000581394.jpg"),
-    "test": ("COCO_val2014_000000000042.jpg", "COCO_val2014_000000581929.jpg"),
-}
-
-COCO = Facts(
-    name="coco",
-    title="123,287 photographs of objects in context with five to seven sentences each (Lin et al., ECCV 2014; "
-    "Chen et al., 2015)",
-    pieces=(
-        Piece(
-            "captions and splits",
-            (*KARPATHY, *_caption_files("train2014")),
-            f"dataset_coco.json, {KARPATHY_SOURCE}: the split of the papers; or captions_train2014.json and "
-            "captions_val2014.json in annotations_trainval2014.zip (241 MB) of https://cocodataset.org/#download: "
-            "the owners' split, without a test part",
-        ),
-        image_piece("train2014", "13 GB"),
-        image_piece("val2014", "6 GB"),
-    ),
-    forms=(
-        Form("Karpathy's split (restval is training)", (113_287, 5000, 5000), 616_767, ends=_ENDS_KARPATHY),
-        Form("the owners' split", (82_783, 40_504, 0), 616_767, ends=_ENDS),
-    ),
-    licence="the sentences under CC BY 4.0; the images belong to their photographers, on Flickr's terms of use",
-)
+COCO = published("coco")
 
 
 def open_coco(root: Path, *, require_images: bool = True) -> Corpus:

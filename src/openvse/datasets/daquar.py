@@ -7,50 +7,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.corpus.splits import hashed_splits
-from openvse.datasets.layout import read_splits
+from openvse.datasets.layout import published, read_splits
 from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
+
+DAQUAR = published("daquar")
 
 # Lines alternate between "question in the image1 ?" and its answers.
 ALL_QUESTIONS = "all_qa_pairs.txt"
 BY_IMAGE = {"train": "qa.894.raw.train.txt", "test": "qa.894.raw.test.txt"}
 LISTS = {"train": ("train_images_list.txt",), "test": ("test_images_list.txt",)}
-IMAGES = ("images/image[0-9]*.*", "nyu_depth_images/image[0-9]*.*", "image[0-9]*.*")
+IMAGES = DAQUAR.places("image files")
 _SUFFIXES = (".jpg", ".png")
-
-_MPI = (
-    "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/vision-and-language/"
-    "visual-turing-challenge"
-)
-
-DAQUAR = Facts(
-    name="daquar",
-    title="12,468 questions about 1,449 indoor photographs (Malinowski, Fritz, NIPS 2014)",
-    pieces=(
-        Piece("image files", IMAGES, f"nyu_depth_images.tar of {_MPI}", media=True),
-        Piece(
-            "questions about training images",
-            (BY_IMAGE["train"], ALL_QUESTIONS),
-            f"{BY_IMAGE['train']} of {_MPI}; {ALL_QUESTIONS}, which is passed around, is read too",
-        ),
-        Piece(
-            "questions about test images",
-            (BY_IMAGE["test"], ALL_QUESTIONS),
-            f"{BY_IMAGE['test']} of the same page",
-        ),
-        Piece(
-            "the split by image",
-            (BY_IMAGE["train"], *LISTS["train"]),
-            f"the two files above; with {ALL_QUESTIONS}, {LISTS['train'][0]} and {LISTS['test'][0]}",
-        ),
-    ),
-    forms=(Form("the split by image, validation by a hash", (715, 79, 653), 12_468),),
-    licence="for research only; do not redistribute the images, which are NYU Depth v2's",
-    texts="questions",
-)
 
 # "... in the image1 ?", "... of image1 ?", "... on this image1 ?"
 _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\d+)\s*\?\s*")

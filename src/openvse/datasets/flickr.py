@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
-from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
-from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
+from openvse.datasets.layout import first_file, first_folder, published, read_karpathy, read_splits
 from openvse.datasets.rows import COMMENTS, field_names, read_tabbed, table_lines
 from openvse.datasets.table import read_table
 from openvse.errors import DataError
@@ -45,14 +44,6 @@ class FlickrLayout:
         table = (root / TABLE).is_file() or (comments and field_names(root / RESULTS) == COMMENTS)
         return first_file(root, own) is not None or (table and first_folder(root, self.images) is not None)
 
-    def pieces(self, *, images: str, captions: str, splits: str) -> tuple[Piece, ...]:
-        """Return the pieces to download, given the source of each."""
-        return (
-            Piece("image files", self.images, images, media=True),
-            Piece("captions", (self.karpathy, *self.captions), captions),
-            Piece("splits", (self.karpathy, *self.splits[-1]), splits),
-        )
-
     def open(self, root: Path, *, require_images: bool = True) -> Corpus:
         """Open the data set.
 
@@ -79,13 +70,6 @@ class FlickrLayout:
         return build_corpus(self.name, in_order(records), require_images=require_images)
 
 
-_8K_SOURCE = "on request from https://hockenmaier.cs.illinois.edu/8k-pictures.html"
-_8K_ENDS = {
-    "train": ("1000268201_693b08cb0e.jpg", "997338199_7343367d7f.jpg"),
-    "validation": ("1022454332_6af2c1449a.jpg", "989851184_9ef368e520.jpg"),
-    "test": ("1056338697_4f7d7ce270.jpg", "997722733_0cb5439472.jpg"),
-}
-
 FLICKR8K_LAYOUT = FlickrLayout(
     name="flickr8k",
     karpathy="dataset_flickr8k.json",
@@ -97,25 +81,6 @@ FLICKR8K_LAYOUT = FlickrLayout(
     ),
 )
 
-FLICKR8K = Facts(
-    name="flickr8k",
-    title="8,091 photographs of people and animals with five sentences each (Hodosh, Young, Hockenmaier, JAIR 2013)",
-    pieces=FLICKR8K_LAYOUT.pieces(
-        images=f"Flickr8k_Dataset.zip (1.1 GB), {_8K_SOURCE}",
-        captions=f"{FLICKR8K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; or Flickr8k_text.zip (2.3 MB), {_8K_SOURCE}",
-        splits=f"in {FLICKR8K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; or in Flickr8k_text.zip (2.3 MB), {_8K_SOURCE}",
-    ),
-    forms=(
-        Form("Karpathy's JSON", (6000, 1000, 1000), 40_000, ends=_8K_ENDS),
-        Form("the owners' lists", (6000, 1000, 1000), 40_455, outside=91, ends=_8K_ENDS),
-    ),
-    licence="for research and education only; the images belong to their photographers, do not redistribute them",
-    captions_each=5,
-)
-
-_30K_SOURCE = "on request from https://shannon.cs.illinois.edu/DenotationGraph"
-_30K_ENDS = {"": ("1000092795.jpg", "998845445.jpg")}
-
 FLICKR30K_LAYOUT = FlickrLayout(
     name="flickr30k",
     karpathy="dataset_flickr30k.json",
@@ -124,28 +89,7 @@ FLICKR30K_LAYOUT = FlickrLayout(
     splits=COMPACT_SPLITS,
 )
 
-FLICKR30K = Facts(
-    name="flickr30k",
-    title="31,783 photographs of everyday life with five sentences each (Young, Lai, Hodosh, Hockenmaier, TACL 2014)",
-    pieces=FLICKR30K_LAYOUT.pieces(
-        images=f"flickr30k-images.tar.gz (4.4 GB), {_30K_SOURCE}",
-        captions=f"{FLICKR30K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; or flickr30k.tar.gz (13 MB), {_30K_SOURCE}",
-        splits=f"in {FLICKR30K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; the owners publish none",
-    ),
-    forms=(
-        Form("Karpathy's JSON", (29_000, 1014, 1000), 155_070, ends=_30K_ENDS),
-        Form(
-            "the token file with Karpathy's lists",
-            (29_000, 1014, 1000),
-            158_915,
-            outside=769,
-            ends=_30K_ENDS,
-        ),
-    ),
-    licence="for non-commercial research and education only; the images belong to their photographers "
-    "(Flickr's terms), do not redistribute them",
-    captions_each=5,
-)
+FLICKR8K, FLICKR30K = published("flickr8k"), published("flickr30k")
 
 
 def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> Iterator[Record]:

@@ -7,15 +7,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any
 
 from openvse.corpus.corpus import Record
+from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 from openvse.files import read_json
 from openvse.media.names import escaped
+from openvse.specs.load import parse_yaml
 
 _MAX_PUBLISHED = 1 << 31
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
@@ -23,8 +26,20 @@ _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 OWN_DATA = frozenset({"folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
 """The data sets whose files may name any image path. The layouts of published data sets are known."""
 
-KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
-"""The publisher of the files."""
+_PUBLISHED = parse_yaml(
+    resources.files("openvse.datasets").joinpath("facts.yaml").read_text(encoding="utf-8")
+)
+
+
+def published(name: str) -> Facts:
+    """Return the facts of a published data set, which ``facts.yaml`` lists."""
+    fields = dict(_PUBLISHED[name])
+    pieces = tuple(Piece(**{**each, "paths": tuple(each["paths"])}) for each in fields.pop("pieces"))
+    forms = []
+    for each in fields.pop("forms", ()):
+        ends = {split: tuple(names) for split, names in each.get("ends", {}).items()}
+        forms.append(Form(**{**each, "splits": tuple(each["splits"]), "ends": ends}))
+    return Facts(name, pieces=pieces, forms=tuple(forms), **fields)
 
 
 def first_file(root: Path, names: Iterable[str]) -> Path | None:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
-from openvse.corpus.facts import Facts, Piece
-from openvse.datasets.layout import first_file, first_folder, reading_json
+from openvse.datasets.layout import first_file, first_folder, published, reading_json
 from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
@@ -27,44 +26,7 @@ MAPPING = "id_mapping.json"
 _IMAGE_FOLDERS = ("images/", "flickr30k-images/")
 
 
-def _places(name: str) -> tuple[str, ...]:
-    return tuple(f"{folder}{name}" for folder in FOLDERS)
-
-
-PRECOMPUTED = Facts(
-    name="precomputed",
-    title="region features and captions of Flickr30K or COCO as arrays and lines, the layout of SCAN and VSE-infinity",
-    pieces=(
-        Piece(
-            "features of the training images",
-            _places(f"train{IMAGES}"),
-            "[n, 36, 2048] of bottom-up attention; links at https://github.com/kuanghuei/SCAN#download-data (Lee et "
-            "al., ECCV 2018); 31 GiB for COCO's 113,287 images, 8 GiB for Flickr30K's 29,000; likewise dev_ims.npy and "
-            "test_ims.npy (COCO: testall_ims.npy)",
-        ),
-        Piece(
-            "captions of the training images",
-            _places(f"train{CAPTIONS}"),
-            "from the same archive, one per line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
-        ),
-        Piece(
-            "identifiers of the training images",
-            _places(f"train{IDS}"),
-            "from the same archive, one per line; likewise for the other splits",
-            required=False,
-        ),
-        Piece(
-            "file names",
-            _places(MAPPING),
-            "file name of each identifier, from the data of https://github.com/woodfrog/vse_infty (Chen et al., CVPR "
-            "2021)",
-            required=False,
-        ),
-    ),
-    forms=(),
-    licence="those of Flickr30K or COCO, from whose images and sentences it is made; see openvse list data flickr30k, "
-    "openvse list data coco",
-)
+PRECOMPUTED = published("precomputed")
 
 
 def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:

@@ -9,13 +9,21 @@ from typing import ClassVar, Protocol, runtime_checkable
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
 from openvse.corpus.questions import QuestionSet
+from openvse.datasets.clips import (
+    MSR_VTT,
+    MSR_VTT_1K_A,
+    MSVD,
+    VATEX,
+    open_msr_vtt,
+    open_msr_vtt_1k_a,
+    open_msvd,
+    open_vatex,
+)
 from openvse.datasets.coco import COCO, open_coco
 from openvse.datasets.daquar import DAQUAR, open_daquar
 from openvse.datasets.flickr import FLICKR8K, FLICKR8K_LAYOUT, FLICKR30K, FLICKR30K_LAYOUT
 from openvse.datasets.folder import open_folder
 from openvse.datasets.hf import open_hf
-from openvse.datasets.msr_vtt import MSR_VTT, MSR_VTT_1K_A, open_msr_vtt, open_msr_vtt_1k_a
-from openvse.datasets.msvd import MSVD, open_msvd
 from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
@@ -23,7 +31,6 @@ from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.sidecars import open_sidecars
 from openvse.datasets.table import open_table
 from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
-from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
 from openvse.datasets.webdataset import open_webdataset
 from openvse.errors import RecipeError

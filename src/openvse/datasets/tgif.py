@@ -8,13 +8,11 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.clip_files import clip_corpus
-from openvse.datasets.layout import read_splits, reading_json, require_file
+from openvse.datasets.clips import clip_corpus
+from openvse.datasets.layout import published, read_splits, reading_json, require_file
 from openvse.datasets.rows import read_tabbed
 
-TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv", "tgif-v1.0-gulp.tsv")
-MRW_CAPTIONS = ("mrw-v1.0.json",)
+TGIF, MRW = published("tgif"), published("mrw")
 _PARTS = {"train": ("train",), "validation": ("val", "valid"), "test": ("test",)}
 LISTS = {
     split: tuple(f"{folder}/{name}.txt" for folder in ("splits", "data/splits", "split") for name in names)
@@ -23,53 +21,7 @@ LISTS = {
 """The lists of TGIF's owners, and PVSE's (``split/valid.txt``)."""
 
 MRW_LISTS = {split: tuple(f"split/{name}.tsv" for name in names) for split, names in _PARTS.items()}
-FOLDERS = ("gifs/", "gif/", "mp4/", "videos/", "data/gifs/", "images/")
-
-_TERMS = "the animations belong to those who published them; for research only, do not redistribute them"
-_OWNERS = "https://github.com/raingo/TGIF-Release"
-_PVSE = "whose address is in data/prepare_mrw_dataset.sh of https://github.com/yalesong/pvse"
-
-
-def _pieces(table: tuple[str, ...], lists: tuple[str, ...], captions: str, splits: str) -> tuple[Piece, ...]:
-    clips = f"from the addresses in {table[0]}, each under its file's name or id"
-    return (
-        Piece("captions", table, captions),
-        Piece("splits", lists, splits),
-        Piece("clips", FOLDERS, clips, media=True),
-    )
-
-
-# Counts are those of the papers; they were not compared with the original files.
-TGIF = Facts(
-    name="tgif",
-    title="102,068 animated GIF from Tumblr, one sentence each, in the test three (Li et al., CVPR 2016)",
-    pieces=_pieces(
-        TGIF_CAPTIONS,
-        LISTS["test"],
-        f"data/tgif-v1.0.tsv of {_OWNERS}",
-        f"data/splits/train.txt, val.txt and test.txt of {_OWNERS}",
-    ),
-    forms=(Form("the owners' split", (80_000, 10_708, 11_360), 125_781),),
-    licence=_TERMS,
-    items="clips",
-    shrinks=True,
-)
-
-MRW = Facts(
-    name="mrw",
-    title="50,107 reaction GIF with the sentence that each reacts to, my reaction when (Song and Soleymani, CVPR 2019)",
-    pieces=_pieces(
-        MRW_CAPTIONS,
-        MRW_LISTS["test"],
-        f"mrw-v1.0.json of mrw-v1.0.tar.gz, {_PVSE}",
-        f"split/train.tsv, valid.tsv and test.tsv of mrw-v1.0.tar.gz, {_PVSE}",
-    ),
-    forms=(Form("PVSE's split", (44_107, 1000, 5000), 50_107),),
-    licence=_TERMS,
-    items="clips",
-    captions_each=1,
-    shrinks=True,
-)
+FOLDERS = TGIF.places("clips")
 
 
 def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
@@ -78,7 +30,7 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     The name of a clip is the file name in its address, without suffix. It may be stored as GIF or as any kind of video.
     PVSE's form is read too: ``tgif-v1.0-gulp.tsv``, with the unused number of frames in a third column, and ``split/``.
     """
-    table = require_file("tgif", root, TGIF_CAPTIONS)
+    table = require_file("tgif", root, TGIF.places("captions"))
     lines = list(read_tabbed(table, "the clip's address", counts="its number of frames"))
     listed = read_splits(root, LISTS)
     name_of = clip_names([*(address for address, _ in lines), *listed])
@@ -98,7 +50,7 @@ def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
     ``mp4/<id>.mp4``, or another kind of video or animation of this name.
     """
     captions: defaultdict[str, list[str]] = defaultdict(list)
-    with reading_json(require_file("mrw", root, MRW_CAPTIONS), "PVSE's format") as tree:
+    with reading_json(require_file("mrw", root, MRW.places("captions")), "PVSE's format") as tree:
         for each in tree:
             captions[str(each["id"])].append(each["sentence"].strip())
     splits = read_splits(root, MRW_LISTS)

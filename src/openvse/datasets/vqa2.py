@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
-from openvse.datasets.coco import find_image_folder, image_folders, image_piece
-from openvse.datasets.layout import first_file, first_folder, reading_json
+from openvse.datasets.coco import find_image_folder, image_folders
+from openvse.datasets.layout import first_file, first_folder, published, reading_json
 from openvse.errors import DataError
 
 EntryT = TypeVar("EntryT")
@@ -59,41 +58,7 @@ TEST = QuestionPart(
 PARTS = (TRAIN, VALIDATION, TEST)
 
 
-def _places(*names: str) -> tuple[str, ...]:
-    return tuple(f"{folder}{name}" for name in names for folder in FOLDERS)
-
-
-_VQA = "of https://visualqa.org/download.html"
-
-VQA2 = Facts(
-    name="vqa2",
-    title="1,105,904 questions about COCO's images, ten answers to each (Goyal et al., CVPR 2017)",
-    pieces=(
-        Piece("questions of train2014", _places(*TRAIN.questions), f"v2_Questions_Train_mscoco.zip {_VQA}"),
-        Piece(
-            "annotations of train2014", _places(TRAIN.annotations), f"v2_Annotations_Train_mscoco.zip {_VQA}"
-        ),
-        Piece("questions of val2014", _places(*VALIDATION.questions), f"v2_Questions_Val_mscoco.zip {_VQA}"),
-        Piece(
-            "annotations of val2014", _places(VALIDATION.annotations), f"v2_Annotations_Val_mscoco.zip {_VQA}"
-        ),
-        Piece(
-            "questions of test2015",
-            _places(*TEST.questions),
-            f"v2_Questions_Test_mscoco.zip {_VQA}; their answers are not published",
-            required=False,
-        ),
-        image_piece(TRAIN.images, "13 GB"),
-        image_piece(VALIDATION.images, "6 GB"),
-        image_piece(TEST.images, "12 GB", required=False),
-    ),
-    forms=(
-        Form("with test2015", (82_783, 40_504, 81_434), 1_105_904),
-        Form("without the test", (82_783, 40_504, 0), 658_111),
-    ),
-    licence="questions and answers under CC BY 4.0; the images belong to their photographers (Flickr's terms of use)",
-    texts="questions",
-)
+VQA2 = published("vqa2")
 
 
 def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
@@ -124,7 +89,7 @@ def detect_vqa2(root: Path) -> bool:
 
 
 def _find(root: Path, *names: str) -> Path | None:
-    return first_file(root, _places(*names))
+    return first_file(root, [f"{folder}{name}" for name in names for folder in FOLDERS])
 
 
 def _read(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:

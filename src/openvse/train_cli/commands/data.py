@@ -130,9 +130,7 @@ def import_features(
     out: FeatureStorePath,
     kind: Annotated[
         str | None,
-        typer.Option(
-            help="Format of the source: tsv, npz, npy or hdf5. Default: recognised by the name of the file."
-        ),
+        typer.Option(help="Format: tsv, npz, npy or hdf5. Default: recognised by the name of the file."),
     ] = None,
     match: Match = None,
     ids: Annotated[
