@@ -239,9 +239,10 @@ def test_the_citation_names_its_papers() -> None:
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
 
 
-def test_the_keys_of_a_recipe_are_those_of_the_schema() -> None:
-    """``python docs/figures/recipe_keys.py`` writes the page anew."""
-    made = runpy.run_path(str(DOCS / "figures" / "recipe_keys.py"))
+@pytest.mark.parametrize("script", ["recipe_keys", "library"])
+def test_generated_pages_say_what_the_source_says(script: str) -> None:
+    """``python docs/figures/SCRIPT.py`` writes a page anew."""
+    made = runpy.run_path(str(DOCS / "figures" / f"{script}.py"))
     assert made["PAGE"].read_text() == made["page"]()
 
 
