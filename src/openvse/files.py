@@ -144,9 +144,7 @@ def replacing_files(folder: Path, named: str, gone: Iterable[str] = ()) -> Itera
     complete and on the disk. Then one rename makes the new set the present one, and ``settle`` puts its files at their
     places. If a writer is stopped in between, the next reader or writer settles the set. So at every moment a reader
     has the whole old set or the whole new one. A block that raises leaves the old set, or no folder if there was none.
-
-    Args:
-        gone: files and folders of the earlier set, to be removed where the new one lacks them. All else stays.
+    Of the earlier set ``gone`` is removed where the new one lacks it. All else stays.
     """
     partial, ready = _places_of_set(folder, named)
     with made(folder):
@@ -213,20 +211,15 @@ def _put_into_place(folder: Path, ready: Path, named: str) -> None:
     new.sort(key=lambda path: str(path) == named)
     if (ready / _GONE).exists():
         for name in (named, *json.loads((ready / _GONE).read_text()), *new):
-            _remove(folder / name)
+            old = folder / name
+            is_folder = old.is_dir() and not old.is_symlink()
+            shutil.rmtree(old) if is_folder else old.unlink(missing_ok=True)
         (ready / _GONE).unlink()
     for name in new:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (ready / name).replace(folder / name)
     shutil.rmtree(ready, ignore_errors=True)
     sync(folder)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

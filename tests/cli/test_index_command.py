@@ -114,10 +114,9 @@ def test_a_check_looks_at_checksums_and_numbers(
     stored.flush()
     with pytest.raises(IndexFormatError, match=r"1.*03\.png"):
         Index.open(index, check=True)
-    assert (
-        invoke(*words).stdout
-        == f"{index}: 20 images (1 new, 19 unchanged, 1 from stored features, 0 unreadable)\n"
-    )
+    first, rewritten = invoke(*words).stdout.splitlines()
+    assert first == f"{index}: 20 images (1 new, 19 unchanged, 1 from stored features, 0 unreadable)"
+    assert rewritten.startswith("1 rows")
 
 
 @pytest.mark.medium

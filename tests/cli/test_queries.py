@@ -85,6 +85,8 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
         "path",
         "by",
         "matched",
+        "text",
+        "alike",
         "start",
         "end",
     }

@@ -193,9 +193,7 @@ def keep_freed_memory() -> bool:
 
     A training step on a CPU frees hundreds of tensors of a few MiB and allocates them again in the next step. Each
     new page costs a page fault and is filled with zeros. Peak memory does not change, but is held until the end.
-
-    Returns:
-        Whether the C library accepted the setting. Other libraries than GNU do not.
+    Return whether the C library accepted the setting. Other libraries than GNU do not.
     """
     return _set({_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _LARGEST})
 

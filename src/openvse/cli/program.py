@@ -9,20 +9,8 @@ from openvse.halves import missing_package, refusal_of, training_module
 __all__ = ["TRAINING_COMMANDS", "app"]
 
 TRAINING_COMMANDS = (
-    *(
-        "analyze",
-        "ask",
-        "blend",
-        "compare",
-        "convert",
-        "data",
-        "demo",
-        "encode",
-        "evaluate",
-        "export",
-        "extract",
-    ),
-    *("list", "sweep", "train"),
+    *("analyze", "ask", "blend", "compare", "convert", "data", "demo"),
+    *("encode", "evaluate", "export", "extract", "list", "sweep", "train"),
 )
 """The commands of the training half. Installations without it name them in the help."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -253,17 +252,11 @@ def _holds_same(database: Database, gone: Root, folder: Path) -> bool:
     """Return whether a folder has an unchanged image of a root that is gone."""
     with suppress(IndexFormatError):
         for item_id, modified_ns, size, *_ in islice(database.walk(gone.number), _LOOKED_AT):
-            if _is_there(folder, file_of(gone.name_of(item_id)), modified_ns, size):
-                return True
+            with suppress(OSError, ValueError):  # an odd name is no reason to stop
+                status = Path(folder, file_of(gone.name_of(item_id))).stat()
+                if (status.st_mtime_ns, status.st_size) == (modified_ns, size):
+                    return True
     return False
-
-
-def _is_there(folder: Path, name: str, modified_ns: int, size: int) -> bool:
-    try:
-        status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118 - an odd name is no reason to stop
-    except (OSError, ValueError):
-        return False
-    return (status.st_mtime_ns, status.st_size) == (modified_ns, size)
 
 
 @dataclass

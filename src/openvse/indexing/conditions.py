@@ -184,7 +184,7 @@ class Condition:
         key: object = f'$."{self.key}"'
         if (
             not self.key.isascii()
-        ):  # as the metadata hold these as escapes, the database does not find them itself
+        ):  # the metadata hold it as escapes, and the database does not find these itself
             each, key = "json_each(values_of(items.metadata, ?))", encode_id(self.key)
         return f"EXISTS (SELECT 1 FROM {each} AS said WHERE {one})", [key, *values]
 
@@ -389,7 +389,7 @@ def _period(value: str) -> tuple[datetime, datetime]:
             ValueError,
             OverflowError,
             OSError,
-        ):  # of a year that has no next one, or that the system cannot count
+        ):  # the year has no next one, or the system cannot count it
             seconds, end = (1 << 63, 1 << 63), start
         for each in seconds:
             _stored(each * 10**9, value)

@@ -325,11 +325,6 @@ class Database:
             "DELETE FROM items WHERE id = CAST(? AS TEXT)", ((encode_id(item_id),) for item_id in ids)
         )
 
-    def drop_root(self, root: int) -> None:
-        """Remove a root with its items."""
-        self._connection.execute("DELETE FROM items WHERE root = ?", (root,))
-        self._connection.execute("DELETE FROM roots WHERE root = ?", (root,))
-
     def describe(self, metadata: Iterable[tuple[str | None, str | None, int]]) -> None:
         """Replace the metadata of items: all as JSON, the header's (``ONLY_HEADER``), and the key."""
         self._connection.execute(
@@ -349,10 +344,6 @@ class Database:
         """Name a file of embeddings and return its number."""
         cursor = self._connection.execute("INSERT INTO segments (file, rows) VALUES (?, ?)", (file, rows))
         return int(cursor.lastrowid or 0)
-
-    def set_rows(self, file: int, rows: int) -> None:
-        """Note the number of valid rows of a file."""
-        self._connection.execute("UPDATE segments SET rows = ? WHERE segment = ?", (rows, file))
 
     def place(self, places: Iterable[tuple[int, int, int]]) -> None:
         """Note where embeddings are: (file, row, key of the item)."""

@@ -134,17 +134,15 @@ class KnownContent:
         rows: list[tuple[Entry, ItemVectors]] = []
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._files:
-                self._files |= self._mapped(number)
+                folder, manifest = self._index.folder, self._index.manifest
+                files = (file for file in self._database.vector_files() if file.number == number)
+                self._files |= {file.number: map_vectors(folder, file, manifest) for file in files}
             vectors = self._files.get(number)
             if vectors is None or row >= len(vectors):
                 return [], facts
             facts = facts if rows else read_facts(candidate.path, candidate.sidecars)
             rows.append((_entry(candidate, (content, facts), name), vectors[row]))
         return rows, facts
-
-    def _mapped(self, number: int) -> dict[int, Vectors]:
-        folder, manifest, files = self._index.folder, self._index.manifest, self._database.vector_files()
-        return {file.number: map_vectors(folder, file, manifest) for file in files if file.number == number}
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,10 @@ class Index:
                     raise
         if check:
             index.check()
-        elif index._bytes <= SMALL_BYTES and len(index) <= SMALL_COUNT:
+        elif (
+            sum(file.vectors.nbytes for file in index.vector_files) <= SMALL_BYTES
+            and len(index) <= SMALL_COUNT
+        ):
             index.compare()
         return index
 
@@ -152,10 +155,6 @@ class Index:
         ):
             return self.vector_files[0].vectors
         return self.gather(np.arange(len(self)))
-
-    @property
-    def _bytes(self) -> int:
-        return sum(file.vectors.nbytes for file in self.vector_files)
 
     def gather(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         """Return a copy of the embeddings of some items."""
@@ -218,22 +217,20 @@ class Index:
         return None if self.manifest.holds == "sentences" else span_of(self.table.ids[position])
 
     def check(self) -> None:
-        """Read all embeddings, a block at a time: compare them with their checksums, and look for bad numbers.
-
-        Raises:
-            IndexFormatError: they have changed since they were written, or some hold NaN or infinite numbers. The
-                message names the first of their images.
-        """
+        """Read all embeddings. IndexFormatError names the first that has changed, or holds NaN or infinite numbers."""
         self.compare()
         with self.database() as database:
             if not database.sound():
                 raise damaged(self.path, f"{self.manifest.items} is not sound")
-        bad = self._not_finite()
+        bad: set[int] = set()
+        for file in self.vector_files:
+            used = file.positions.copy()
+            used[finite_rows(file.vectors)] = -1
+            bad.update(used[used >= 0].tolist())
         if bad:
-            raise damaged(
-                self.path,
-                f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {self.table.ids[bad[0]]}",
-            )
+            first = self.table.ids[min(bad)]
+            what = f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {first}"
+            raise damaged(self.path, what)
 
     def compare(self) -> None:
         """Compare the embeddings with their checksums. Raise IndexFormatError if they differ."""
@@ -249,14 +246,6 @@ class Index:
             raise damaged(
                 self.path, f"{len(changed)} of its items do not match their checksums, first {first}"
             )
-
-    def _not_finite(self) -> list[int]:
-        positions: set[int] = set()
-        for file in self.vector_files:
-            used = file.positions.copy()
-            used[finite_rows(file.vectors)] = -1
-            positions.update(used[used >= 0].tolist())
-        return sorted(positions)
 
 
 def places_among(

@@ -41,7 +41,8 @@ def forget_root(path: str | Path, folder: str | Path) -> None:
                 f"index {path} holds nothing but {names}: remove the folder of the index instead"
             )
         with database.transaction():
-            database.drop_root(forgotten[0].number)
+            deletions = (f"DELETE FROM {table} WHERE root = ?" for table in ("items", "roots"))
+            database.change(*deletions, values=(forgotten[0].number,))
             database.drop_empty_files()
 
 
@@ -59,11 +60,9 @@ def rewrite(index: FoundIndex) -> int:
     The old files are replaced in one transaction, when the new ones are on the disk. Until then, or if the disk has no
     room for both, the index is unchanged. The caller holds the writer's lock, and removes the old files.
     """
-    unused = unused_rows(index.database)
-    if not unused:
-        return 0
-    with disk_errors(index.folder), ExitStack() as opened:
-        _copy(index, opened)
+    if unused := unused_rows(index.database):
+        with disk_errors(index.folder), ExitStack() as opened:
+            _copy(index, opened)
     return unused
 
 

@@ -166,9 +166,6 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> tuple[str,
 
     The path from the index is tried first, so that both can be moved together, and then the whole path.
 
-    Args:
-        manifest: its manifest, if already read.
-
     Raises:
         IndexFormatError: the index does not exist, does not name the place of its model, or its model is gone.
     """

@@ -70,9 +70,6 @@ def read_texts(
 
     Readings are kept every few seconds, so a stopped run continues. With another reader than before, all images are
     read again. An image that the reader cannot read is not tried again before its file changes.
-
-    Raises:
-        IndexFormatError: the index cannot be written.
     """
     with IndexFolder(path) as opened, disk_errors(path):
         index = opened.find()
@@ -113,8 +110,11 @@ def _read(
                 database.change("INSERT INTO readings VALUES (?, ?)", values=values)
         pending.clear()
 
+    def read_one(image: tuple[int, Path]) -> Image.Image:
+        return read_image(image[1], shorter_side=READ_PX)
+
     try:
-        for batch in decoded(in_batches(unread, _AT_ONCE), _decoded, lambda each: each[1], threads=1):
+        for batch in decoded(in_batches(unread, _AT_ONCE), read_one, lambda each: each[1], threads=1):
             problems = [(path, reason) for (_, path), reason in batch.failed]
             for (key, path), image in zip(batch.items, batch.values, strict=True):
                 try:
@@ -131,7 +131,3 @@ def _read(
         keep()
     ((with_text,),) = database.read("SELECT COUNT(*) FROM readings WHERE lines != '[]'")
     return TextReport(reader.name, read, int(str(with_text)), failed)
-
-
-def _decoded(image: tuple[int, Path]) -> Image.Image:
-    return read_image(image[1], shorter_side=READ_PX)

@@ -396,6 +396,11 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
         return Metadata(
             state, {}, (f"{escaped(folder / METADATA)}: it is no file that can be read, and says nothing",)
         )
+    if (
+        not (folder / METADATA).resolve().is_relative_to(folder.resolve())
+    ):  # it could show any text of this machine
+        outside = "it leads to a file outside the folder, and is not read: copy the file into the folder"
+        return Metadata(state, {}, (f"{escaped(folder / METADATA)}: {outside}",))
     joined: dict[str, dict[str, object]] = {}
     bad: list[str] = []
     for number, entry in _json_lines(folder / METADATA):
@@ -405,10 +410,6 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
         else:
             bad.append(f"line {number}")
     files, problems = _files_of(folder, joined, listing)
-    if not (folder / METADATA).resolve().is_relative_to(folder.resolve()):
-        problems.append(
-            "it leads to a file outside the folder, and is not read: copy the file into the folder"
-        )
     if bad:
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
     lines: dict[str, dict[str, object]] = {}
@@ -555,12 +556,7 @@ def _metadata_setting(root: int) -> str:
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the number and the object of each line, with an empty object for a line that is none.
-
-    A link to a place outside the folder is not read, because anyone who sees the index could read any text.
-    """
-    if not file.resolve().is_relative_to(file.parent.resolve()):
-        return
+    """Yield the number and the object of each line, with an empty object for a line that is none."""
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):

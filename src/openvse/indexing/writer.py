@@ -333,7 +333,8 @@ class IndexWriter:
                     numbers[file] = database.new_file(file.path.name, file.rows)
                 else:
                     numbers[file] = number
-                    database.set_rows(number, file.rows)
+                    noted = "UPDATE segments SET rows = ? WHERE segment = ?"
+                    database.change(noted, values=(file.rows, number))
             database.set_roots(self._roots)
             placed = ((entry, numbers[file], row, checksum) for entry, file, row, checksum in self._pending)
             database.put(placed, self.run)

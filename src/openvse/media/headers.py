@@ -158,10 +158,8 @@ def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) ->
 
 
 def _of_exif(exif: Image.Exif) -> _Said:
-    taken, described = (
-        exif.get_ifd(ExifTags.IFD.Exif),
-        plain_text(_stored(exif.get(ExifTags.Base.ImageDescription))),
-    )
+    taken = exif.get_ifd(ExifTags.IFD.Exif)
+    described = plain_text(_stored(exif.get(ExifTags.Base.ImageDescription)))
     facts = {
         "camera": _camera(_stored(exif.get(ExifTags.Base.Make)), _stored(exif.get(ExifTags.Base.Model))),
         **_place(exif.get_ifd(ExifTags.IFD.GPSInfo)),

@@ -42,13 +42,11 @@ from openvse.media.segments import ClipSegment
 _logger = logging.getLogger(__name__)
 
 ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarray
+"""A path, the bytes of a file, a file within a larger one, a PIL image, or an array ``uint8 [H, W]`` or ``[H, W, C]``
+with C of 3 or 4."""
+
 ONE_IMAGE = (Path, bytes, bytearray, memoryview, PackedFile, Image.Image, np.ndarray, ClipSegment)
 """The types of one image or clip other than text."""
-
-"""A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
-
-Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
-"""
 
 SMALLER_JPEGS = ":smaller JPEGs"
 """The words in the fingerprint of an encoder that stores features of JPEGs decoded at a smaller size."""

@@ -42,12 +42,8 @@ _SYSTEM = re.compile(  # thumbnails, bins and snapshots of NAS boxes, desktops a
     re.IGNORECASE,
 )
 _TYPESCRIPT = ("ts", "mts")  # suffixes of videos, too: of MPEG transport streams
-_UNCLEAR = (
-    "",
-    "bin",
-    "dat",
-    "mod",
-)  # of anything: also of photos in caches, and of videos from cameras and discs
+_UNCLEAR = ("", "bin", "dat", "mod")  # of anything: also photos in caches, and videos of cameras and discs
+_LOOKED_AT = frozenset((*_TYPESCRIPT, *_UNCLEAR))
 _PACKETS = (188, 192, 204)  # bytes of a packet of a transport stream: plain, with its time, with its parity
 _MEDIA = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....(WEBP|AVI |CDXA)|BM....\0\0\0\0|II\*\0|MM\0\*|....ftyp|"
@@ -67,8 +63,13 @@ class LeftOut:
 
     def counts(self) -> str:
         """Return the number of files of each kind: "27 videos, 3 HEIC, 1 SVG"."""
-        ordered = sorted(self.files.items(), key=lambda item: -len(item[1]))
-        return ", ".join(f"{len(paths):,} {_plural(kind, len(paths))}" for kind, paths in ordered)
+        ordered = sorted(
+            ((len(paths), kind) for kind, paths in self.files.items()), key=lambda item: -item[0]
+        )
+        plural = {kind: f"{kind}s" for kind in (VIDEO, LINK, SYSTEM)}
+        return ", ".join(
+            f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for count, kind in ordered
+        )
 
     def describe(self) -> Problem:
         """Return one line: the counts, a remedy for each kind, and one file by name. The cases are all files."""
@@ -277,9 +278,6 @@ def _is_special(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-_LOOKED_AT = frozenset((*_TYPESCRIPT, *_UNCLEAR))
-
-
 def _kind(name: str, path: Path, *, videos: bool) -> str | None:
     """Return the kind of an omitted file, "" for a listed one, and None for others."""
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
@@ -321,10 +319,6 @@ def kind_left_out(name: str, *, videos: bool) -> str:
     if is_video_name(name):
         return "" if videos else VIDEO
     return foreign_kind(name)
-
-
-def _plural(kind: str, count: int) -> str:
-    return f"{kind}s" if kind in (VIDEO, LINK, SYSTEM) and count != 1 else kind
 
 
 RULES_FILE = ".openvseignore"

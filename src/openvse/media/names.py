@@ -94,11 +94,6 @@ def remedy(kind: str) -> str:
     return _FOREIGN[kind][1]
 
 
-def is_odd(name: str) -> bool:
-    """Return whether a name holds line breaks, control characters or bytes that are not UTF-8."""
-    return not name.isprintable() and any(unicodedata.category(letter) in _ODD for letter in name)
-
-
 def escaped(text: object) -> str:
     r"""Return a text for one line of a terminal, with odd characters as escapes.
 
@@ -107,7 +102,7 @@ def escaped(text: object) -> str:
         a\nb.jpg
     """
     plain = str(text)
-    if not is_odd(plain):
+    if plain.isprintable():
         return plain
     return "".join(
         letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _ODD else letter

@@ -8,13 +8,7 @@ from openvse.media.names import escaped
 
 
 class Problem(str):
-    """A line about one kind of problem. As a string, it names the first case.
-
-    Attributes:
-        summary: the problem, with the number of cases.
-        cases: the cases, one line each.
-        fault: whether it harms training, so that ``data check`` marks it as wrong.
-    """
+    """A line about one kind of problem. As a string, it names the first case."""
 
     summary: str
     cases: tuple[str, ...]

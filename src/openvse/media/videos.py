@@ -63,16 +63,10 @@ class FrameSampling:
     def choose(
         self, starts: Float[np.ndarray, "T"], end: float, place: float | None = None
     ) -> Int[np.ndarray, "N"]:
-        """Choose frames by the times at which they appear.
+        """Return the positions of frames, by the seconds at which they appear, and the last one disappears.
 
-        Args:
-            starts: the times in seconds at which frames appear, sorted, at least one.
-            end: the time in seconds at which the last frame disappears.
-            place: the start of the run in training, as a share in [0, 1) of the possible places. None spreads the
-                frames evenly.
-
-        Returns:
-            The positions of the chosen frames, increasing.
+        ``place`` is the start of the run in training, as a share in [0, 1) of the possible places. None spreads the
+        frames evenly.
         """
         if self.mode == "even":
             parts = (np.arange(self.num_frames) + 0.5) / self.num_frames

@@ -52,6 +52,7 @@ _LINE = 0.25  # inches of a legend of one line
 def styled() -> Iterator[None]:
     """Set type and lines for all figures drawn and saved inside the block. Raise OpenVSEError without matplotlib."""
     import_figure()
+    from cycler import cycler
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {  # matplotlib's type is a list of all keys
@@ -62,7 +63,7 @@ def styled() -> Iterator[None]:
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.prop_cycle": _cycle(),
+        "axes.prop_cycle": cycler(color=COLOURS),
         "xtick.labelsize": 7.0,
         "ytick.labelsize": 7.0,
         "xtick.major.width": 0.6,
@@ -77,12 +78,6 @@ def styled() -> Iterator[None]:
     }
     with rc_context(settings):
         yield
-
-
-def _cycle() -> object:
-    from cycler import cycler
-
-    return cycler(color=COLOURS)
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from textwrap import wrap
 from typing import Any, TypeAlias
@@ -66,7 +67,8 @@ class Table:
             for number, row in enumerate(self._shown(digits))
         ]
         lines = [self.header, ["---"] + ["---:"] * (len(self.header) - 1), *rows]
-        return "\n".join("| " + " | ".join(map(_for_markdown, line)) + " |" for line in lines)
+        safe = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)
+        return "\n".join("| " + " | ".join(line) + " |" for line in safe)
 
     def to_latex(self, notes: Iterable[str] = ()) -> str:
         r"""Return a ``tabular`` for the package booktabs, below notes as comments."""
@@ -190,18 +192,10 @@ def _text(columns: Sequence[_Column], width: int) -> str:
 
 
 def _broken(cell: str, width: int) -> list[str]:
-    lines = cell.split("\n")
-    return [part for line in lines for part in _wrapped(line, width)]
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    if len(line) <= width:
-        return [line]
-    return wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def _for_markdown(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+    broken = partial(wrap, width=width, break_long_words=False, break_on_hyphens=False)
+    return [
+        part for line in cell.split("\n") for part in ([line] if len(line) <= width else broken(line) or [""])
+    ]
 
 
 def _for_latex(text: str) -> str:

@@ -68,13 +68,6 @@ def left_out_of(folder: Path, version: str) -> Mapping[str, str]:
         noted = read_json(folder / LEFT_OUT)
         if noted["openvse"] == version:
             return {str(side): str(reason) for side, reason in noted["sides"].items()}
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OpenVSEError,
-    ):  # treat as if nothing was noted
-        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OpenVSEError):
+        pass  # as if nothing was noted
     return {}

@@ -1,8 +1,7 @@
 """The description of an exported model, ``export.json``, which lists the inputs and outputs of its files.
 
 An export is a folder with ``export.json``, one program for each side, the files of the tokenizer, and the curve from
-score to
-probability (``calibration.json``) if the model has one. All of this can be read without PyTorch.
+score to probability (``calibration.json``) if the model has one. All of this can be read without PyTorch.
 """
 
 from __future__ import annotations

@@ -135,12 +135,7 @@ class OnnxModel:
         return self._embed("image", ({"pixels": np.stack(pixels)} for pixels in parts))
 
     def read_image(self, image: ImageLike) -> Float[np.ndarray, "... 3 H W"]:
-        """Decode an image for ``encode_pixels``. Threads may call it.
-
-        Raises:
-            BadImageError: the image cannot be decoded.
-            ModelError: the model reads only stored features.
-        """
+        """Decode an image for ``encode_pixels``. Threads may call it."""
         decoded = read_image(image, shorter_side=self._preprocess.shorter_side)
         with within_memory(image):
             return self._preprocess(decoded)

@@ -55,10 +55,7 @@ class CalibrationData:
 class ShortCurve:
     """The curve of queries of one or of two words, whose scores lie elsewhere than those of sentences.
 
-    Attributes:
-        num_queries: how many such queries it was fitted on.
-        deviations: the K knots, ascending: how many standard deviations a score lies above the mean of all images.
-        log_ratios: ``log LR`` at each knot, which never falls.
+    Its knots are deviations: how many standard deviations a score lies above the mean of all images.
     """
 
     num_queries: int
@@ -149,12 +146,6 @@ class Calibration:
 
         Every image from this score on has at least this probability, so at least this share of any selection of them is
         expected to be relevant, for any sentence.
-
-        Args:
-            precision: the share of relevant images, above 0 and at most 1.
-
-        Raises:
-            DataError: an argument is outside its range.
         """
         check_precision(precision)
         knots, ratios = self._knots

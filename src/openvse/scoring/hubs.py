@@ -67,11 +67,7 @@ class BankQueries:
 
 @dataclass(frozen=True)
 class QueryBank:
-    """The query bank of a model: some of its training captions and images, as embeddings.
-
-    Attributes:
-        model: the fingerprint of the model.
-    """
+    """The query bank of a model, given by its fingerprint: some of its training captions and images, as embeddings."""
 
     model: str
     texts: BankQueries

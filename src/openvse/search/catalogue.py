@@ -298,15 +298,11 @@ class IndexCatalogue(Catalogue):
     def position(self, item_id: str) -> int:
         position = self.index.position(item_id)
         if position is None:
-            raise MissingItemError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
+            first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
+            cut = f"the clip is cut into segments; give one of them, such as {first}"
+            remedy = cut if first else "give the path below the indexed folder"
+            raise MissingItemError(f"the index holds no item {item_id}: {remedy}")
         return position
-
-    def _remedy(self, item_id: str) -> str:
-        """Return the advice for an id that the index does not hold."""
-        first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
-        if first:
-            return f"the clip is cut into segments; give one of them, such as {first}"
-        return "give the path below the indexed folder"
 
     def at(self, key: int) -> int:
         held = self.index.of_keys(np.array([key]))

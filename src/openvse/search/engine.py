@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -322,7 +322,8 @@ class SearchEngine:
         except IndexFormatError:  # it was replaced meanwhile
             return None, 0.0
         said = [
-            sum(len(text) if isinstance(text, list) else 1 for text in _texts_of(each)) for each in metadata
+            sum(len(text) if isinstance(text, list) else 1 for key in TITLE_KEYS if (text := each.get(key)))
+            for each in metadata
         ]
         few = 1.0 if self.calibration is None else self.calibration.said
         captioned = np.array([min(count, 1) * (few if count == 1 else 1.0) for count in said])
@@ -382,15 +383,11 @@ class SearchEngine:
             for number, (each, ranking) in enumerate(zip(searches, looks, strict=True))
         ]
 
-    def _best_of_files(self, ranking: Ranking) -> Ranking:
-        """Return the first item of each file."""
-        files = [str(self.catalogue.path_of(each)) for each in ranking.positions.tolist()]
-        return ranking.some(np.sort(np.unique(files, return_index=True)[1]))
-
     def _folded(self, search: _Search, ranking: Ranking, wanted: int) -> Ranking:
         """Return the first item of each file, or the first ``wanted`` of those that are not nearly the same."""
         if search.page.one_per == "file":
-            return self._best_of_files(ranking)
+            files = [str(self.catalogue.path_of(each)) for each in ranking.positions.tolist()]
+            return ranking.some(np.sort(np.unique(files, return_index=True)[1]))
         if search.query.like is not None:  # it is no hit, so it stands for none
             ranking = ranking.some(ranking.positions != self.catalogue.position(search.query.like))
         ranking = ranking.some(np.arange(min(len(ranking), _MOST_FOLDED)))
@@ -545,8 +542,3 @@ class SearchEngine:
         if look_up is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]
-
-
-def _texts_of(metadata: Mapping[str, object]) -> Iterator[object]:
-    """Yield the texts of an item that may describe its contents."""
-    return (metadata[key] for key in TITLE_KEYS if metadata.get(key))

@@ -146,15 +146,8 @@ class ExactSearch:
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
 
-        Args:
-            top_k: the number of items of each query. Fewer are found if there are fewer.
-            allowed: the items that may be found, or None for all.
-            where: the conditions behind ``allowed``, for a store that understands them itself.
-            less: the penalties of the items, subtracted from their scores, or None.
-
-        Raises:
-            IndexFormatError: an item's embedding holds NaN or infinite numbers. The message names it.
-            ModelError: a query's does, or the model's similarity yields such scores.
+        A store understands the conditions themselves, for which ``allowed`` stands here. ``less`` is subtracted from
+        the scores of each item. An embedding with NaN or infinite numbers is an error.
         """
         if not len(queries):
             return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)

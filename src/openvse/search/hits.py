@@ -87,11 +87,7 @@ class Hit:
 
     @property
     def source(self) -> Path | ClipSegment:
-        """The part of the hit that a model or a page reads: its file, or a part of it.
-
-        Raises:
-            MissingItemError: it is gone, is no image or clip, or is outside of the indexed folders (``Note.shown``).
-        """
+        """The file of the hit or a part of it, for a model or a page, if it may be shown (``Note.shown``)."""
         path = self.path if self.note is None else self.note.shown(self.path)
         return path if self.start is None or self.end is None else ClipSegment(path, self.start, self.end)
 
@@ -158,10 +154,6 @@ class Probabilities:
         min_precision: the lowest probability of a hit. None takes all hits.
         is_short: whether it is a query of so few words that it has a curve of its own.
         captioned: the share of the items' contents that their captions name.
-
-    Raises:
-        DataError: a number is outside its range.
-        ModelError: ``min_precision`` needs a curve, and there is none.
     """
 
     curve: Calibration | None
@@ -202,10 +194,8 @@ class Probabilities:
     ) -> list[tuple[float | None, str]]:
         """Return the probability of each score of a sentence, and the same in a word (``FITS``).
 
-        Args:
-            among: the number of items with the same words of the sentence, or of all searched items for one without.
-            shares: the share of the words that an item has. All are a second reason, and one that has some is not
-                called unlikely.
+        ``among`` is how many items have the same words of the sentence (all, for one that has none), and ``shares`` the
+        share of the words that an item has. All are a second reason, and one that has some is not called unlikely.
         """
         if self.curve is None:
             return [(None, "")] * len(scores)

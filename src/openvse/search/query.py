@@ -74,9 +74,6 @@ class Query:
         """Return a sentence, an image in any form, or a query, as a query.
 
         Text that ends like an image is the path of one. A name alone that is no file may be words of an item.
-
-        Raises:
-            DataError: the image does not exist, or the object is none of these.
         """
         if isinstance(given, Query):
             return given
@@ -256,18 +253,18 @@ def embed_queries(
         asked[0][1].extend((number, term, -query.avoid_weight) for term in query.avoid if term.strip())
     parts: list[ArraySet] = []
     weights: list[np.ndarray] = []
+
+    def name_of(part: object) -> object:
+        return part if isinstance(part, str) else id(part)
+
     for embed, used in asked:
-        distinct = {_name_of(part): part for _, part, _ in used}
+        distinct = {name_of(part): part for _, part, _ in used}
         if used:
             places = {name: place for place, name in enumerate(distinct)}
             columns = np.zeros((len(queries), len(distinct)), np.float32)
             for row, part, weight in used:
-                columns[row, places[_name_of(part)]] += np.float32(weight)
+                columns[row, places[name_of(part)]] += np.float32(weight)
             parts.append(embed([*distinct.values()]))
             weights.append(columns)
     joined = EmbeddedQueries(ArraySet.concatenate(parts), np.concatenate(weights, axis=1))
     return joined.some(np.arange(len(queries)))
-
-
-def _name_of(part: object) -> object:
-    return part if isinstance(part, str) else id(part)

@@ -18,7 +18,7 @@ from openvse.indexing.database import READER
 from openvse.indexing.embedding import Sharing
 from openvse.indexing.index import Index
 from openvse.indexing.maintenance import forget_root
-from openvse.indexing.manifest import Place, VectorDtype, place_of
+from openvse.indexing.manifest import VectorDtype, place_of
 from openvse.indexing.readings import TextReport, read_texts
 from openvse.indexing.writer import IndexFolder
 from openvse.media.text_reading import TextReader, open_reader
@@ -117,7 +117,8 @@ def index(
     out, wanted = given_path(out, "the folder of the index"), settings or IndexSettings()
     tell = progress or (lambda step, state: None)
     reader = open_reader(wanted.read_text, threads) if wanted.read_text else None
-    stored, place = _allowed(model, wanted, features, sharing), _place(model, out)
+    stored, source = _allowed(model, wanted, features, sharing), getattr(model, "source", "")
+    place = place_of(source, out) if source else None  # None keeps what the index says of it
     change = plan_engine(out, wanted.engine, model=model)
     for root in forget:
         forget_root(out, root)
@@ -148,12 +149,6 @@ def _noted_reader(name: str, threads: int | None) -> TextReader | None:
     except DataError as error:
         _logger.warning("the text of new images is not read: %s", error)
         return None
-
-
-def _place(model: Any, out: str | Path) -> Place | None:
-    """Return the place of a loaded model, or None to keep the place in the index."""
-    source = getattr(model, "source", "")
-    return place_of(source, Path(out)) if source else None
 
 
 def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None) -> Any:

@@ -30,9 +30,6 @@ class Gatherer(Generic[AskT, AnswerT]):
     once in one batch. Otherwise each would be in a batch of its own from then on.
 
     If a call fails, its questions are repeated one by one, so that only those with a fault fail.
-
-    Args:
-        answer: returns the answers to some questions, in their order. It runs on the thread of an executor of one.
     """
 
     def __init__(

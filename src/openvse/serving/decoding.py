@@ -59,23 +59,8 @@ class Decoders:
         asked = [loop.run_in_executor(self._threads, each.ask, nothing, b"") for each in self._idle]
         await asyncio.gather(*asked, return_exceptions=True)  # what fails then fails its picture
 
-    async def pixels(self, content: bytes, max_pixels: int) -> Image.Image:
-        """Return an uploaded picture. Raise BadImageError if it cannot be used, or takes too long."""
-        image: Image.Image = await self._decoded({"kind": "pixels", "max_pixels": max_pixels}, content)
-        return image
-
-    async def query(self, content: bytes, max_pixels: int) -> bytes:
-        """Return an uploaded picture as a small file that every browser can show."""
-        encoded: bytes = await self._decoded({"kind": "query", "max_pixels": max_pixels}, content)
-        return encoded
-
-    async def small(self, path: Path, side: int, quality: int) -> bytes:
-        """Return a file, or a frame from the middle of a clip, as a WebP of a longest side."""
-        task = {"kind": "small", "side": side, "quality": quality}
-        encoded: bytes = await self._decoded(task, os.fsencode(path))
-        return encoded
-
-    async def _decoded(self, task: Mapping[str, Any], content: bytes) -> Any:
+    async def decoded(self, task: Mapping[str, Any], content: bytes) -> Any:
+        """Do a task of ``decode`` in a process. Raise BadImageError if a picture cannot be used, or takes too long."""
         loop = asyncio.get_running_loop()
         async with self._places:
             try:
@@ -163,7 +148,11 @@ def _read(file: IO[bytes]) -> tuple[Mapping[str, Any], bytes]:
 
 
 def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
-    """Do a task, and return the facts of the result, and its bytes."""
+    """Do a task, and return what is told of the result, and its bytes.
+
+    ``small`` makes a WebP of a file or of the middle of a clip. ``query`` makes a small file of an uploaded picture,
+    which every browser can show, and ``pixels`` its pixels.
+    """
     encoded = io.BytesIO()
     if task["kind"] == "small":
         side = task["side"]

@@ -110,11 +110,6 @@ class Served:
         return self._catalogue.place
 
     @property
-    def is_complete(self) -> bool:
-        """False while an indexing is under way, or after an interrupted one."""
-        return self._catalogue.is_complete
-
-    @property
     def has_images(self) -> bool:
         """Whether one of the indexed folders is on this machine."""
         return any(Path(root.path).is_dir() for root in self.engine.note.roots)

@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
@@ -52,9 +52,6 @@ class Service:
     One thread searches, and batches the questions that arrive meanwhile. A second thread does slow work (reranking,
     explanations, answers), so that it does not delay searches. Processes decode images. Each kind of work has its own
     queue: images keep neither files, facts nor updates of the index waiting, and uploads keep no thumbnails waiting.
-
-    Args:
-        model: the model that made its embeddings. An exported one has no map of the regions it used.
     """
 
     def __init__(
@@ -222,23 +219,22 @@ class Service:
         finally:
             self._uploads.release()
 
-    async def _decoded(
-        self, decode: Callable[[bytes, int], Awaitable[ResultT]], upload: UploadFile
-    ) -> ResultT:
-        """Decode an upload in one way. Raise TimeoutError if its turn does not come in time."""
+    async def _decoded(self, kind: str, upload: UploadFile) -> Any:
+        """Decode an uploaded image. Raise TimeoutError if its turn does not come in time."""
+        task = {"kind": kind, "max_pixels": self.limits.upload_pixels}
         async with asyncio.timeout(self.limits.answer_s), self._decoding_uploads:
-            return await decode(await upload.read(), self.limits.upload_pixels)
+            return await self.upload_decoders.decoded(task, await upload.read())
 
     @asynccontextmanager
     async def uploaded(self, upload: UploadFile) -> AsyncIterator[Image.Image]:
         """Decode an image that a client sent, and hold one of the places for uploads while it is in use."""
         async with self._place():
-            yield await self._decoded(self.upload_decoders.pixels, upload)
+            yield await self._decoded("pixels", upload)
 
     async def keep(self, upload: UploadFile) -> str:
         """Store an image for the searches of a client, and return its name, a digest of its content."""
         async with self._place():
-            content = await self._decoded(self.upload_decoders.query, upload)
+            content: bytes = await self._decoded("query", upload)
         name = hashlib.sha256(content).hexdigest()[:32]
         self._query_images.keep(name, content)
         return name
@@ -262,8 +258,9 @@ class Service:
             path, name, content = await asyncio.to_thread(found)
             if content is None:
                 side, quality = (LARGE_PX, 82) if large else (THUMBNAIL_PX, 78)
+                task = {"kind": "small", "side": side, "quality": quality}
                 try:
-                    content = await self.decoders.small(path, side, quality)
+                    content = await self.decoders.decoded(task, os.fsencode(path))
                 except SlowImageError:
                     content = b""  # it is not tried again
                 except BadImageError as error:
@@ -337,7 +334,7 @@ class Service:
         return {
             "title": self.settings.title,
             "items": len(served),
-            "complete": served.is_complete,
+            "complete": served.engine.catalogue.is_complete,
             "created": note.created,
             "model": self.names.get("model", ""),
             "embeddings": note.embeddings,

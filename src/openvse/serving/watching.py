@@ -72,9 +72,7 @@ class FolderWatch:
                     if self._there() != there:
                         due = True
                         break
-            except (
-                Exception
-            ) as error:  # the system may watch no more folders; whatever it is, the server goes on
+            except Exception as error:  # the system may watch no more folders; the server goes on
                 self._warn(
                     f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: "
                     f"{message_of(error)}"

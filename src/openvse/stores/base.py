@@ -37,13 +37,7 @@ _LONGEST_TEXT = 100  # characters of a text that servers compare
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """The facts of an item: all but its embeddings.
-
-    Attributes:
-        path: the item's id.
-        kind: image, clip or sentence.
-        size: in bytes.
-    """
+    """The facts of an item, image, clip or sentence: all but its embeddings. ``path`` is its id."""
 
     path: str
     kind: str
@@ -84,9 +78,7 @@ class ItemFacts:
 class Within:
     """The filter of a search. A store applies the parts that it can, because its proposals are filtered again.
 
-    Attributes:
-        where: conditions that all wanted items fulfil.
-        keys: the keys of all wanted items, rising. None wants all.
+    ``keys`` are those of all wanted items, rising. None wants all.
     """
 
     where: tuple[Condition, ...] = ()

@@ -138,15 +138,9 @@ def check_url(name: str, url: str) -> None:
 
 
 def read_address(word: str) -> EngineAddress:
-    """Return the address of the store that a word names.
+    """Return the address of the store that a URL names; without a collection or table, of the only one there.
 
-    Args:
-        word: ``qdrant://HOST[:PORT][/COLLECTION]`` (or ``qdrants``, ``http``, ``https``),
-            ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``, or the URL of another registered store. Without a
-            collection or table, the only one of openvse there is used.
-
-    Raises:
-        EngineError: it is no such URL, the server cannot be reached, or holds none or several.
+    Such as ``qdrant://HOST[:PORT][/COLLECTION]`` or ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``.
     """
     if not is_clean(word):
         raise EngineError(

@@ -123,10 +123,7 @@ class EngineChange:
 
     def apply(self, path: str | Path, progress: Callable[[int, int], None] | None = None) -> EngineReport:
         """Give an index the wanted engine, and bring it up to date. See ``note`` and ``update_engine``."""
-        address = self.note(path)
-        if address.engine == "exact":
-            return EngineReport("exact")
-        return update_engine(path, url=address.given, progress=progress)
+        return update_engine(path, url=self.note(path).given, progress=progress)
 
     def note(self, path: str | Path) -> EngineAddress:
         """Note the wanted engine in an index, then remove the data of the others. ``update_engine`` fills it.
@@ -159,12 +156,7 @@ class EngineChange:
 def plan_engine(path: str | Path, engine: str | None = None, *, model: object = None) -> EngineChange:
     """Decide on the engine of an index, which need not exist yet, before anything is embedded.
 
-    Args:
-        engine: its name, or the URL of its server, whose secrets are used and never written. None keeps the noted one.
-
-    Raises:
-        EngineError: there is no such engine, it needs another URL, its server does not answer, or it cannot serve the
-            model.
+    It is a name, or the URL of a server, whose secrets are used and never written. None keeps the noted one.
     """
     folder, before = Path(path), EngineAddress()
     name, url = split_engine(engine)

@@ -140,9 +140,7 @@ class PgvectorStore(CatalogueStore):
     def finish(self) -> None:
         """Make the graph if there is none yet. Later points are added to it as they come.
 
-        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB if it is
-        less.
-        is less.
+        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB or more.
         """
         if not self._has_graph:
             return

@@ -196,9 +196,8 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
 
     first, *others = words
     second = index_folder(others[0]) if others else None
-    if second is not None and index_folder(first) != Path(
-        first
-    ):  # the run that made an index may have one itself
+    # The run that made an index may have one itself.
+    if second is not None and index_folder(first) != Path(first):
         if model is not None:
             raise OpenVSEError(f"the model is given twice, as {first} and --model {model}: give one of them")
         return first, second, others[1:]
