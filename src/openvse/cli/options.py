@@ -196,8 +196,7 @@ Null: TypeAlias = Annotated[
     typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
 ]
 FeatureStorePath: TypeAlias = Annotated[
-    Path,
-    typer.Argument(help="The feature store: a new folder, or an existing store that gets more features."),
+    Path, typer.Argument(help="The feature store: a new folder, or an existing store to add features to.")
 ]
 Stored: TypeAlias = Annotated[
     Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")
@@ -250,9 +249,7 @@ On: TypeAlias = Annotated[
 Out: TypeAlias = Annotated[Path, typer.Option("--out", help="The folder to write.")]
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--overwrite", help="Replace existing results, also of another model or with other settings."
-    ),
+    typer.Option("--overwrite", help="Replace existing results, also of another model or settings."),
 ]
 Split: TypeAlias = Annotated[str, typer.Option(help="Split: train, validation, test or all.")]
 Stores: TypeAlias = Annotated[
@@ -270,9 +267,7 @@ BatchSize: TypeAlias = Annotated[
 ]
 Processes: TypeAlias = Annotated[
     int,
-    typer.Option(
-        min=0, help="Number of processes that share the work, through Ray. 0 uses only this process."
-    ),
+    typer.Option(min=0, help="Number of processes to share the work, through Ray. 0 uses only this one."),
 ]
 Cluster: TypeAlias = Annotated[
     str | None,

@@ -247,9 +247,7 @@ def _signs(first: Row, second: Row) -> dict[str, Signs]:
     """
     one, other = first.runs[0].queries, second.runs[0].queries
     if {side: len(each) for side, each in one.items()} != {side: len(each) for side, each in other.items()}:
-        raise DataError(
-            f"{first.name} and {second.name} have answered different queries: give both the same data"
-        )
+        raise DataError(f"{first.name} and {second.name} have answered different queries: ask both the same")
     pairs = [(a.queries, b.queries) for a in first.runs for b in second.runs]
     better = {side: np.sum([np.sign(b[side] - a[side]) for a, b in pairs], axis=0) for side in one}
     return {side: sign_test(np.zeros(len(each)), each) for side, each in better.items()}

@@ -99,9 +99,7 @@ def rank_fold(
     """Rank one part, a block of scores at a time, after subtracting ``less``. ``also`` gets each block."""
     relevance, again = part.relevance, part.reranker
     if again is not None and every:
-        raise DataError(
-            "reranking places only the best relevant candidate: leave out mAP@R and its relatives"
-        )
+        raise DataError("reranking places only the best relevant candidate: leave out mAP@R and the like")
     shape, top, device = relevance.shape, again.top if again else keep, part.members[0].device
     proposals = Proposals(*shape, top, device) if top else None
     scored = 0

@@ -216,9 +216,7 @@ def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[
 
 def _check(relevance: Relevance) -> None:
     if not len(relevance.images):
-        raise DataError(
-            "no image is relevant to any text, so there is nothing to rank: give at least one pair"
-        )
+        raise DataError("no image is relevant to any text, so nothing can be ranked: give at least one pair")
     for name, ids, count in (
         ("image", relevance.images, relevance.num_images),
         ("text", relevance.texts, relevance.num_texts),

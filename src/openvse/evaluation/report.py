@@ -150,7 +150,7 @@ class Report(Document):
         ]
 
     def sentence(self) -> str:
-        """Return what the report says, in words."""
+        """Return the report in words."""
         first, ten = (f"{self.metrics[name]:.0f}" for name in ("t2i_r1", "t2i_r10"))
         chance = [f"{self.chance.get(name, 0):.0f}" for name in ("t2i_r1", "t2i_r10")]
         by_chance = f" (by chance {' and '.join(chance)})"

@@ -92,7 +92,7 @@ class _Search:
         self._names = lru_cache(maxsize=None)(_names_by_form)
 
     def __call__(self, path: Path, form: Callable[[str], str]) -> list[Path]:
-        """Return the files whose parts agree with those of a path in a form."""
+        """Return the files whose parts agree in a form with the parts of a path."""
         base = next((each for each in path.parents if self._is_folder(each)), None)
         if base is None:
             return []

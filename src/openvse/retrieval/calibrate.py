@@ -31,7 +31,7 @@ class CountedCorpus:
     images: EmbeddingSet
 
     def fit(self, model: TwoTower) -> Calibration:
-        """Fit the curve of the model whose scores these are, with those of queries of one and of two words."""
+        """Fit the curve of the model whose scores these are, with the curves of queries of one and two words."""
         digest, name = SplitData.of_pairs(self.corpus).digest, self.corpus.name
         curve = fit_calibration(self.counts, model=model.fingerprint, name=name, digest=digest)
         if not model.indexable:
@@ -42,14 +42,14 @@ class CountedCorpus:
 
 
 def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
-    """Return what counts the scores of a corpus; None if it is too small for a curve."""
+    """Return a counter of the scores of a corpus, or None if it is too small for a curve."""
     if too_small_to_calibrate(corpus.relevance) is not None:
         return None
     return CountedCorpus(ScoreCounts(member, corpus.relevance), corpus, member.images)
 
 
 def _short_curves(model: TwoTower, images: EmbeddingSet, corpus: Corpus) -> Mapping[str, ShortCurve]:
-    """Fit the curves of short queries, made of the words of captions; an image with all of them is relevant."""
+    """Fit the curves of short queries, made of the words of captions, where an image with all of them is relevant."""
     words = _words_of(corpus)[:_MOST_IMAGES]
     images, drawing, curves = images[: len(words)], np.random.default_rng(0), {}
     for count, queries in ((1, _single(words)), (2, _pairs(words, drawing))):

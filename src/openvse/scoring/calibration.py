@@ -53,7 +53,7 @@ class CalibrationData:
 
 @dataclass(frozen=True)
 class ShortCurve:
-    """The curve of queries of one or of two words, whose scores lie elsewhere than those of sentences.
+    """The curve of queries of one or of two words, whose scores differ from the scores of sentences.
 
     Its knots are deviations: how many standard deviations a score lies above the mean of all images.
     """
@@ -108,7 +108,7 @@ class Calibration:
             raise DataError("a curve must be fitted on at least one image, sentence and pair")
 
     def of_short(self, num_words: int, mean: float, spread: float) -> Calibration | None:
-        """Return the curve of a query of so few words, by mean and standard deviation of its scores; None without."""
+        """Return the curve of a query of so few words, by mean and standard deviation of its scores, or None."""
         curve = self.short.get(str(num_words))
         if curve is None:
             return None

@@ -50,7 +50,7 @@ _NONE, _MODEL = "none", "model"
 
 
 def read_penalties(index: Index, compare: ItemComparison) -> Float[np.ndarray, "n"] | None:
-    """Return the penalties of the items of an index, in its order, if hubs are taken out.
+    """Return the penalties of the items of an index, in its order, to take hubs out.
 
     It is None if there is no bank, the bank shows nothing, or, with a warning, another model embedded it.
     IndexFormatError: it is damaged.

@@ -175,7 +175,7 @@ class Probabilities:
             )
 
     def check(self, queries: Sequence[Query]) -> None:
-        """Raise DataError if a precision is wanted for a query that is not just a sentence."""
+        """Raise DataError for a precision with a query that is not just a sentence."""
         if self.min_precision is not None and not all(query.is_sentence for query in queries):
             raise DataError(
                 "min_precision takes sentences alone as queries: leave out images, items and terms to avoid"

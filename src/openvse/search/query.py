@@ -211,7 +211,7 @@ class EmbeddedQueries:
         return EmbeddedQueries(self.parts[used], weights[:, used])
 
     def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
-        """Return the vectors whose nearest neighbours are wanted, for each query, or None if no sum gives the score.
+        """Return the vectors whose nearest neighbours to find, for each query, or None if no sum gives the score.
 
         Without weights these are its embeddings. With weights it is one weighted sum. Its score is the query's only if
         ``is_linear``: items have one embedding each, and are compared by inner products.

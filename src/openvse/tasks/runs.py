@@ -94,7 +94,7 @@ def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
 
 
 def differing_keys(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
-    """Return a line for each row but the first: the keys in which its recipe differs from that of the first."""
+    """Return a line for each row but the first: the keys in which its recipe differs from the first."""
     (first, recipe), *others = (
         (name, _leaves(json.loads(runs[0].recipe or "{}"))) for name, runs in rows.items()
     )

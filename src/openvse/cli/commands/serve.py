@@ -91,9 +91,7 @@ Token: TypeAlias = Annotated[
 ]
 AllowPublic: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--allow-public", help="Let other machines connect without a token.", rich_help_panel=_ACCESS
-    ),
+    typer.Option("--allow-public", help="Admit other machines without a token.", rich_help_panel=_ACCESS),
 ]
 Names: TypeAlias = Annotated[
     list[str] | None,
@@ -170,9 +168,7 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
 
     if "://" not in word:
         if images is not None:
-            raise OpenVSEError(
-                "--images is for an engine, but an index names its folders: leave out --images"
-            )
+            raise OpenVSEError("--images is for an engine: leave it out for an index")
         return Source(index_folder(word) or Path(word), engine)
     name = shown_url(word)
     if engine is not None:

@@ -138,9 +138,7 @@ def import_features(
     ] = None,
     made_by: Annotated[
         str | None,
-        typer.Option(
-            help="Name of the feature extractor, stored with the features. Default: imported:FOLDER."
-        ),
+        typer.Option(help="Feature extractor, stored with the features. Default: imported:FOLDER."),
     ] = None,
     dtype: Stored = "float16",
     boxes: Annotated[

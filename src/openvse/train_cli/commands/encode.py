@@ -43,9 +43,7 @@ NumberType = Annotated[
 ]
 ShardSize = Annotated[
     int,
-    typer.Option(
-        min=1, help="Number of records in a file of a folder, or in a row group of one Parquet file."
-    ),
+    typer.Option(min=1, help="Records in a file of a folder, or in a row group of one Parquet file."),
 ]
 
 

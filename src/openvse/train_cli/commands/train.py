@@ -43,9 +43,7 @@ def train(
     start: StartModel = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Continue the run in the folder of --out, or start one if there is none."
-        ),
+        typer.Option("--resume", help="Continue the run in the folder of --out, or start a new one."),
     ] = False,
     overwrite: Overwrite = False,
     processes: Annotated[
