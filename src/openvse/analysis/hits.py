@@ -127,31 +127,14 @@ def analyze_hits(
 def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
     """Return a table with a row for each hit, and one with a row for each query."""
     names = {"i2t": (corpus.image_ids, corpus.captions), "t2i": (corpus.captions, corpus.image_ids)}
+    asked = [(q, (q.model, q.side, names[q.side][0][q.query], q.rank)) for q in shown]
     rows = [
-        (
-            q.model,
-            q.side,
-            names[q.side][0][q.query],
-            q.rank,
-            at,
-            names[q.side][1][h.position],
-            h.score,
-            h.right,
-        )
-        for q in shown
-        for at, h in enumerate(q.hits, start=1)
+        (*about, at, names[q.side][1][hit.position], hit.score, hit.right)
+        for q, about in asked
+        for at, hit in enumerate(q.hits, start=1)
     ]
     header = ("model", "direction", "query", "first right place", "place", "hit", "score", "right")
-    marks = [
-        (
-            q.model,
-            q.side,
-            names[q.side][0][q.query],
-            q.rank,
-            "".join(marked(h.right)[0].strip() for h in q.hits),
-        )
-        for q in shown
-    ]
+    marks = [(*about, "".join(marked(hit.right)[0].strip() for hit in q.hits)) for q, about in asked]
     columns = ("model", "direction", "query", "first right place", "hits")
     return Table(header, rows), Table(columns, marks)
 

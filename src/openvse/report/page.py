@@ -70,14 +70,17 @@ def runs_page(
     small: _Small = cache(lambda image: thumbnail_uri(image, side=SIDE_PX))
     style = files("openvse.report").joinpath("report.css").read_text(encoding="utf-8")
     lines = comparison.warnings() if comparison else [line for each in reports for line in each.leaks]
-    names = [each.run.name for each in reports]
+    names, named = [each.run.name for each in reports], len(reports) > 1
+    starts = "".join(_start_table(each.run, named=named) for each in reports)
+    cards = "\n".join(_run_card(each, named=named) for each in reports)
+    runs = f'<h2>The run{"s" * named}</h2>\n<div class="cards">\n{cards}\n</div>'
     sections = [
         *(f'<p class="leak">{escape(line)}</p>' for line in lines if line.startswith(LEAKAGE)),
         *_figures(reports),
         *(comparison_sections(comparison, examples or {}, small) if comparison else ()),
-        *([_legend(names)] if len(names) > 1 else []),
-        *start_sections(reports),
-        *(run_sections(reports) if reports else ()),
+        *([_legend(names)] if named else []),
+        *([f"<section>\n<h2>Before and after, on validation</h2>\n{starts}</section>"] if starts else []),
+        *([f"<section>\n{runs}\n</section>"] if reports else []),
         *curve_sections(reports),
         *(query_sections(reports[0].findings, small) if len(reports) == 1 else ()),
     ]
@@ -378,12 +381,6 @@ _SHOWN = ("rsum", *RECALLS, "accuracy")
 _VALUES = ("before", "after", "difference", "interval")
 
 
-def start_sections(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return a section with a table for each finished run that began from a model, or nothing."""
-    tables = "".join(_start_table(each.run, named=len(reports) > 1) for each in reports)
-    return [f"<section>\n<h2>Before and after, on validation</h2>\n{tables}</section>"] if tables else []
-
-
 def start_of(run: ReportedRun) -> Mapping[str, Any]:
     """Return a run's record of the model that it began from: ``name``, ``fingerprint`` and ``changes`` by metric.
 
@@ -433,13 +430,6 @@ def _cells(change: Mapping[str, Any]) -> tuple[str, str, str]:
     low, high = change["interval"]
     difference = f"{change['difference']:+.1f}\n{low:+.1f} to {high:+.1f}"
     return f"{change['before']:.1f}", f"{change['after']:.1f}", difference
-
-
-def run_sections(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return a section with a card for each run."""
-    cards = "\n".join(_run_card(each, named=len(reports) > 1) for each in reports)
-    title = "The runs" if len(reports) > 1 else "The run"
-    return [f'<section>\n<h2>{title}</h2>\n<div class="cards">\n{cards}\n</div>\n</section>']
 
 
 def _run_card(each: MeasuredReport, *, named: bool) -> str:

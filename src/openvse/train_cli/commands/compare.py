@@ -30,7 +30,7 @@ from openvse.errors import OpenVSEError
 if TYPE_CHECKING:
     from openvse.evaluation.comparison import Comparison
     from openvse.evaluation.findings import AnsweredQueries
-    from openvse.report import MeasuredReport, ReportedRun
+    from openvse.report.run import MeasuredReport, ReportedRun
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request
 
@@ -133,7 +133,7 @@ def measure(
 ) -> None:
     """Measure the runs of all rows, print the result in a form, and write the page."""
     from openvse.cli.progress import bar
-    from openvse.report import measure_run
+    from openvse.report.run import measure_run
 
     strict = not request.data or single(rows)
     opened = read_runs(rows, strict=strict) if strict or html is not None else []
@@ -187,7 +187,7 @@ def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, prot
 def read_runs(rows: Rows, *, strict: bool) -> list[ReportedRun]:
     """Read the records of each run of one model. Unless ``strict``, warn of unreadable records."""
     from openvse.cli.progress import warn
-    from openvse.report import read_run
+    from openvse.report.run import read_run
 
     runs = []
     for run in (run for group in rows.values() for run in group if len(run.models) == 1):
@@ -228,7 +228,7 @@ class Loading:
         return task_kind(self._first.task)
 
     def __iter__(self) -> Iterator[LoadedRun]:
-        from openvse.report import weighed
+        from openvse.report.run import weighed
         from openvse.tasks.load import load
         from openvse.training.kind import LoadedRun
 
@@ -249,7 +249,7 @@ class Loading:
 
     def report(self, run: ReportedRun) -> MeasuredReport:
         """Return a run for the page, with the figures of the comparison."""
-        from openvse.report import MeasuredReport
+        from openvse.report.run import MeasuredReport
 
         return MeasuredReport(run, *self._weights[run.named.source])
 
@@ -259,7 +259,7 @@ def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.evaluation.report import measured_table
-    from openvse.report import remarks, shown_metrics, table_with_notes
+    from openvse.report.tables import remarks, shown_metrics, table_with_notes
 
     findings = report.findings
     assert findings is not None
@@ -277,7 +277,7 @@ def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form
 def values(report: MeasuredReport, request: Request) -> dict[str, Any]:
     """Return the figures of a single run as plain values: a comparison of one row, with its intervals beside."""
     from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
-    from openvse.report import comparison_values
+    from openvse.report.tables import comparison_values
 
     findings = report.findings
     assert findings is not None
@@ -303,7 +303,7 @@ def say_rows(
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.evaluation.comparison import Row, contrast_rows
-    from openvse.report import comparison_text, comparison_values
+    from openvse.report.tables import comparison_text, comparison_values
     from openvse.tasks.runs import differing_data, differing_keys
 
     left = iter(compared.runs)  # the runs are measured in the order of the rows
@@ -328,7 +328,7 @@ def say_rows(
 
 def table(rows: Rows, comparison: Comparison, form: str) -> str:
     """Return one table of the rows, with remarks of their runs on their training."""
-    from openvse.report import compared_notes, compared_table, row_facts, table_with_notes
+    from openvse.report.tables import compared_notes, compared_table, row_facts, table_with_notes
 
     facts = {name: row_facts(group) for name, group in rows.items()}
     return table_with_notes(compared_table(comparison, facts), compared_notes(comparison, facts), form)
@@ -345,7 +345,7 @@ def write_page(
         return
     from openvse.cli.progress import note
     from openvse.files import write_page
-    from openvse.report import runs_page
+    from openvse.report.page import runs_page
 
     write_page(html, runs_page(reports, comparison, examples))
     note(f"written: {html}")
