@@ -101,11 +101,10 @@ def index(
         model: the model that embeds, exported or not, or its place, as ``openvse.load`` takes it.
         folder: a folder of images, at any depth, or several, or a text file with a sentence a line.
         settings: the settings that the index remembers.
-        batch_size, add, overwrite, check, sharing: see ``build_index``.
+        batch_size, add, overwrite, check, sharing, progress: see ``build_index`` and ``StepProgress``.
         forget: folders to remove from the index, with their items.
         features: a feature store, read instead of images that have not changed since. Default: the run's store.
         threads: the number of CPU threads that read text. None takes the processor's number.
-        progress: see ``StepProgress``.
 
     Raises:
         DataError: no image can be used, or an argument is not allowed.
