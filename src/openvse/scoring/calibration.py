@@ -132,9 +132,6 @@ class Calibration:
             gallery: N, the number of searched images, by default the number in the curve's data.
             expected: m, the expected number of relevant images, by default the number in the curve's data. More than
                 half of the images counts as half.
-
-        Raises:
-            DataError: ``gallery`` is below 1, or ``expected`` is not above 0.
         """
         log_odds = np.interp(scores, self._knots[0], self._knots[1]) + self._prior(gallery, expected)
         return np.asarray(_sigmoid(log_odds))

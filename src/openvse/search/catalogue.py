@@ -12,11 +12,11 @@ import math
 import sqlite3
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -77,99 +77,14 @@ _TABLE = (
 _logger = logging.getLogger(__name__)
 
 
-class Catalogue(ABC):
-    """The items that a search covers, each at a position: its place in an index, or its key in a store.
-
-    An item has an id, and a key: a number that is never used again. The place is the address of a store without index.
-    """
-
-    note: Note
-    place: str = ""
-    is_complete: bool = True
-    hub_range: float = 0.0
-    """The spread of the penalties by which a query bank lowers the scores of items."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of items."""
-
-    @abstractmethod
-    def count(self, where: Sequence[Condition]) -> int:
-        """Return the number of items that fulfil conditions, as an estimate if a store answers."""
-
-    @abstractmethod
-    def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a warning for each condition on a key, or on a type of values, that no item has."""
-
-    @abstractmethod
-    def nearest(
-        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
-    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
-
-        If ``hubs_out``, the order is by the query bank of an index. The scores are still the model's.
-        """
-
-    def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
-        """Return the items that have words of a sentence and fulfil conditions, or None if words are not indexed."""
-        return None
-
-    def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
-        """Return the text that was read in each of some items, if any."""
-        return [([], "")] * len(positions)
-
-    @abstractmethod
-    def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items, in single precision."""
-
-    @abstractmethod
-    def position(self, item_id: str) -> int:
-        """Return the position of an item. Raise MissingItemError if its id is unknown."""
-
-    @abstractmethod
-    def at(self, key: int) -> int:
-        """Return the position of an item. Raise MissingItemError if its key is unknown."""
-
-    @abstractmethod
-    def key_of(self, position: int) -> int:
-        """Return the key of an item."""
-
-    @abstractmethod
-    def id_of(self, position: int) -> str:
-        """Return the id of an item."""
-
-    @abstractmethod
-    def version(self, position: int) -> str:
-        """Return a text that changes when an item is embedded anew."""
-
-    @abstractmethod
-    def facts(self, position: int) -> ItemFacts:
-        """Return the facts of an item."""
-
-    @abstractmethod
-    def path_of(self, position: int) -> Path:
-        """Return the path of an item's file when it was indexed."""
-
-    @abstractmethod
-    def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
-        """Return the user's metadata of items, which may be empty."""
-
-    @abstractmethod
-    def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of some items, the most frequent first."""
-
-    def close(self) -> None:
-        """Close files and connections. The catalogue cannot be used afterwards."""
-        return
-
-
-class IndexCatalogue(Catalogue):
+class IndexCatalogue:
     """An open index, in its state when it was opened."""
 
     def __init__(
         self, index: Index, compare: ItemComparison, *, model: object = None, engine: str | None = None
     ) -> None:
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
+        self.place = ""  # a store without its index has an address
         exact = ExactSearch(index.vector_files, compare, names=index.table.ids)
         self.searcher = open_searcher(index, exact, engine=engine, model=model)
         self._penalties = read_penalties(index, compare)
@@ -193,16 +108,22 @@ class IndexCatalogue(Catalogue):
         return allowed
 
     def count(self, where: Sequence[Condition]) -> int:
+        """Return the number of items that fulfil conditions."""
         allowed = self._allowed(where)
         return len(self.index) if allowed is None else int(allowed.sum())
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
+        """Return a warning for each condition on a key, or on a type of values, that no item has."""
         with self.index.database() as database:
             return condition_warnings(where, database.read)
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
+
+        If ``hubs_out``, the order is by the query bank of an index. The scores are still the model's.
+        """
         allowed, less = self._allowed(where), self._penalties if hubs_out else None
         scores, positions = self.searcher.search(queries, count, allowed=allowed, where=where, less=less)
         return scores if less is None else scores + less[positions], positions
@@ -255,8 +176,9 @@ class IndexCatalogue(Catalogue):
         return beside_each_other(hits, dict(zip(looked_at, texts, strict=True)), forms), forms
 
     def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
+        """Return the text that was read in each of some items, if any."""
         if not self._reads_text:
-            return super().texts_of(positions)
+            return [([], "")] * len(positions)
         keys = [self.key_of(each) for each in positions]
         sql = "SELECT key, lines, words_in(lines) FROM readings WHERE key IN (SELECT value FROM json_each(?))"
         with self.index.database() as database:
@@ -293,9 +215,11 @@ class IndexCatalogue(Catalogue):
         return chosen, dict(counts)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items, in single precision."""
         return self.index.gather(positions).astype(np.float32, copy=False)
 
     def position(self, item_id: str) -> int:
+        """Return the position of an item. Raise MissingItemError if its id is unknown."""
         position = self.index.position(item_id)
         if position is None:
             first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
@@ -305,21 +229,26 @@ class IndexCatalogue(Catalogue):
         return position
 
     def at(self, key: int) -> int:
+        """Return the position of an item. Raise MissingItemError if its key is unknown."""
         held = self.index.of_keys(np.array([key]))
         if not len(held):
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
         return int(held[0])
 
     def key_of(self, position: int) -> int:
+        """Return the key of an item."""
         return int(self.index.table.keys[position])
 
     def id_of(self, position: int) -> str:
+        """Return the id of an item."""
         return self.index.table.ids[position]
 
     def version(self, position: int) -> str:
+        """Return a text that changes when an item is embedded anew."""
         return f"{int(self.index.table.checksums[position]):x}"
 
     def facts(self, position: int) -> ItemFacts:
+        """Return the facts of an item."""
         table = self.index.table
         with self.index.database() as database:
             rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (self.key_of(position),))
@@ -328,9 +257,11 @@ class IndexCatalogue(Catalogue):
         return ItemFacts(table.ids[position], str(kind), *times, read_metadata(metadata))
 
     def path_of(self, position: int) -> Path:
+        """Return the path of an item's file when it was indexed."""
         return self.index.image_path(position)
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
+        """Return the user's metadata of items, which may be empty."""
         keys = [self.key_of(each) for each in positions]
         sql = (
             "SELECT key, metadata FROM items WHERE metadata IS NOT NULL AND "
@@ -341,10 +272,12 @@ class IndexCatalogue(Catalogue):
         return [read_metadata(texts.get(key)) for key in keys]
 
     def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of some items, the most frequent first."""
         with self.index.database() as database:
             return _values_in(database.read)
 
     def close(self) -> None:
+        """Close files and connections. The catalogue cannot be used afterwards."""
         self.searcher.close()
 
 
@@ -380,7 +313,7 @@ def open_searcher(
     return StoreSearch(address.engine, index, store, state, exact, is_linear=exact.is_inner)
 
 
-class StoreCatalogue(Catalogue):
+class StoreCatalogue:
     """The items of a store, searched without their index.
 
     The store proposes items, which are scored again with its embeddings. Scores are exact, and only recall depends on
@@ -390,7 +323,7 @@ class StoreCatalogue(Catalogue):
     def __init__(
         self, address: EngineAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = None
     ) -> None:
-        self.place, self._compare = str(address), compare
+        self.place, self.is_complete, self.hub_range, self._compare = str(address), True, 0.0, compare
         self._lock = threading.Lock()
         self._known: dict[int, ItemFacts] = {}
         self._keys: dict[str, int] = {}
@@ -448,6 +381,14 @@ class StoreCatalogue(Catalogue):
         with self._opened() as store:
             return dict(enumerate({each.path: each for each in store.some(_FIELDS_FROM // 4)}.values()))
 
+    def words(self, text: str, where: Sequence[Condition]) -> None:
+        """Return None, as a store does not index words."""
+        return
+
+    def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
+        """Return no text, as a store holds none."""
+        return [([], "")] * len(positions)
+
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
@@ -491,6 +432,7 @@ class StoreCatalogue(Catalogue):
             count = min(LARGEST_SEARCH, count * 8)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items, in single precision."""
         with self._opened() as store:
             held = store.vectors(np.unique(positions))
         for key in positions.tolist():
@@ -499,6 +441,7 @@ class StoreCatalogue(Catalogue):
         return np.stack([held[key] for key in positions.tolist()])
 
     def position(self, item_id: str) -> int:
+        """Return the position of an item. Raise MissingItemError if its id is unknown."""
         key = self._keys.get(item_id)
         if key is None:
             with self._opened() as store:
@@ -510,20 +453,25 @@ class StoreCatalogue(Catalogue):
         return key
 
     def at(self, key: int) -> int:
+        """Return the position of an item. Raise MissingItemError if its key is unknown."""
         self.facts(key)
         return key
 
     def key_of(self, position: int) -> int:
+        """Return the key of an item."""
         return position
 
     def id_of(self, position: int) -> str:
+        """Return the id of an item."""
         return self.facts(position).path
 
     def version(self, position: int) -> str:
+        """Return a text that changes when an item is embedded anew."""
         facts = self.facts(position)
         return f"{facts.modified_ns:x}-{facts.size:x}"
 
     def facts(self, position: int) -> ItemFacts:
+        """Return the facts of an item."""
         known = self._known.get(position)
         if known is None:
             with self._opened() as store:
@@ -539,9 +487,11 @@ class StoreCatalogue(Catalogue):
         return self.note.file_of(self.facts(position).path)
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
+        """Return the user's metadata of items, which may be empty."""
         return [self.facts(each).metadata for each in positions]
 
     def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of some items, the most frequent first."""
         with _database(self._some()) as read:
             return _values_in(read)
 
@@ -551,6 +501,13 @@ class StoreCatalogue(Catalogue):
             self._known, self._keys = {}, {}
         self._known |= items
         self._keys |= {facts.path: key for key, facts in items.items()}
+
+
+Catalogue: TypeAlias = IndexCatalogue | StoreCatalogue
+"""The items that a search covers, each at a position: its place in an index, or its key in a store.
+
+An item has an id, and a key: a number that is never used again. ``place`` is the address of a store without index, and
+``hub_range`` the spread of the penalties by which a query bank lowers the scores of items."""
 
 
 def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> set[int]:

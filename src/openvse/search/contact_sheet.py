@@ -117,9 +117,9 @@ def _name(name: str) -> str:
 
 
 def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
-    """Return the captions of the images in a folder that is a data set, by their path below it with forward slashes.
+    """Return the captions of the images in a folder, by their path below it with forward slashes.
 
-    Of the whole disk none are read, which an index of somebody else may name.
+    There are none where it is no data set, or the whole disk, which an index of somebody else may name.
     """
     if root.resolve() == root.resolve().parent:
         return {}

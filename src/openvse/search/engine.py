@@ -21,7 +21,6 @@ from openvse.indexing.manifest import check_model
 from openvse.indexing.words import TITLE_KEYS, query_words
 from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
-from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
 from openvse.scoring.calibration import Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
@@ -252,7 +251,12 @@ class SearchEngine:
         searches = [self._search(*each) for each in zip(queries, pages, strict=True)]
         if not searches:
             return []
-        embedded = embed_queries(queries, self._texts, self._images, self._items)
+        embedded = embed_queries(
+            queries,
+            lambda captions: self._asked(self._model.encode_text(captions), are_texts=True),
+            lambda images: self._asked(self._model.encode_image(images), are_texts=False),
+            self._items,
+        )
         searches = [
             replace(each, probabilities=self._probabilities(each, embedded, at))
             for at, each in enumerate(searches)
@@ -511,12 +515,6 @@ class SearchEngine:
         if indexed is None:
             return WordHits(), None
         return WordHits() if page.only == "looks" else indexed, indexed.whole
-
-    def _texts(self, captions: Sequence[str]) -> ArraySet:
-        return self._asked(self._model.encode_text(captions), are_texts=True)
-
-    def _images(self, images: Sequence[ClipSource]) -> ArraySet:
-        return self._asked(self._model.encode_image(images), are_texts=False)
 
     def _items(self, ids: Sequence[str]) -> ArraySet:
         positions = np.array([self.catalogue.position(each) for each in ids])

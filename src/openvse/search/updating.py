@@ -116,8 +116,8 @@ def index(
     out, wanted = given_path(out, "the folder of the index"), settings or IndexSettings()
     tell = progress or (lambda step, state: None)
     reader = open_reader(wanted.read_text, threads) if wanted.read_text else None
-    stored, source = _allowed(model, wanted, features, sharing), getattr(model, "source", "")
-    place = place_of(source, out) if source else None  # None keeps what the index says of it
+    stored = _allowed(model, wanted, features, sharing)
+    place = place_of(source, out) if (source := getattr(model, "source", "")) else None
     change = plan_engine(out, wanted.engine, model=model)
     for root in forget:
         forget_root(out, root)

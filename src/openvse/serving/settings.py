@@ -104,16 +104,11 @@ class Settings:
     @property
     def is_local(self) -> bool:
         """Whether only this machine, or a proxy on it, reaches the server."""
-        return is_loopback(self.host)
+        with suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return self.host == "localhost"  # other names are not looked up
 
     @property
     def shown_host(self) -> str:
         """The host as it is written in an address."""
         return f"[{self.host}]" if ":" in self.host else self.host
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself, without looking up other names than ``localhost``."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

@@ -37,7 +37,10 @@ _LONGEST_TEXT = 100  # characters of a text that servers compare
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """The facts of an item, image, clip or sentence: all but its embeddings. ``path`` is its id."""
+    """The facts of an item: all but its embeddings.
+
+    It is an image, a clip or a sentence, and ``path`` is its id.
+    """
 
     path: str
     kind: str
@@ -186,15 +189,7 @@ class CatalogueStore(VectorStore):
 
 @dataclass(frozen=True)
 class Note:
-    """The common facts of the items of a catalogue, with which a store can be searched without its index.
-
-    Attributes:
-        model: fingerprint of the model that made the embeddings.
-        holds: ``images`` or ``sentences``.
-        embeddings: K.
-        created: UTC, ISO 8601.
-        follows_links: whether links in the roots are followed.
-    """
+    """The common facts of the items of a catalogue, with which a store can be searched without its index."""
 
     model: str
     holds: str

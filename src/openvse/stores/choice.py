@@ -138,9 +138,10 @@ def check_url(name: str, url: str) -> None:
 
 
 def read_address(word: str) -> EngineAddress:
-    """Return the address of the store that a URL names; without a collection or table, of the only one there.
+    """Return the address of the store that a word names.
 
-    Such as ``qdrant://HOST[:PORT][/COLLECTION]`` or ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``.
+    It is a URL, such as ``qdrant://HOST[:PORT][/COLLECTION]`` or ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``.
+    Without a collection or table, the only one of openvse there is used.
     """
     if not is_clean(word):
         raise EngineError(
