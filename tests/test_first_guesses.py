@@ -85,7 +85,7 @@ def test_index_and_evaluate(here: Path) -> None:
     assert report.to_dict()["metrics"] == report.metrics
     assert str(report) == report._repr_markdown_() == report.to_markdown()
     assert openvse.evaluate("runs/mine", Path("photos")).protocol.num_texts == 8
-    with pytest.raises((DataError, TypeCheckError), match="runs/mine|type str"):  # tests check types before
+    with pytest.raises(DataError, match="str and ndarray"):
         openvse.evaluate("runs/mine", np.eye(3))  # type: ignore[call-overload]
 
 

@@ -14,7 +14,8 @@ from typer.main import get_command
 
 from openvse.cli.program import app
 from openvse.errors import choices, nearest
-from openvse.train_cli.listing import DECIDED, registries
+from openvse.tasks.front import registries
+from openvse.train_cli.listing import DECIDED
 
 ANIMALS = ["ant", "bat", "bear", "bee", "beetle", "cat", "dog"]
 

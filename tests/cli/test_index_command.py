@@ -238,7 +238,7 @@ def test_a_stopped_first_index_goes_on(
     assert process.exitcode == 130 and "interrupted" in told, told
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
-    assert result.stdout.startswith(f"{out}: 150 images (0 unchanged, {kept} kept by the stopped run, ")
+    assert result.stdout.startswith(f"{out}: 150 images ({150 - kept} new, {kept} kept by the stopped run, ")
     assert len(Index.open(out, check=True)) == 150
 
 

@@ -29,8 +29,11 @@ def visit(tmp_path_factory: pytest.TempPathFactory, invoke: Any) -> tuple[Path, 
     return place, first.stderr
 
 
-def test_the_commands_that_a_run_names_work_as_they_stand(visit: tuple[Path, str], invoke: Any) -> None:
+def test_the_commands_that_a_run_names_work_as_they_stand(
+    visit: tuple[Path, str], invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, said = visit
+    monkeypatch.setattr("openvse.cli.commands.search.on_a_terminal", lambda: True)
     commands = [shlex.split(each) for each in re.findall(r"openvse (.+)", said)]
     assert [words[0] for words in commands] == ["evaluate", "index", "search"]
     for words in commands:

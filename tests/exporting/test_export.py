@@ -54,6 +54,7 @@ def clip(unchecked: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Two
 def test_an_export_carries_what_a_runtime_needs(several: tuple[TwoTower, Path]) -> None:
     model, folder = several
     assert files_in(folder) == [
+        "README.md",
         "calibration.json",
         "export.json",
         "image.onnx",

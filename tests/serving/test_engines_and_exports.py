@@ -186,7 +186,7 @@ def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTowe
     with pytest.raises(OpenVSEError, match="--images"):
         source_of(str(own_place.index), folder, own_place.photos, None)
     with pytest.raises(IndexFormatError, match="index"):
-        load_served(source_of(str(tmp_path), folder, None, None), folder)
+        load_served(source_of(str(tmp_path / "model"), folder, None, None), folder)
 
 
 @pytest.fixture

@@ -139,6 +139,11 @@ def evaluate(
             raise DataError("the data and the model decide on relevance: leave out relevance and similarity")
         request = Request(str(texts), split, folds=folds, resamples=resamples, seed=seed, every=every)
         return _evaluate_model(images if isinstance(images, Model) else load(images), request)
+    if isinstance(images, str | Path | Model) or isinstance(texts, str | Path):
+        raise DataError(
+            f"evaluate got {type(images).__name__} and {type(texts).__name__}: give a model and a data set, or the "
+            "embeddings of images and of texts"
+        )
     measure = partial(evaluate_arrays, similarity=similarity, name=name, folds=folds, resamples=resamples)
     return measure(images, texts, relevance, seed=seed, every=every)
 

@@ -303,8 +303,15 @@ def print_answers(
                 typer.echo(f"       text: {escaped(' … '.join(line.text for line in hit.text))}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
-    if any(hit.matched for answer in answers for hit in answer.hits):
-        note("(words): found in what is said of an item. Such hits come first, so scores need not fall")
+    if on_a_terminal() and any(hit.matched for answer in answers for hit in answer.hits):
+        note(
+            "(words) were found in the captions, keywords or names. Such hits come first, so scores need not fall"
+        )
+
+
+def on_a_terminal() -> bool:
+    """Return whether a person reads the hits, who may want to know what they mean."""
+    return sys.stdout.isatty()
 
 
 def nothing_of(page: Page) -> str:
