@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jaxtyping import TypeCheckError
 from PIL import Image
 
 import openvse

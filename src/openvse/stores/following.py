@@ -123,7 +123,10 @@ class EngineChange:
 
     def apply(self, path: str | Path, progress: Callable[[int, int], None] | None = None) -> EngineReport:
         """Give an index the wanted engine, and bring it up to date. See ``note`` and ``update_engine``."""
-        return update_engine(path, url=self.note(path).given, progress=progress)
+        address = self.note(path)
+        if address.engine == "exact":
+            return EngineReport("exact")
+        return update_engine(path, url=address.given, progress=progress)
 
     def note(self, path: str | Path) -> EngineAddress:
         """Note the wanted engine in an index, then remove the data of the others. ``update_engine`` fills it.

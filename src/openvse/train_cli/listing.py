@@ -61,7 +61,7 @@ def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
             else:
                 yield _wrapped(f"{data}  {about(data)[1].rstrip('.')}: {len(listed)} recipes", 2)
         yield ""
-    yield "'openvse list recipes NAME' shows one, or several for a NAME such as vse_infinity/coco."
+    yield "'openvse list recipes NAME' shows one, or all of a NAME like vse_infinity/coco."
 
 
 def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Iterator[str]:
