@@ -8,12 +8,10 @@ from openvse.search.cache import ByteCache
 def test_what_was_not_used_for_longest_is_forgotten() -> None:
     kept, made = ByteCache[bytes](100), list[str]()
 
-    def make(name: str) -> bytes:
-        made.append(name)
-        return bytes(40)
-
     for name in ("a", "b", "a", "c", "a", "b"):
-        kept.get(name, lambda name=name: make(name))
+        if kept.find(name) is None:
+            made.append(name)
+            kept.keep(name, bytes(40))
         assert len(kept) <= 100
     assert made == ["a", "b", "c", "b"]  # b was not used for longest when c came
 

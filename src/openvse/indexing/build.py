@@ -57,7 +57,6 @@ class IndexReport:
     """The result of indexing.
 
     Attributes:
-        count: the number of items in the index.
         reused: the number of unchanged items from an earlier run.
         failed: path and reason of each image that cannot be used.
         left_out: files that look like images or clips and were not tried, by kind.
@@ -69,8 +68,6 @@ class IndexReport:
         unreached: roots and folders that could not be read, with the reason. Their items stay.
         compacted: the number of rows without an item that were removed from the files.
         metadata_problems: a line for each fault in the ``metadata.jsonl`` of a folder, and in sidecars.
-        holds: the kind of the items.
-        segments: the number of items that are segments of clips.
     """
 
     count: int

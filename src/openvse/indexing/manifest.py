@@ -50,14 +50,8 @@ class Item:
 class IndexManifest:
     """The content of ``index.json``. ``root`` and ``count`` are not in it, and come from the database.
 
-    Attributes:
-        model: the fingerprint of the model that made the embeddings.
-        root: the first of the indexed folders, absolute, or the file of the sentences.
-        created: UTC, ISO 8601.
-        items: the name of the database.
-        model_place: the place of the model (see ``place_of``), or None if unnamed.
-        gaussians: whether the embeddings are distributions.
-        engine: the engine that searches it. See ``stores.choice``. None is the exact one.
+    ``model`` is a fingerprint, ``items`` the name of the database, and ``created`` is in UTC (ISO 8601). Without an
+    ``engine`` the exact one searches it (``stores.choice``).
     """
 
     model: str
@@ -165,9 +159,6 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> tuple[str,
     """Return the place of the model of an index, a folder or hub id, and a warning for the user or "".
 
     The path from the index is tried first, so that both can be moved together, and then the whole path.
-
-    Raises:
-        IndexFormatError: the index does not exist, does not name the place of its model, or its model is gone.
     """
     place = (manifest or read_manifest(index)).model_place
     remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"

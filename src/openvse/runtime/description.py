@@ -52,10 +52,8 @@ class Description:
             were rounded to it, because the embeddings differ.
         of_model: the fingerprint of the model that was exported.
         num_embeddings: K, the number of embeddings of an image and of a text. 0 for a side that was not exported.
-        dim: D, the width of an embedding.
         score: how two embeddings are compared. The score of two items is the score of their best pair.
         checked: the comparison when the export was made: the largest difference of a number of an embedding, by side.
-        openvse: the version that made the export.
     """
 
     precision: ExportPrecision

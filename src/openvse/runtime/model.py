@@ -121,10 +121,6 @@ class OnnxModel:
     def encode_image(self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64) -> ArraySet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).
 
-        Args:
-            images: one image, or any number of images.
-            batch_size: the number of images at a time.
-
         Raises:
             BadImageError: an image cannot be decoded.
             ModelError: the model reads only stored features.

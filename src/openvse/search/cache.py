@@ -38,11 +38,3 @@ class ByteCache(Generic[ValueT]):
             while self._bytes > self._limit:
                 _, gone = self._values.popitem(last=False)
                 self._bytes -= self._size(gone)
-
-    def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
-        """Return the value of a key. Make and store it if there is none."""
-        value = self.find(key)
-        if value is None:
-            value = make()
-            self.keep(key, value)
-        return value

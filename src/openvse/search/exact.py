@@ -112,9 +112,6 @@ class ExactSearch:
         compare: the model's comparison of items with queries.
         names: the names of the items in messages. Default: positions.
         block_values: numbers of a block, of copied embeddings and of scores. It bounds the memory.
-
-    Attributes:
-        is_inner: whether the score is the largest inner product of two embeddings, and nothing else.
     """
 
     name = "exact"

@@ -94,14 +94,7 @@ class VectorStore(ABC):
     Items and points are never renamed, so every change can be repeated after an interruption. A store only proposes:
     the engine scores its proposals again. ``openvse.testing.check_store`` is the contract.
 
-    Args:
-        address: where its data are.
-        num_embeddings: K.
-        dim: D.
-        create: make the place where there is none.
-
-    Raises:
-        EngineError: there is no such place, or it cannot be reached.
+    ``create`` makes the place where there is none. Otherwise a missing place is an EngineError.
     """
 
     @abstractmethod

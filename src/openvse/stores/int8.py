@@ -41,9 +41,6 @@ class Int8Store(VectorStore):
         self._folder = folder = address.path
         self._num_embeddings, self._dim = num_embeddings, dim
         self._number = 0
-        self._keys: np.ndarray = np.empty(0, np.int64)
-        self._scales: np.ndarray = np.empty(0, np.float32)
-        self._codes: np.ndarray = np.empty((0, dim), np.int8)
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         elif not folder.is_dir():
@@ -146,8 +143,9 @@ class Int8Store(VectorStore):
 
     def _open(self, number: int) -> None:
         self._number = number
-        self._keys, self._scales = np.empty(0, np.int64), np.empty(0, np.float32)
-        self._codes = np.empty((0, self._dim), np.int8)
+        self._keys: np.ndarray = np.empty(0, np.int64)
+        self._scales: np.ndarray = np.empty(0, np.float32)
+        self._codes: np.ndarray = np.empty((0, self._dim), np.int8)
         if not self._path("keys").is_file():
             return
         keys = np.fromfile(self._path("keys"), np.int64)
