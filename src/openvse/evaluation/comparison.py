@@ -198,9 +198,7 @@ class RowContrast:
 class Comparison:
     """All rows, and each row against the first one.
 
-    Attributes:
-        size: the number of items of each kind, such as ``{"images": 1000, "texts": 5000}``.
-        folds: the number of parts that were evaluated separately and averaged.
+    ``size`` has the number of items of each kind. ``folds`` parts were evaluated separately and averaged.
     """
 
     name: str

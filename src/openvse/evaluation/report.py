@@ -30,14 +30,9 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """The conditions of an evaluation.
+    """The conditions of an evaluation, in which every image and every sentence is a query and a candidate.
 
-    Attributes:
-        name: the data set, and which part of it.
-        num_images: the number of images, each of which is a query and a candidate.
-        num_texts: the number of sentences, each of which is a query and a candidate.
-        folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5), or 1 for the whole.
-        resamples: the number of bootstrap resamples, or 0 if there are no intervals.
+    ``folds`` parts were evaluated separately and averaged (COCO 1K: 5). Without ``resamples`` there are no intervals.
     """
 
     name: str
@@ -53,12 +48,9 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Remarks:
-    """Numbers of queries with ties or without relevant partners, which ranks do not show.
+    """Numbers of queries whose best relevant candidate ties with an irrelevant one, or that have no relevant candidate.
 
-    Attributes:
-        tied_i2t: images with an irrelevant text exactly as good as their best relevant one.
-        excluded_i2t: images without a relevant text. They are candidates, but not queries.
-        shared: texts that are relevant to several images.
+    Ranks do not show them. ``shared`` are texts that are relevant to several images.
     """
 
     tied_i2t: int
@@ -70,12 +62,9 @@ class Remarks:
 
 @dataclass(frozen=True)
 class Reranked:
-    """How another model reranked the first proposals of each query.
+    """How another model reranked the ``top`` proposals of each query, in so many seconds over both directions.
 
-    Attributes:
-        top: the number of proposals of each query.
-        weight: w, the weight of its score. The score of the proposing model has weight 1 - w.
-        seconds: the time of its scoring, over all queries of both directions.
+    Its score has the weight w, and the score of the proposing model 1 - w.
     """
 
     top: int

@@ -26,14 +26,7 @@ from openvse.training.records import METRICS, RunRecords, read_records
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A run, or a model without its run.
-
-    Attributes:
-        named: the run with its name.
-        config: the description of its model.
-        recipe: its recipe. None for a model without its run.
-        records: its records. None for a model without its run.
-    """
+    """A run, or a model without its run, which has neither recipe nor records."""
 
     named: NamedRun
     model: Path
@@ -123,14 +116,7 @@ FIRST_HITS = 10
 
 @dataclass(frozen=True)
 class MeasuredReport:
-    """A run and its measurements for its report.
-
-    Attributes:
-        parameters: the number of weights of its model.
-        trained: the number of weights that the run may have changed.
-        fingerprint: the fingerprint of its model.
-        findings: the results of its best model on the test set. None if nothing was evaluated.
-    """
+    """A run, how many weights its model has and may have changed, and its results on the test set, if measured."""
 
     run: ReportedRun
     parameters: int

@@ -59,12 +59,7 @@ def remarks(measured: MeasuredReport) -> list[str]:
 
 @dataclass(frozen=True)
 class RowFacts:
-    """The runs' own records of the training in a row, empty if one run has none.
-
-    Attributes:
-        validation: the metrics of the best model of each run on validation.
-        minutes: the training time of each run.
-    """
+    """The validation metrics and training minutes that a row's runs have recorded, empty if one run has none."""
 
     validation: tuple[Mapping[str, float], ...] = ()
     minutes: tuple[float, ...] = ()
