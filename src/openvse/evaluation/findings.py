@@ -72,14 +72,8 @@ def one_per_image(numbers: Iterable[int], images: Sequence[int], count: int) -> 
 class Findings:
     """The result of an evaluation in the form that a report shows.
 
-    Attributes:
-        size: the size that published figures of the same protocol have, such as ``{"num_images": 1000, "folds": 1}``.
-        intervals: the lower and upper bound of each metric that has an interval.
-        beside: figures to compare with (published ones, chance, baselines), by label.
-        notes: the conditions of the measurement, one line each.
-        problems: omitted items and leakage, one line each.
-        protocols: the published protocols that the data fit.
-        digest: a hash of the data, which distinguishes other data of the same name.
+    ``beside`` has figures to compare with (published ones, chance, baselines), ``notes`` the conditions, ``problems``
+    omitted items and leakage, and ``digest`` distinguishes other data of the same name.
     """
 
     data: str

@@ -18,14 +18,9 @@ from openvse.errors import DataError, choices, nearest
 class TestProtocol:
     """A protocol under which figures are published.
 
-    Attributes:
-        items: the number of images, clips or questions of the part, 0 if it is not fixed.
-        folds: the number of runs of consecutive images into which the part is cut. Their metrics are averaged.
-        annotations: the further files that it needs, or "".
-        every: whether all relevant items are placed (mAP@R and the like).
-        pool: the sentences that count: all, the first five of each image, the last of each clip, or all with equal ones
-            ``merged`` into one text that belongs to all their clips.
-        code: the repository and file whose evaluation defines it, or "" if unknown.
+    ``items`` is 0 where the number of images, clips or questions is not fixed. The metrics of the ``folds``, runs of
+    consecutive images, are averaged. With ``every``, all relevant items are placed (mAP@R and the like). ``pool``
+    selects the sentences: all, the first five of each image, the last of each clip, or all, equal ones ``merged``.
     """
 
     __test__ = False  # pytest takes the name for a test

@@ -160,30 +160,16 @@ class FeatureStore:
         )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read items from disk.
+        """Read items from disk: ``float32 [B, N, C]``, padded with zeros to the longest item, and the mask.
 
-        Args:
-            positions: the positions of the items, in any order, with repeats allowed.
-
-        Returns:
-            ``float32 [B, N, C]`` values, padded with zeros to the N of the longest item, and the mask.
-
-        Raises:
-            StoreError: the file has become shorter since the store was opened.
+        Raise StoreError if the file has become shorter since the store was opened.
         """
         return as_inputs(self._read(FEATURES, positions), self.lengths[positions])
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
-        """Read the boxes of the local features in their images.
+        """Read left, top, right and bottom of each feature as fractions of the image's sides, padded with zeros.
 
-        Args:
-            positions: the positions of the items, as in ``gather``.
-
-        Returns:
-            Left, top, right and bottom of each feature as fractions of the image's width and height, padded with zeros.
-
-        Raises:
-            StoreError: the store has no boxes, or the file has become shorter since the store was opened.
+        Raise StoreError if the store has no boxes, or the file has become shorter since the store was opened.
         """
         if not self.has_boxes:
             raise StoreError(

@@ -101,13 +101,9 @@ class FeatureStoreWriter:
         return item in self._ends
 
     def add(self, item: str, local: Float[Tensor, "N C"], boxes: Float[Tensor, "R 4"] | None = None) -> None:
-        """Append the local features of one item. They count once they are committed.
+        """Append the local features of one item, on any device. They count once they are committed.
 
-        Args:
-            item: the identifier, for instance the file name.
-            local: at least one local feature, on any device.
-            boxes: left, top, right and bottom of each feature (R = N) as fractions of the image's width and
-                height, in a store that keeps boxes.
+        Boxes are left, top, right and bottom of each feature (R = N) as fractions of the image's width and height.
 
         Raises:
             BadFeaturesError: the identifier is already in the store or invalid, the features are empty, of another

@@ -52,11 +52,8 @@ _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of
 class Candidate:
     """A file or sentence that is new or has changed, and the ids of its items in the index.
 
-    Attributes:
-        seconds: the length of the segments into which it is cut, 0 for a whole file.
-        changed_ns: the time of the last change of the file or of the system's record of it, 0 for a sentence. With
-            sidecars it is a number that also changes with them.
-        is_rewritten: whether its time and size are the same as before, so that these do not vouch for its content.
+    ``changed_ns`` is the time of the last change of the file or of its sidecars or record, 0 for a sentence.
+    ``is_rewritten`` means that time and size are the same as before and do not vouch for its content.
     """
 
     item: Item

@@ -322,13 +322,9 @@ def _kept_table(path: str, modified_ns: int, size: int) -> _FrameTable:
 class _FrameTable:
     """The times at which the frames of a video appear, in units of the stream.
 
-    They are found without decoding, unless frames of a file have no time. Then all are counted.
-
-    Attributes:
-        keys: the times when a frame with which decoding can begin appears and is decoded, sorted.
-        last: the duration of the last frame.
-        counted: whether the times follow the order of decoding, without the file's time of each frame.
-        sizes: the bytes of the frame of a time, in a container that is searched.
+    They are found without decoding, unless frames of a file have no time. Then all are counted. ``keys`` are the sorted
+    times when a frame with which decoding can begin appears and is decoded. ``sizes`` are the bytes of the frame of a
+    time, in a container that is searched.
     """
 
     times: list[int]

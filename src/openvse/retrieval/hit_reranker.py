@@ -76,13 +76,8 @@ class HitReranker:
     ) -> list[Answer]:
         """Re-rank the first hits of every answer, and return pages of them. An image is read once.
 
-        An image that can no longer be read is logged, and follows the images that were re-ranked.
-
-        Args:
-            queries: the queries of the answers.
-            answers: the answers to the pages that ``first`` returns.
-            pages: the pages of each query's hits in their new order. Their thresholds refer to the new scores, so hits
-                that are not ranked again do not reach them.
+        An unreadable image is logged, and follows the re-ranked images. The answers are to the pages that
+        ``first`` returns. Thresholds of ``pages`` refer to the new scores, so other hits do not reach them.
 
         Raises:
             DataError: a query is not just a sentence, or a mixture of two scores should have a precision.

@@ -29,11 +29,8 @@ CLIPS = ("clips",)
 class Side:
     """The program of images or of texts. Its file is "" where it was not exported.
 
-    Attributes:
-        inputs: the names of its inputs: ``pixels`` or ``CLIPS``, ``features`` and ``mask``, or ``tokens`` and ``mask``.
-        longest: the largest set of features or tokens that the program accepts. None for pixels.
-        width: the width of stored features. None for pixels and tokens.
-        reading: how pixels are made of an image, or tokens of a sentence. See ``runtime.reading``.
+    The inputs are ``pixels`` or ``CLIPS``, ``features`` and ``mask``, or ``tokens`` and ``mask``. ``longest`` is the
+    largest set of features or tokens, ``width`` the width of stored features. ``runtime.reading`` explains ``reading``.
     """
 
     file: str

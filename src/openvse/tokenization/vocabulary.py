@@ -53,14 +53,7 @@ class Vocabulary:
     ) -> Vocabulary:
         """Build a vocabulary from the training captions, the most frequent words first, ties in alphabetical order.
 
-        Args:
-            captions: the training captions.
-            min_count: the number of occurrences below which a word is left out.
-            split: a function that turns a caption into words.
-            nearest: see the class.
-
-        Raises:
-            DataError: no word occurs that often.
+        Words that occur fewer than ``min_count`` times are left out. Raise DataError if no word occurs that often.
         """
         counts = Counter(word for caption in captions for word in split(caption))
         words = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
@@ -98,25 +91,14 @@ class Vocabulary:
         return None if self._spellings is None else self._spellings.nearest(word)
 
     def read(self, caption: str, max_words: int | None = None) -> list[tuple[str, str | None]]:
-        """Return the words of a caption that have a token, each with the known word that it is read as.
-
-        Args:
-            caption: any text.
-            max_words: the number of words that are read. The rest is left out.
-
-        Returns:
-            Pairs, the second None for ``<unk>``.
-        """
+        """Return each of the first words of a caption with the known word that replaces it, or None for ``<unk>``."""
         words = self.split(caption)[:max_words]
         return [(word, word if word in self else self.nearest(word)) for word in words]
 
     def ids(self, caption: str, *, boundaries: bool = False, max_words: int | None = None) -> list[int]:
         """Return the token ids of a caption, at least one: a caption without words becomes ``<unk>``.
 
-        Args:
-            caption: any text.
-            boundaries: whether to put ``<start>`` before and ``<end>`` after the words, as VSE++ does.
-            max_words: the number of words that are read. The rest is left out.
+        With ``boundaries``, ``<start>`` and ``<end>`` surround the words, as in VSE++.
         """
         read = self.read(caption, max_words)
         ids = [UNKNOWN if known is None else self._ids[known] for _, known in read] or [UNKNOWN]

@@ -138,13 +138,8 @@ class AnswerVocabulary:
         """Build a vocabulary from the training answers, the most frequent first, ties in alphabetical order.
 
         A question counts once for its most frequent answer. If its answers are not votes, it counts once for each.
-
-        Args:
-            answers: for each training question, the answers of all annotators.
-            min_count: the number of questions below which an answer is left out. 9 is VQA 2.0's "more than 8 times".
-
-        Raises:
-            DataError: no answer occurs that often.
+        Answers of fewer than ``min_count`` questions are left out (9 is VQA 2.0's "more than 8 times"). Raise DataError
+        if no answer occurs that often.
         """
         answers = list(answers)
         votes = are_votes(answers)
