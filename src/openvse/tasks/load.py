@@ -99,6 +99,10 @@ def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    if "/" not in repo_id:  # an id names its owner, and a slip of the keyboard waits for no network
+        raise ModelError(
+            f"{repo_id} is neither a folder nor OWNER/NAME of the hub: see 'openvse list models'"
+        )
     try:
         config = read_json(Path(hf_hub_download(repo_id, CONFIG, revision=revision)))
         if "format_version" not in config:  # checked before gigabytes are downloaded
