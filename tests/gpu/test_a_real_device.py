@@ -18,10 +18,9 @@ from tests.device.test_commands_on_a_device import COMMANDS, invoke, write_place
 from tests.tiny import Recorder, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
-pytestmark = [
-    pytest.mark.medium,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU on this machine"),
-]
+pytestmark = pytest.mark.medium
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch finds no GPU on this machine", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
