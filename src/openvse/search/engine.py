@@ -357,6 +357,8 @@ class SearchEngine:
 
     def _may_go_on(self, search: _Search, ranking: Ranking, wanted: int) -> bool:
         """Return whether fewer items than wanted are good enough, and later ones, such as hubs, may be."""
+        if not search.page.is_limited:  # every item is good enough
+            return 0 < len(ranking) < wanted
         _, good = self._good(search, ranking.scores, ranking.rows)
         if good.sum() >= wanted or not len(ranking):
             return False
@@ -462,22 +464,25 @@ class SearchEngine:
     def _hits(self, search: _Search, shown: _Shown, about: Mapping[int, tuple[str, float | None]]) -> Hits:
         """Return the hits of a page."""
         ranking, last, hits = shown.ranking, search.page.skip + search.page.top_k, Hits()
-        alike, texts = iter(self._alike(search, ranking.positions)), iter(self._texts_read(search, ranking))
-        columns = ranking.positions.tolist(), ranking.scores.tolist(), ranking.rows.tolist()
-        for rank, (probability, fit), position, score, row, place in zip(
-            shown.ranks, shown.likely, *columns, ranking.places.tolist(), strict=True
+        alike, texts = self._alike(search, ranking.positions), self._texts_read(search, ranking)
+        columns = (ranking.positions, ranking.scores, ranking.rows, ranking.places)
+        for rank, (probability, fit), position, score, row, place, near, text in zip(
+            shown.ranks, shown.likely, *(each.tolist() for each in columns), alike, texts, strict=True
         ):
             item_id, path = self.catalogue.id_of(position), self.catalogue.path_of(position)
-            span: tuple[float | None, float | None] | None = None if self._are_texts else span_of(item_id)
-            start, end = span or (None, None)
+            start, end = (None, None) if self._are_texts else span_of(item_id) or (None, None)
             title, uncertainty = about[position]
-            hit = Hit(rank, score, item_id, path, probability, start, end, title, fit, uncertainty)
-            hit = replace(hit, alike=next(alike), text=next(texts))
-            hit = replace(hit, key=self.catalogue.key_of(position), note=self.note)
-            if row >= 0:
-                by_looks = 0 <= place < last
-                hit = replace(hit, by="both" if by_looks else "words", matched=search.words.matched(row))
-            hits.append(hit)
+            hits.append(
+                Hit(
+                    *(rank, score, item_id, path, probability, start, end, title, fit, uncertainty),
+                    by="looks" if row < 0 else "both" if 0 <= place < last else "words",
+                    matched=search.words.matched(row) if row >= 0 else (),
+                    text=text,
+                    alike=near,
+                    key=self.catalogue.key_of(position),
+                    note=self.note,
+                )
+            )
         return hits
 
     def _texts_read(self, search: _Search, ranking: Ranking) -> list[tuple[TextLine, ...]]:
