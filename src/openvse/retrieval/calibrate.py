@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,9 +36,8 @@ class CountedCorpus:
         curve = fit_calibration(self.counts, model=model.fingerprint, name=name, digest=digest)
         if not model.indexable:
             return curve
-        return replace(
-            curve, short=_short_curves(model, self.images, self.corpus), said=_said_by_one(self.corpus)
-        )
+        words, said = _words_of(self.corpus)
+        return replace(curve, short=_short_curves(model, self.images, words[:_MOST_IMAGES]), said=said)
 
 
 def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
@@ -48,9 +47,8 @@ def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
     return CountedCorpus(ScoreCounts(member, corpus.relevance), corpus, member.images)
 
 
-def _short_curves(model: TwoTower, images: EmbeddingSet, corpus: Corpus) -> Mapping[str, ShortCurve]:
+def _short_curves(model: TwoTower, images: EmbeddingSet, words: list[set[str]]) -> dict[str, ShortCurve]:
     """Fit the curves of short queries, made of the words of captions, where an image with all of them is relevant."""
-    words = _words_of(corpus)[:_MOST_IMAGES]
     images, drawing, curves = images[: len(words)], np.random.default_rng(0), {}
     for count, queries in ((1, _single(words)), (2, _pairs(words, drawing))):
         known = [each for each in queries if not any(model.unknown_words(" ".join(each)))]
@@ -64,21 +62,15 @@ def _short_curves(model: TwoTower, images: EmbeddingSet, corpus: Corpus) -> Mapp
     return curves
 
 
-def _words_of(corpus: Corpus) -> list[set[str]]:
-    """Return the words of the captions of each image, folded, without function words."""
+def _words_of(corpus: Corpus) -> tuple[list[set[str]], float]:
+    """Return the words of the captions of each image, folded, without function words, and the share of a caption."""
     words: list[set[str]] = [set() for _ in range(len(corpus))]
+    held, captions = 0.0, np.bincount(corpus.relevance.images, minlength=len(corpus))
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
-        words[image] |= {" ".join(parts) for parts in query_words(corpus.captions[text]).values()}
-    return words
-
-
-def _said_by_one(corpus: Corpus) -> float:
-    """Return how often a caption of an image has a word that any caption of the image has."""
-    words, held = _words_of(corpus), 0.0
-    captions = np.bincount(corpus.relevance.images, minlength=len(corpus))
-    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
-        held += len(query_words(corpus.captions[text])) / captions[image]
-    return min(1.0, held / max(1, sum(map(len, words))))
+        found = query_words(corpus.captions[text])
+        words[image] |= {" ".join(parts) for parts in found.values()}
+        held += len(found) / captions[image]
+    return words, min(1.0, held / max(1, sum(map(len, words))))
 
 
 def _single(words: Sequence[set[str]]) -> list[tuple[str, ...]]:
