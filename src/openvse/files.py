@@ -397,6 +397,11 @@ def several(given: object, what: str, kinds: tuple[type, ...] = (str,)) -> list[
     return listed
 
 
+def user_cache() -> Path:
+    """Return the folder of openvse in the user's cache (``XDG_CACHE_HOME``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse"
+
+
 def given_path(given: object, what: str) -> Path:
     """Return a path. Raise DataError if ``what`` is none, or "", which would be the folder of work."""
     if not isinstance(given, str | os.PathLike) or not str(given):

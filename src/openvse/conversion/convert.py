@@ -28,7 +28,7 @@ from openvse.conversion.repositories import REPOSITORIES, bert_config
 from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, fill
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
-from openvse.files import is_free, locked, read_lines, settle
+from openvse.files import is_free, locked, read_lines, settle, user_cache
 from openvse.model import TwoTower
 from openvse.model.folder import CONFIG
 from openvse.retrieval.build import build_model
@@ -103,8 +103,8 @@ def published_folder(name: str) -> Path | None:
     """Return the model folder of a short name, which the first call converts, or None for any other name."""
     if name not in PUBLISHED:
         return None
-    cache = os.environ.get(CACHE_VARIABLE) or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/openvse"
-    folder = Path(cache).expanduser() / "models" / name / "model"
+    cache = Path(os.environ.get(CACHE_VARIABLE) or user_cache()).expanduser()
+    folder = cache / "models" / name / "model"
     if settle(folder, CONFIG):
         return folder
     source = PUBLISHED[name].source

@@ -26,6 +26,9 @@ SIDECARS = ("xmp", "json")
 AGAIN = "listed under another name"
 UNNAMED = "without the suffix of an image or video"
 SPECIAL = "no ordinary file"
+PLAIN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""The flags to open a file that somebody else may replace: no link is followed, and no pipe is waited for."""
+
 _REMEDIES = {
     LINE_BREAK: "rename files whose names have line breaks",
     VIDEO: "videos need a model of clips",

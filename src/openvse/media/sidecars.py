@@ -21,6 +21,7 @@ from typing import Any
 
 from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
 from openvse.media.headers import Header, coordinates_of, date_in_name, plain_text, read_header, read_xmp
+from openvse.media.listing import PLAIN
 from openvse.media.names import escaped, is_video_name
 
 _LARGEST = 8_000_000  # bytes of a sidecar
@@ -156,8 +157,7 @@ def _content(path: Path) -> bytes:
             raise DataError(
                 "it leads to a file outside the folder, and is not read: copy the file into the folder"
             )
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        with os.fdopen(os.open(real, flags), "rb") as file:
+        with os.fdopen(os.open(real, PLAIN), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError("it is no ordinary file, and is not read")
             content = file.read(_LARGEST + 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from openvse.errors import DataError, IndexFormatError
-from openvse.files import given_path
+from openvse.files import given_path, user_cache
 from openvse.halves import missing_package, training_module
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST, IndexManifest, find_model, index_folder, read_manifest
@@ -146,7 +146,7 @@ def place_of_index(folder: Path) -> Path:
     """Return the present or future place of the index of a folder: beside it, or in the user's cache if need be."""
     whole = folder.resolve()
     beside = whole.parent / f"{whole.name}.index"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "indexes"
+    cache = user_cache() / "indexes"
     name = f"{whole.name}-{hashlib.blake2b(os.fsencode(whole), digest_size=6).hexdigest()}"
     is_beside = os.access(whole.parent, os.W_OK) and whole.name
     places = [beside, cache / name] if is_beside else [cache / name, beside]

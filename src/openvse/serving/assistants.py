@@ -18,15 +18,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openvse import __version__
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, install
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-INSTALL_MCP = "pip install 'openvse[mcp]'"
-
 _ABOUT = "Searches a collection of pictures and clips. Search first: the other tools take the key of a hit."
-
 
 _TOOLS = {
     "search": (
@@ -120,7 +117,7 @@ class Assistants:
     async def run_stdio(self) -> None:
         """Answer the messages of standard input, a line each, until it ends."""
         if find_spec("mcp") is None:
-            raise OpenVSEError(f"--mcp needs the package mcp, which is not installed: {INSTALL_MCP}")
+            raise OpenVSEError(f"--mcp needs the package mcp, which is not installed: {install('mcp')}")
         from mcp.server.stdio import stdio_server
 
         server = self.server()

@@ -20,6 +20,7 @@ from starlette.datastructures import UploadFile
 
 from openvse.errors import BadImageError, EngineError, MissingItemError, ModelError, message_of
 from openvse.halves import training_module
+from openvse.media.listing import PLAIN
 from openvse.media.videos import ClipSource
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.search import Answer, Page, Query, captions_beside
@@ -398,10 +399,9 @@ def _unseen(path: Path) -> MissingItemError:
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file whose real place was checked (``Served.file``), if no link was put there or above it since."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     gone = f"{path.name} is no longer there: index the folder again"
     try:
-        file = os.fdopen(os.open(path, flags), "rb")
+        file = os.fdopen(os.open(path, PLAIN), "rb")
     except OSError as error:
         raise MissingItemError(gone) from error
     place = Path(f"/dev/fd/{file.fileno()}")
