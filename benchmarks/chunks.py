@@ -13,8 +13,8 @@ import torch
 
 from _measure import environment, peak_memory, table
 from openvse.functional import pad
-from openvse.model import TwoTower
-from openvse.objectives import Objective
+from openvse.model.two_tower import TwoTower
+from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.tasks.recipes import load_recipe
 from openvse.types import Inputs, ScoredBatch

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from _measure import environment, median_times, peak_memory, table
-from openvse.evaluation import evaluate_sets, rank_by_counting
+from openvse.evaluation import rank_by_counting
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.functional import normalize
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance

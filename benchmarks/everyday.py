@@ -107,7 +107,7 @@ def images(folder: Path, threads: int) -> list[list[object]]:
     from sentence_transformers.base.modules.transformer import Transformer
 
     from openvse.encoding import encode
-    from openvse.model import TwoTower
+    from openvse.model.two_tower import TwoTower
     from openvse.tasks.load import load_as
 
     if hasattr(os, "sched_setaffinity"):  # threads that decode count too
@@ -213,7 +213,7 @@ def words(folder: Path) -> list[list[object]]:
     from openvse.exporting.beside import write_towers
     from openvse.indexing import build_index, place_of
     from openvse.indexing.database import Database
-    from openvse.model import TwoTower
+    from openvse.model.two_tower import TwoTower
     from openvse.retrieval.build import build_model
     from openvse.specs import TwoTowerSpec
     from openvse.tasks.load import load_as

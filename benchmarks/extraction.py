@@ -25,10 +25,11 @@ import torch
 from PIL import Image, ImageFilter
 
 from _measure import environment, median_times, table
-from openvse.assembly import build_part
+from openvse.assembly.parts import build_part
 from openvse.backbones import BACKBONES, Backbone
 from openvse.backbones.base import all_real
-from openvse.features import FeatureStoreWriter, extract_features
+from openvse.features.extract import extract_features
+from openvse.features.writer import FeatureStoreWriter
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
 from openvse.specs import Part, parse_override

@@ -35,12 +35,13 @@ from _measure import environment, table
 from everyday import PREPROCESSING, draw
 from openvse.aggregators import GPO, Max
 from openvse.conversion.convert import convert
-from openvse.evaluation import evaluate_sets
-from openvse.features import FeatureStoreWriter
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import normalize, pad, position_mask
 from openvse.indexing import build_index
-from openvse.model import Start, TwoTower
-from openvse.objectives import Objective
+from openvse.model.start import Start
+from openvse.model.two_tower import TwoTower
+from openvse.objectives.base import Objective
 from openvse.pipeline import DECODERS, decoded
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe

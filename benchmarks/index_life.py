@@ -26,13 +26,13 @@ import torch
 
 from _measure import environment, median_times, table
 from extraction import draw
-from openvse.features import extract_features
+from openvse.features.extract import extract_features
 from openvse.indexing import Index, Item, build_index, remove_items
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.writer import IndexWriter
 from openvse.media.listing import list_media
 from openvse.media.videos import ClipSource
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet

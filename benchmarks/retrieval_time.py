@@ -22,7 +22,8 @@ from _measure import environment, table
 from openvse.analysis.opening import open_two_towers
 from openvse.conversion.weights import expect_memory
 from openvse.functional import normalize
-from openvse.model import TwoTower, evaluating
+from openvse.model.tower import evaluating
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet, Inputs

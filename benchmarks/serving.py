@@ -36,7 +36,7 @@ from openvse import export, load
 from openvse.indexing import Item
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.writer import IndexWriter
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.serving.server import allow_many_files
 from openvse.tasks.recipes import parse_recipe

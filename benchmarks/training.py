@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from _measure import environment, median_times, table
 from openvse.functional import pad, sinusoidal_positions
-from openvse.model import TwoTower
-from openvse.objectives import Objective
+from openvse.model.two_tower import TwoTower
+from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.tasks.recipes import load_recipe
 from openvse.training.optimizer import build_optimizer

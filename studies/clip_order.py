@@ -18,9 +18,11 @@ from jaxtyping import Float
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation import Member, embed_corpus, evaluate_sets
-from openvse.features import FeatureStore
-from openvse.model import TwoTower
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.ensemble import Member
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 
 RESAMPLES = 1000

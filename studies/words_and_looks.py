@@ -18,7 +18,7 @@ import numpy as np
 import openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.features import StoredFeatures, find_stored_features
+from openvse.features.stored_features import StoredFeatures, find_stored_features
 from openvse.indexing import Index, build_index
 from openvse.output.table import Table
 from openvse.search import SearchEngine

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from openvse.assembly import build_image_encoder
+from openvse.assembly.parts import build_image_encoder
 from openvse.backbones import Backbone
 from openvse.encoders import ImageEncoder
 from openvse.specs import Part

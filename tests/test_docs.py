@@ -14,18 +14,23 @@ import typer.main
 import yaml
 from typer.core import TyperGroup
 
-from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
+from openvse.aggregators import AGGREGATORS
+from openvse.aggregators.gpo import GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
 from openvse.cli.program import app
-from openvse.datasets import DATASETS, check_data, open_corpus, open_questions
-from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS
+from openvse.datasets import DATASETS, open_corpus, open_questions
+from openvse.datasets.check import check_data
+from openvse.encoders import TEXT_ENCODERS
+from openvse.encoders.augmentations import AUGMENTATIONS
+from openvse.encoders.global_vectors import GLOBAL_VECTORS
+from openvse.encoders.projections import PROJECTIONS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
 from openvse.specs import list_recipes
 from openvse.tasks.recipes import parse_recipe
 from openvse.testing import check_dataset
-from openvse.tokenization import WORD_SPLITTERS
+from openvse.tokenization.word_splitters import WORD_SPLITTERS
 from tests.failures import Failures
 
 ROOT = Path(__file__).parent.parent

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +15,9 @@ import pytest
 import openvse
 
 FRONT = Path(openvse.__file__)
+NAMES = Path(__file__).parents[1] / "docs" / "reference" / "names.md"
+MOST_NAMES = 150
+"""The names that all rooms together hand out. Whatever else they hold is for openvse itself."""
 
 
 def in_a_fresh_process(code: str) -> str:
@@ -24,6 +30,23 @@ def test_dir_lists_names_and_rooms_and_each_is_there() -> None:
     listed = dir(openvse)
     assert {*openvse.__all__, "losses", "aggregators", "testing"} <= {*listed}
     assert all(getattr(openvse, name) is not None for name in listed)
+    rooms = ["openvse", *(f"openvse.{each.name}" for each in pkgutil.iter_modules(openvse.__path__))]
+    public = {
+        room: module.__all__
+        for room, module in (
+            (room, importlib.import_module(room)) for room in rooms if "__main__" not in room
+        )
+        if hasattr(module, "__all__")
+    }
+    assert sum(map(len, public.values())) <= MOST_NAMES, {room: len(names) for room, names in public.items()}
+    gone = [
+        f"{room}.{name}" for room in public for name in public[room] if not hasattr(sys.modules[room], name)
+    ]
+    told = re.findall(r"^\| `(openvse[\w.]*)\.(\w+)`", NAMES.read_text(), re.MULTILINE)
+    hidden = [
+        each for each in told if each[1] not in public.get(each[0], ()) and ".".join(each) not in public
+    ]
+    assert (gone, hidden, len(told) > 100) == ([], [], True)
 
 
 def test_editors_see_what_the_prompt_sees() -> None:

@@ -16,11 +16,11 @@ from PIL import Image
 
 import openvse
 from openvse.errors import BadImageError, DataError
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.files import given_path, several
 from openvse.media.images import one_or_many, read_image
 from openvse.registry import load_plugin
-from openvse.retrieval import HitReranker
+from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Index, Page, Query, build_index
 
 

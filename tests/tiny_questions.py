@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from openvse.features import FeatureStoreWriter
+from openvse.features.writer import FeatureStoreWriter
 from openvse.tasks.recipes import parse_recipe
 from openvse.vqa.recipe import VQARecipe
 

@@ -72,8 +72,9 @@ if TYPE_CHECKING:
         vqa,
     )
     from openvse.assembly.pooling import Pool, pooling
-    from openvse.exporting import export
-    from openvse.model import Tower, TwoTower
+    from openvse.exporting.write import export
+    from openvse.model.tower import Tower
+    from openvse.model.two_tower import TwoTower
     from openvse.search import SearchEngine
     from openvse.search.opening import open
     from openvse.search.updating import IndexSettings, index

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation import Report, embed_corpus, evaluate_sets
-from openvse.features import FeatureStore
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import Report
+from openvse.features.store import FeatureStore
 from openvse.files import write_whole
 from openvse.indexing import Index
 from openvse.indexing.scanning import METADATA
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import Hit, Page, SearchEngine, contact_sheet

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from openvse.errors import DataError
-from openvse.kernels import is_usable, sort_elements, sum_ranked
+from openvse.kernels.ranked import is_usable, sort_elements, sum_ranked
 from openvse.types import EmbeddingSet, Inputs, moved, on_cpu
 
 MASKED = float("-inf")

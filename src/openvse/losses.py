@@ -19,7 +19,11 @@ from torch import Tensor, nn
 
 from openvse.errors import DataError
 from openvse.functional import require_one_space, set_max_scores, unit_embeddings
-from openvse.objectives import MINERS, AdaptiveTopK, Contrast, Hinge, InfoNCE, MultiViewBound, RankingTerm
+from openvse.objectives import MINERS
+from openvse.objectives.base import RankingTerm
+from openvse.objectives.contrast import Contrast, Hinge, InfoNCE
+from openvse.objectives.miners import AdaptiveTopK
+from openvse.objectives.multi_view import MultiViewBound
 from openvse.types import EmbeddingSet, ScoredBatch
 
 __all__ = ["Loss", "adopt", "info_nce", "mil", "multi_view_bound", "triplet"]

@@ -11,7 +11,8 @@ import torch
 from slow_loops import assert_equals_loop, gru_step, ragged, ranked, softmax
 from torch import Tensor
 
-from openvse.aggregators import GENERATORS, GPO, POSITIONS, GPODataDependent
+from openvse.aggregators import GPO, GPODataDependent
+from openvse.aggregators.gpo import GENERATORS, POSITIONS
 from openvse.errors import RecipeError
 from tests.failures import Failures
 

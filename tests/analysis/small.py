@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 

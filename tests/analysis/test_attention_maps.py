@@ -23,9 +23,9 @@ from openvse.analysis.attention import (
 from openvse.analysis.hits import shown_image
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.features import FeatureStoreWriter
+from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import normalize
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.kind import Request
 from openvse.types import Features

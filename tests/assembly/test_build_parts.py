@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from openvse.aggregators import AGGREGATORS, KMax
-from openvse.assembly import build_part
-from openvse.encoders import AUGMENTATIONS, PROJECTIONS, TEXT_ENCODERS, ImageEncoder
+from openvse.assembly.parts import build_part
+from openvse.encoders import TEXT_ENCODERS, ImageEncoder
+from openvse.encoders.augmentations import AUGMENTATIONS
+from openvse.encoders.projections import PROJECTIONS
 from openvse.errors import RecipeError
 from openvse.objectives import MINERS, All, Contrast, Hardest, InfoNCE
 from openvse.registry import Registry

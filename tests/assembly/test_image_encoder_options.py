@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from openvse.assembly import build_image_encoder
+from openvse.assembly.parts import build_image_encoder
 from openvse.backbones import Precomputed
 from openvse.encoders.augmentations import GridAugmentation, NoAugmentation, RegionAugmentation
 from openvse.encoders.global_vectors import BiGRUVector, MeanVector

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from openvse.aggregators import AGGREGATORS, GPO, Aggregator, Mean, MultiView
-from openvse.assembly import PartMaker, build_part
+from openvse.assembly.parts import PartMaker, build_part
 from openvse.errors import RecipeError
 from openvse.objectives import All, Miner
 from openvse.registry import Maker, Registry

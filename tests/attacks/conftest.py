@@ -11,9 +11,9 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from openvse.model import TwoTower
-from openvse.serving import Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from tests.serving.conftest import Place, answerer, client_of, make_place, model, own_place, running, second
 
 __all__ = ["answerer", "model", "own_place", "running", "second"]

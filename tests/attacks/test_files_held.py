@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 
 import openvse
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.datasets import open_corpus
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
-from openvse.exporting import export
+from openvse.exporting.write import export
 from openvse.media.headers import read_xmp
 from openvse.media.images import read_image
 from openvse.media.videos import read_frames
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.runtime.model import open_program
 from openvse.search import Hit, contact_sheet
 from tests import tiny_checkpoints as tiny

@@ -18,15 +18,16 @@ from PIL import Image
 from openvse.conversion.checkpoint import read_vocabulary
 from openvse.datasets import open_corpus
 from openvse.errors import BadFeaturesError, OpenVSEError
-from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.features.arrays import ArrayRows
 from openvse.features.entries import reading_item
 from openvse.features.importing import import_features
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
 from openvse.indexing.manifest import read_manifest
 from openvse.media.headers import read_header, read_xmp
 from openvse.model.folder import read_config
 from openvse.runtime.description import read_description
-from openvse.tokenization import Vocabulary
+from openvse.tokenization.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.medium
 QUICK = settings(

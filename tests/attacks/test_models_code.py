@@ -22,7 +22,7 @@ from encoders.conftest import (  # noqa: F401 - fixtures
     vision_checkpoint,
 )
 from openvse.backbones import TimmVision, TransformersDetector, TransformersVision
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.encoders import TransformersText
 from openvse.errors import ModelError, OpenVSEError
 

@@ -17,9 +17,10 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from openvse.model import TwoTower
-from openvse.serving import Limits, Settings, decoding
+from openvse.model.two_tower import TwoTower
+from openvse.serving import decoding
 from openvse.serving.service import Service
+from openvse.serving.settings import Limits, Settings
 from tests.attacks.conftest import KNOWN, below, send
 from tests.serving.conftest import Place, client_of, png
 

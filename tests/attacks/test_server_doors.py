@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from openvse.errors import OpenVSEError
-from openvse.model import TwoTower
-from openvse.serving import Limits, Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.layers import Sessions
 from openvse.serving.service import Service
+from openvse.serving.settings import Limits, Settings
 from tests.attacks.conftest import KNOWN, TOKEN, send
 from tests.serving.conftest import Place, client_of
 

@@ -19,11 +19,11 @@ from openvse.indexing import Index, build_index
 from openvse.indexing.database import Database
 from openvse.indexing.vector_files import row_checksum
 from openvse.media.names import escaped
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Page, Query, SearchEngine, captions_beside, contact_sheet
-from openvse.serving import Settings
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, client_of, wait_for
 

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from openvse.model import TwoTower
-from openvse.serving import Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from openvse.vqa.answerer import Answerer
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, Running, png

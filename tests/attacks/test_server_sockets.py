@@ -11,9 +11,9 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
-from openvse.model import TwoTower
-from openvse.serving import Limits, Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service
+from openvse.serving.settings import Limits, Settings
 from tests.serving.conftest import Place, Running
 
 Start = Callable[[Service], Running]

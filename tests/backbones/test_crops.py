@@ -13,7 +13,8 @@ from PIL import Image
 from openvse.backbones import BACKBONES, Backbone, Crops, EfficientNetLite0, Frames, Precomputed
 from openvse.backbones.base import cells
 from openvse.errors import RecipeError
-from openvse.features import FeatureStore, extract_features
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
 from openvse.media.images import read_image
 from openvse.registry import Maker
 from openvse.types import Features, Inputs

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from openvse.backbones import BACKBONES, EfficientNetLite, EfficientNetLite0, folded_convolution
+from openvse.backbones import BACKBONES, EfficientNetLite0, folded_convolution
+from openvse.backbones.efficientnet_lite import EfficientNetLite
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 from tests.naming import names

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from openvse.assembly import build_part
+from openvse.assembly.parts import build_part
 from openvse.backbones import BACKBONES
-from openvse.features import FeatureStore, extract_features
-from openvse.model import TwoTower
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.registry import load_plugin
 from openvse.specs import Part
 from openvse.tasks.load import load_as

@@ -9,7 +9,8 @@ import torch
 
 from openvse.backbones import EfficientNetLite0
 from openvse.errors import RecipeError
-from openvse.features import FeatureStore, extract_features
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
 from openvse.types import Inputs
 from tests.seeing import image_encoder
 

@@ -13,7 +13,8 @@ from PIL import Image
 from openvse.backbones import TransformersDetector
 from openvse.encoders import ImageEncoder
 from openvse.errors import ModelError, RecipeError
-from openvse.features import FeatureStore, extract_features
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
 from openvse.types import Inputs
 from tests.seeing import see
 

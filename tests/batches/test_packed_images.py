@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from openvse.batches import image_batches, image_loader
+from openvse.batches.in_order import image_batches
+from openvse.batches.loaders import image_loader
 from openvse.datasets import open_corpus
-from openvse.features import FeatureStore, extract_features
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
 from toy_data import MeanColour
 
 GREYS = (0, 40, 80, 120)

@@ -12,8 +12,9 @@ from album import digest, write_album, write_recipe
 from click.testing import Result
 
 import openvse
-from openvse.model import TwoTower
-from openvse.scoring import CALIBRATION, Calibration
+from openvse.model.two_tower import TwoTower
+from openvse.scoring import Calibration
+from openvse.scoring.calibration import CALIBRATION
 from openvse.search.hits import FITS
 from tests.naming import names
 

@@ -14,7 +14,7 @@ import yaml
 from album import COLOURS, SPLITS
 from PIL import Image
 
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 
 
 def write_clips(folder: Path, num_clips: int = 20) -> Path:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from album import write_album
 
-from openvse.datasets import DATASETS, FACTS
+from openvse.datasets import DATASETS
+from openvse.datasets.registry import FACTS
 
 
 def test_alone_it_lists_the_names(invoke) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from tests.naming import names
 
 

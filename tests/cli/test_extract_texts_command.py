@@ -8,7 +8,8 @@ import pytest
 
 from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.datasets import open_corpus
-from openvse.features import FeatureStore, text_id
+from openvse.features.extract import text_id
+from openvse.features.store import FeatureStore
 from tests.tiny import write_tiny_corpus
 from tests.tiny_questions import write_tiny_questions
 

@@ -134,6 +134,7 @@ def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke
         "resumed": 0,
         "stored": 0,
         "recognised": 3,  # they look like three of the album
+        "described": 0,
         "segments": 0,
         "removed": 0,
         "compacted": 0,

@@ -13,7 +13,7 @@ import pytest
 from album import digest, write_recipe
 from click.testing import Result
 
-from openvse.datasets import check_data
+from openvse.datasets.check import check_data
 from tests.naming import names
 
 pytestmark = pytest.mark.medium

@@ -10,7 +10,7 @@ from PIL import Image
 
 from openvse.errors import ModelError
 from openvse.indexing import Index
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_same
 from openvse.tasks.recipes import parse_recipe

@@ -12,8 +12,8 @@ import pytest
 from exporting.conftest import unchecked  # noqa: F401 - a fixture
 from exporting.exported_models import with_gpo
 from openvse import export
-from openvse.conversion import convert
-from openvse.model import TwoTower
+from openvse.conversion.convert import convert
+from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel
 from tests.dual_checkpoints import save_dual
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from contracts.conftest import Checkpoints, recipes_without_start
 from openvse.functional import pad
-from openvse.model import TwoTower
-from openvse.objectives import Objective
+from openvse.model.two_tower import TwoTower
+from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import list_recipes

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from openvse.backbones.fine_tuning import adapt
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.functional import pad
-from openvse.model import Start, TwoTower
+from openvse.model.start import Start
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model, build_objective
 from openvse.specs import list_recipes, read_recipe
 from openvse.tasks.load import load_as

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tiny_checkpoints as tiny
-from openvse.conversion import Conversion, convert
 from openvse.conversion.checkpoint import option
+from openvse.conversion.convert import Conversion, convert
 from openvse.errors import CheckpointError
 from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import parse_recipe

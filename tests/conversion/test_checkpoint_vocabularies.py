@@ -10,8 +10,8 @@ import pytest
 
 import openvse
 import tiny_checkpoints as tiny
-from openvse.conversion import convert
 from openvse.conversion.checkpoint import read_vocabulary
+from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError
 from tests.naming import names
 

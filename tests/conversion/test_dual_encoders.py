@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import openvse
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError, ModelError
 from openvse.functional import pad
 from openvse.types import Inputs

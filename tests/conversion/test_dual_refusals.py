@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from openvse.conversion import convert, weights
+from openvse.conversion import weights
+from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError
 from tests.dual_checkpoints import save_dual, write_tokenizer
 from tests.naming import names

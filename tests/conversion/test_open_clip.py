@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import openvse
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError
 from tests.dual_checkpoints import CAPTIONS, write_tokenizer
 

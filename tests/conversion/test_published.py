@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import openvse
 from openvse.cli.program import app
-from openvse.conversion import convert, dual_files
-from openvse.conversion.convert import published_folder
+from openvse.conversion import dual_files
+from openvse.conversion.convert import convert, published_folder
 from openvse.conversion.published import PUBLISHED
 from openvse.errors import CheckpointError, ModelError
 from openvse.files import locked

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import openvse
 import tiny_checkpoints as tiny
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.functional import pad
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 
 pytestmark = pytest.mark.medium
 

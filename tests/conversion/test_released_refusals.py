@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import openvse
 import tiny_checkpoints as tiny
 from openvse.cli.program import app
-from openvse.conversion import REPOSITORIES, convert
+from openvse.conversion.convert import convert
+from openvse.conversion.repositories import REPOSITORIES
 from openvse.errors import CheckpointError, RecipeError
 from tests.failures import Failures
 

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.batches import BatchKey, FeatureImages, PairDataset, TokenTable
-from openvse.corpus import Corpus, SharedTexts, merge_identical
-from openvse.datasets import check_data, open_corpus
-from openvse.evaluation import evaluate_sets
+from openvse.batches.loaders import FeatureImages, TokenTable
+from openvse.batches.pairs import BatchKey, PairDataset
+from openvse.corpus import Corpus
+from openvse.corpus.corpus import SharedTexts, merge_identical
+from openvse.datasets import open_corpus
+from openvse.datasets.check import check_data
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.functional import set_max_scores
 from openvse.types import EmbeddingSet
 from toy_data import MemoryFeatures, make_tokens

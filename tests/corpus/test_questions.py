@@ -8,7 +8,7 @@ import pytest
 
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.errors import DataError
-from openvse.tokenization import Vocabulary
+from openvse.tokenization.vocabulary import Vocabulary
 
 
 def ask(number: int, image: str = "a.jpg", **fields) -> Question:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from openvse.corpus import Corpus, Record, Seen, build_corpus, seen_in_training, training_sample
-from openvse.corpus.trained_on import SAMPLE_SIZE
+from openvse.corpus import Corpus, Record, build_corpus
+from openvse.corpus.trained_on import SAMPLE_SIZE, Seen, seen_in_training, training_sample
 
 
 def corpus(first: int, last: int, word: str = "dog") -> Corpus:

@@ -118,7 +118,7 @@ def in_index(state: Path, *, engine: bool = False, vectors: bool = True) -> Any:
 
 def in_store(state: Path) -> Any:
     """Return the features of a store."""
-    from openvse.features import FeatureStore
+    from openvse.features.store import FeatureStore
 
     store = FeatureStore(state, check=True)
     return {name: store.gather(store.positions([name])).values.ravel().tolist() for name in store.ids}

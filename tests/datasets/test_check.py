@@ -8,7 +8,9 @@ import pytest
 from test_daquar import all_pairs
 
 from openvse.corpus import Facts, Form, Piece
-from openvse.datasets import DATASETS, FACTS, check, check_data, describe_data
+from openvse.datasets import DATASETS, check
+from openvse.datasets.check import check_data, describe_data
+from openvse.datasets.registry import FACTS
 from openvse.errors import RecipeError
 from tests.naming import names
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from openvse.datasets import check_data
+from openvse.datasets.check import check_data
 from openvse.media.near_duplicates import look_of, near_pairs
 
 

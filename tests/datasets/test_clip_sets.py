@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from openvse.datasets import FACTS, check_data, open_corpus
+from openvse.datasets import open_corpus
+from openvse.datasets.check import check_data
+from openvse.datasets.registry import FACTS
 from openvse.datasets.tgif import clip_names
 from openvse.errors import DataError
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from openvse.corpus import Corpus, Facts, Piece, Record, build_corpus
-from openvse.datasets import DATASETS, Loader, check_data, describe_data, open_corpus
+from openvse.datasets import DATASETS, open_corpus
+from openvse.datasets.check import check_data, describe_data
+from openvse.datasets.registry import Loader
 from openvse.errors import DataError, RecipeError
 from tests.naming import names
 

@@ -11,7 +11,9 @@ from test_clip_sets import TUMBLR
 from test_vqa2 import ANNOTATIONS, QUESTIONS, annotation, question
 
 from openvse.corpus import Piece
-from openvse.datasets import DATASETS, FACTS, check_data, open_corpus
+from openvse.datasets import DATASETS, open_corpus
+from openvse.datasets.check import check_data
+from openvse.datasets.registry import FACTS
 from openvse.errors import DataError
 from tests.failures import Failures
 

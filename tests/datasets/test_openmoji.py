@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openvse.datasets import open_corpus
-from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.openmoji.openmoji import (
     emoji_captions,
     image_folder,
+    open_openmoji,
     render_emoji,
     split_by_group,
     variant_group,

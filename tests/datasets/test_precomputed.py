@@ -9,7 +9,8 @@ import pytest
 
 from array_files import five, random_features, write_mapping, write_split
 from openvse.corpus import Corpus
-from openvse.datasets import check_data, open_corpus
+from openvse.datasets import open_corpus
+from openvse.datasets.check import check_data
 from openvse.datasets.precomputed import open_precomputed
 from openvse.errors import DataError
 

@@ -6,7 +6,7 @@ import pytest
 
 from openvse.encoders import BiGRU, TransformersText
 from openvse.encoders.words_encoder import MAX_WORDS
-from openvse.tokenization import UnknownWord, unknown_line
+from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 from tests.naming import names
 
 CAPTIONS = ["a dog runs", "a dog sits", "the cat sits"]

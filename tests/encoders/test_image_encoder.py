@@ -11,8 +11,9 @@ from torch import nn
 
 from openvse.backbones import Backbone
 from openvse.backbones.base import cells
-from openvse.encoders import AUGMENTATIONS, PROJECTIONS, ImageEncoder
-from openvse.encoders.augmentations import RegionAugmentation
+from openvse.encoders import ImageEncoder
+from openvse.encoders.augmentations import AUGMENTATIONS, RegionAugmentation
+from openvse.encoders.projections import PROJECTIONS
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 from tests.seeing import image_encoder, see

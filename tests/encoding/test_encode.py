@@ -21,7 +21,7 @@ from openvse.encoding import encode
 from openvse.encoding.listing import list_records
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.indexing import Index, embedding
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.pipeline import Workers, WorkProgress
 from tests.full_disk import full_disk
 from tests.pickled_work import pickled_work

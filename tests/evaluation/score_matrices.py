@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from openvse.evaluation import Member
 from openvse.evaluation.calibrate import ScoreCounts
+from openvse.evaluation.ensemble import Member
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
 

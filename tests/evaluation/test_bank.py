@@ -13,7 +13,11 @@ import torch
 
 from openvse.corpus import Corpus
 from openvse.errors import DataError
-from openvse.evaluation import Member, Report, Reranker, evaluate_sets, make_bank
+from openvse.evaluation.bank import make_bank
+from openvse.evaluation.ensemble import Member
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import Report
+from openvse.evaluation.rerank import Reranker
 from openvse.functional import normalize
 from openvse.scoring import hubs
 from openvse.scoring.hubs import QueryBank, read_bank, reliability

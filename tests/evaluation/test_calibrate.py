@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from score_matrices import counted, drawn, member, relevance_of
 
 from openvse.errors import DataError
-from openvse.evaluation import evaluate_sets, fit_calibration
-from openvse.evaluation.calibrate import ScoreCounts, isotonic
+from openvse.evaluation.calibrate import ScoreCounts, fit_calibration, isotonic
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.scoring import Calibration
 
 DISTANCE = 3.0

@@ -15,17 +15,14 @@ from torch import Tensor
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.evaluation import (
-    Member,
-    embed_corpus,
-    embed_ensemble,
-    evaluate_sets,
-    mean_scores,
-    rank_by_counting,
-)
-from openvse.features import FeatureStore, FeatureStoreWriter
+from openvse.evaluation import rank_by_counting
+from openvse.evaluation.embed import embed_corpus, embed_ensemble
+from openvse.evaluation.ensemble import Member, mean_scores
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import normalize, set_max_scores
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet, Relevance

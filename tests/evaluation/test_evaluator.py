@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import Report, evaluate_sets
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import Report
 from openvse.functional import normalize, set_max_scores
 from openvse.types import EmbeddingSet, Relevance
 

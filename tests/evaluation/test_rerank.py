@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import Member, Report, Reranker, evaluate_sets
+from openvse.evaluation.ensemble import Member
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import Report
+from openvse.evaluation.rerank import Reranker
 from openvse.functional import normalize, set_max_scores
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance

@@ -7,7 +7,7 @@ import pytest
 
 import openvse
 from openvse.errors import DataError
-from openvse.evaluation import Report
+from openvse.evaluation.report import Report
 from openvse.types import Relevance
 from tests.naming import names
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
+import signal
+import urllib.request
 from functools import partial
 from pathlib import Path
 
@@ -15,16 +19,17 @@ from PIL import Image
 
 from contracts.test_export_contract import PIXELS, SENTENCES, SETS, embedders_of, expect_alone
 from openvse import export
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
 from openvse.exporting.checking import embed_images, judge
 from openvse.exporting.programs import quantize
 from openvse.files import replacing_files
 from openvse.functional import pad
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel, read_description
 from openvse.scoring import Calibration, CalibrationData
+from tests import torchless
 from tests.cli.album import write_album
 from tests.dual_checkpoints import save_dual
 
@@ -113,7 +118,7 @@ def test_what_does_not_fit_the_export_is_refused(several: tuple[TwoTower, Path])
         runtime.encode_features([np.zeros((3, 9), np.float32)])
 
 
-def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path]) -> None:
+def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path], tmp_path: Path) -> None:
     model, folder = clip
     runtime = OnnxModel(folder)
     rng = np.random.default_rng(0)
@@ -124,6 +129,31 @@ def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path]) -> None:
     assert np.allclose(
         model.encode_text(sentences).vectors.numpy(), runtime.encode_text(sentences).vectors, atol=1e-5
     )
+    follow_the_readme(folder, write_album(tmp_path / "photos", 3))
+
+
+def follow_the_readme(folder: Path, photos: Path) -> None:
+    """Do all that a friend without PyTorch is told, beside the folder of the export."""
+    here = photos.parent
+    shutil.copytree(folder, here / folder.name)
+    shell, code = re.findall(r"```(?:bash|python)\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    install, *commands, serve = map(shlex.split, shell.strip().splitlines())
+    assert install == ["pip", "install", "openvse"] and serve[:2] == ["openvse", "serve"]
+    printed = []
+    for program, *words in commands:
+        assert program == "openvse"
+        done = torchless.run(torchless.COMMAND, *words, folder=here)
+        assert done.returncode == 0, (words, done.stderr)
+        printed.append(done.stdout)
+    assert len(printed) == 2 and all(path.name in printed[1] for path in photos.glob("*.png"))
+    with torchless.begin(torchless.COMMAND, *serve[1:], "--port", "0", folder=here) as server:
+        assert server.stderr is not None
+        url = next(found[1] for line in server.stderr if (found := re.search(r" at (http://\S+/)", line)))
+        assert json.load(urllib.request.urlopen(f"{url}api/search?q=dog&top_k=2"))["hits"]
+        server.send_signal(signal.SIGINT)
+        server.stderr.read()
+    seen = torchless.run(code, folder=here)
+    assert (seen.returncode, seen.stdout) == (0, f"{(2, read_description(folder).dim)}\n"), seen.stderr
 
 
 def test_other_items_change_nothing(

@@ -24,7 +24,7 @@ from openvse.exporting.beside import write_towers
 from openvse.exporting.checking import Deviation
 from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import Towers, towers_of
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Query, SearchEngine

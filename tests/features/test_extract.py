@@ -20,12 +20,9 @@ from torch import Tensor, nn
 from openvse.backbones import Backbone
 from openvse.backbones.base import all_real
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.features import (
-    ExtractionReport,
-    FeatureStore,
-    FeatureStoreWriter,
-    extract_features,
-)
+from openvse.features.extract import ExtractionReport, extract_features
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.pipeline import WorkProgress

@@ -12,7 +12,8 @@ from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.encoders import TransformersText
 from openvse.errors import OpenVSEError
-from openvse.features import FeatureStore, extract_features, extract_text_features
+from openvse.features.extract import extract_features, extract_text_features
+from openvse.features.store import FeatureStore
 from openvse.pipeline import Workers, WorkProgress
 from tests.pickled_work import PickledWork, pickled_work
 

@@ -8,15 +8,12 @@ import pytest
 import torch
 
 from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
-from openvse.batches import StoredTexts, TokenTable, text_batches, text_loader
+from openvse.batches.in_order import text_batches
+from openvse.batches.loaders import StoredTexts, TokenTable, text_loader
 from openvse.encoders import TransformersText
 from openvse.errors import StoreError
-from openvse.features import (
-    FeatureStore,
-    extract_text_features,
-    open_store,
-    text_id,
-)
+from openvse.features.extract import extract_text_features, text_id
+from openvse.features.store import FeatureStore, open_store
 from openvse.functional import pad
 from openvse.pipeline import WorkProgress
 from openvse.types import Inputs

@@ -29,8 +29,9 @@ from feature_writers import (
 
 from openvse import pipeline
 from openvse.errors import DataError, RecipeError, StoreError
-from openvse.features import FeatureEntry, FeatureStore, Local, import_features
-from openvse.features.importing import FEATURE_FILES, ImageNames
+from openvse.features.entries import FeatureEntry, Local
+from openvse.features.importing import FEATURE_FILES, ImageNames, import_features
+from openvse.features.store import FeatureStore
 from tests.failures import Failures
 
 

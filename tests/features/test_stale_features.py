@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from openvse.backbones import Backbone
-from openvse.batches import with_features
+from openvse.batches.loaders import with_features
 from openvse.corpus.corpus import Record, build_corpus
-from openvse.features import FeatureStore, extract_features
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
 from tests.features.test_extract import TinyBackbone
 
 NAMES = tuple(f"{number}.png" for number in range(4))

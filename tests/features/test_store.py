@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
-from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype, open_fitting
 from openvse.features.arrays import num_real
 from openvse.features.layout import (
     BOXES,
@@ -33,10 +32,12 @@ from openvse.features.layout import (
     HEADER_BYTES,
     IDS,
     LENGTHS,
+    StoreDtype,
     StoreManifest,
     encode_ids,
 )
-from openvse.features.store import as_inputs, positions_of
+from openvse.features.store import FeatureStore, as_inputs, open_fitting, positions_of
+from openvse.features.writer import FeatureStoreWriter
 from openvse.types import FeatureSource, Inputs
 from tests.naming import names
 

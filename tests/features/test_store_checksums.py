@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from openvse.errors import StoreError
-from openvse.features import FeatureStore, FeatureStoreWriter, layout
+from openvse.features import layout
 from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, IDS, LENGTHS, MANIFEST
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
 
 
 def add(path: Path, *numbers: int) -> None:

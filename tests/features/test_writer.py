@@ -18,8 +18,9 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, DiskError, StoreError
-from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features.layout import FEATURES, IDS, LENGTHS, MANIFEST, StoreManifest
+from openvse.features.layout import FEATURES, IDS, LENGTHS, MANIFEST, StoreDtype, StoreManifest
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
 from openvse.files import LOCK
 
 DIM = 3

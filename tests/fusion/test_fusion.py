@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fusion.slow_loop import read_one, scores_one
 from openvse.aggregators import AGGREGATORS
-from openvse.assembly import build_part
+from openvse.assembly.parts import build_part
 from openvse.errors import RecipeError
-from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttentionFusion, pairs, score_pairs
+from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttentionFusion, pairs
+from openvse.fusion.pairs import score_pairs
 from openvse.specs import Part
 from openvse.types import EmbeddingSet, Features
 from tests.failures import Failures

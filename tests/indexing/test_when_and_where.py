@@ -100,7 +100,7 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     out, lines = tmp_path / "index", [{"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}]
     lines.append({"file_name": "drawn.png", "taken": 1990, "latitude": "north", "near": "here"})
     (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    build_index(model, album, out)
+    assert build_index(model, album, out).described == 0  # all are new
     assert said(out)["berlin.jpg"]["camera"] == "Grandpa's" and said(out)["berlin.jpg"]["latitude"] == 52.52
     assert found(out, "taken = 1985-07") == {"berlin.jpg"} and found(out, "date < 1991") == {
         "berlin.jpg",
@@ -113,7 +113,8 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     berlin = {"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}
     assert said(out)["berlin.jpg"] == berlin
     (album / "metadata.jsonl").unlink()
-    build_index(model, album, out)
+    report = build_index(model, album, out)
+    assert (report.count, report.reused, report.described) == (3, 3, 2)
     assert said(out)["berlin.jpg"] == {"taken": "2020-01-01T00:00:00", "camera": "Canon R5"}
     assert set(said(out)) == {"berlin.jpg", "tokyo.jpg"}
 

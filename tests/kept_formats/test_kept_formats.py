@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import openvse
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.indexing import Index
 from openvse.search import Hit, Query, SearchEngine
 from openvse.tasks.recipes import parse_recipe

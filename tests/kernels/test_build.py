@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from openvse.functional import sort_descending
-from openvse.kernels import is_usable, load_kernel
-from openvse.kernels.build import SWITCH
+from openvse.kernels.build import SWITCH, load_kernel
+from openvse.kernels.ranked import is_usable
 
 requires_compiler = pytest.mark.skipif(load_kernel("ranked") is None, reason="no C compiler is installed")
 

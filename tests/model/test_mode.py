@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from openvse.model import evaluating
+from openvse.model.tower import evaluating
 
 
 @pytest.mark.parametrize("training", [True, False])

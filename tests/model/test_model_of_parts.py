@@ -19,7 +19,8 @@ from openvse.encoders.projections import ResidualMLP
 from openvse.errors import ModelError
 from openvse.fusion import ScoreAttentionFusion
 from openvse.indexing import Index, build_index
-from openvse.model import Tower, TwoTower
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower
 from openvse.search import SearchEngine
 from openvse.similarities import Fused, SetMax
 from openvse.vqa.answerer import Answerer

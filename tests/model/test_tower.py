@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators import Tokens
 from openvse.encoders.base import Encoder
-from openvse.model import Tower
+from openvse.model.tower import Tower
 from openvse.types import Features, Inputs
 
 

@@ -14,12 +14,12 @@ from PIL import Image
 
 import openvse
 from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.similarities import SetMax
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tokenization import UnknownWord
+from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import EmbeddingSet
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from set_batches import random_set_batch
 from torch import Tensor
 
-from openvse.objectives import AdaptiveTopK, All, Contrast, InfoNCE, Objective
+from openvse.objectives import AdaptiveTopK, All, Contrast, InfoNCE
+from openvse.objectives.base import Objective
 from openvse.types import ScoredBatch
 
 RULES = ["released", "paper"]

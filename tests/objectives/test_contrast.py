@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.errors import RecipeError
-from openvse.objectives import All, Contrast, Hardest, Hinge, InfoNCE, Objective
+from openvse.objectives import All, Contrast, Hardest, Hinge, InfoNCE
+from openvse.objectives.base import Objective
 from openvse.types import EmbeddingSet, ScoredBatch
 
 

@@ -7,7 +7,8 @@ import torch
 
 from openvse.aggregators import Autoencoder
 from openvse.errors import RecipeError
-from openvse.objectives import Correspondence, Objective
+from openvse.objectives import Correspondence
+from openvse.objectives.base import Objective
 from openvse.types import EmbeddingSet, Features, ScoredBatch
 from tests.objectives.set_batches import embeddings, scored
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import openvse
 from openvse import losses
-from openvse.assembly import build_part
+from openvse.assembly.parts import build_part
 from openvse.errors import DataError, RecipeError
 from openvse.functional import normalize, set_max_scores
 from openvse.losses import Loss

@@ -22,8 +22,8 @@ from openvse.objectives import (
     Miner,
     MultiViewAverage,
     MultiViewBound,
-    Objective,
 )
+from openvse.objectives.base import Objective
 from openvse.objectives.multi_view import view_diagnostics, view_scores
 from openvse.types import EmbeddingSet, ScoredBatch
 

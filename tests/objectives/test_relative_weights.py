@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from openvse.errors import RecipeError
-from openvse.objectives import MMD, All, Contrast, Diversity, Hinge, Objective
+from openvse.objectives import MMD, All, Contrast, Diversity, Hinge
+from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import load_recipe
 from tests.objectives.set_batches import random_set_batch

@@ -12,9 +12,9 @@ import torch
 from openvse.aggregators import PooledLinear
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, RecipeError
-from openvse.evaluation import embed_corpus
-from openvse.features import FeatureStore
-from openvse.model import TwoTower
+from openvse.evaluation.embed import embed_corpus
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import (
     FLOOR,

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from openvse.backbones import Crops
 from openvse.cli.program import app
-from openvse.features import FeatureStore, extract_features
-from openvse.model import TwoTower
+from openvse.features.extract import extract_features
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import run_recipe

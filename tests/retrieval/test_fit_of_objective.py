@@ -9,7 +9,7 @@ import pytest
 
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.errors import RecipeError
-from openvse.objectives import Objective
+from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.specs import PhaseSpec
 from openvse.tasks.recipes import parse_recipe

@@ -10,7 +10,7 @@ import pytest
 from openvse.backbones import EfficientNetLite0
 from openvse.encoders import ImageEncoder
 from openvse.errors import RecipeError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe

@@ -10,9 +10,12 @@ import torch
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.evaluation import Member, embed_corpus, evaluate_sets
-from openvse.features import FeatureStore, FeatureStoreWriter
-from openvse.model import TwoTower
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.ensemble import Member
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.evaluate import evaluate_towers
 from openvse.training.kind import Request
 from tests.analysis.small import ENCODER, saved, small_model

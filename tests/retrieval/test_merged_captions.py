@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from openvse.batches import BatchKey
+from openvse.batches.pairs import BatchKey
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.inputs import RunInputs

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,20 +11,7 @@ from colour_export import COLOURS, write_export
 from PIL import Image
 
 from openvse.halves import INSTALL
-
-ROOT = Path(__file__).parents[2]
-BLOCKED = ("torch", "transformers", "accelerate", "safetensors", "yaml", "huggingface_hub")
-START = f"""
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {BLOCKED!r}:
-            raise ImportError(f"{{name}} is not here")
-sys.meta_path.insert(0, Blocked())
-from openvse.cli import main
-sys.argv[0] = "openvse"
-main()
-"""
+from tests import torchless
 
 
 @pytest.fixture
@@ -39,14 +24,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
-    return subprocess.run(
-        [sys.executable, "-c", START, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+    return torchless.run(torchless.COMMAND, *words)
 
 
 @pytest.mark.slow

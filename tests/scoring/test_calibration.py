@@ -13,9 +13,10 @@ import pytest
 
 import openvse
 from openvse.errors import DataError, ModelError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.scoring import CALIBRATION, Calibration, CalibrationData
+from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import CALIBRATION
 from openvse.specs import TwoTowerSpec
 
 CURVE = Calibration(

@@ -14,7 +14,7 @@ from openvse.errors import BadImageError, DataError, IndexFormatError, ModelErro
 from openvse.indexing import Index, build_index
 from openvse.search import Answer, Hit, Page, Query, SearchEngine
 from openvse.search.hits import Hits
-from openvse.tokenization import UnknownWord
+from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import EmbeddingSet
 from resealing import reseal
 

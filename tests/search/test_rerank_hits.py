@@ -14,10 +14,11 @@ from PIL import Image
 
 from colour_model import paint
 from openvse.errors import DataError, ModelError
-from openvse.features import FeatureStore, FeatureStoreWriter
-from openvse.model import TwoTower
-from openvse.retrieval import HitReranker
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
+from openvse.retrieval.hit_reranker import HitReranker
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Answer, Hit, Page, Query
 from openvse.search.hits import Hits

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from openvse.errors import ModelError
 from openvse.indexing import Index, build_index
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import SearchEngine
 from openvse.search.proposing import StoreSearch

@@ -20,8 +20,8 @@ from openvse.indexing.database import Database, Entry, Root
 from openvse.indexing.manifest import Item
 from openvse.indexing.words import query_words
 from openvse.indexing.writer import IndexWriter
-from openvse.model import TwoTower
-from openvse.retrieval import HitReranker
+from openvse.model.two_tower import TwoTower
+from openvse.retrieval.hit_reranker import HitReranker
 from openvse.scoring import Calibration, CalibrationData
 from openvse.search import Hit, Page, Query, SearchEngine
 from openvse.search.rank_fusion import DEPTH, MOST, Ranking, WordHits, joined

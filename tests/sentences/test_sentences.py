@@ -17,7 +17,7 @@ from sentence_transformers.base.modules import Normalize, Transformer
 from openvse import export
 from openvse.aggregators import AGGREGATORS
 from openvse.errors import ModelError, RecipeError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.sentences import SentencePooling
 from openvse.specs import TwoTowerSpec

@@ -19,12 +19,12 @@ from starlette.testclient import TestClient
 from uvicorn import Server
 
 from openvse.indexing import build_index
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.serving import Settings
 from openvse.serving.app import create_app
 from openvse.serving.server import listen, make_server
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from openvse.tasks.recipes import parse_recipe
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from openvse.model import TwoTower
-from openvse.serving import Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from openvse.vqa.answerer import Answerer
 from tests.serving.conftest import Place, Running, png
 from tests.serving.described import attacked

@@ -17,14 +17,14 @@ from openvse.cli.options import Reranking
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.search import Page, SearchEngine
 from openvse.search.catalogue import IndexCatalogue, StoreCatalogue
 from openvse.search.proposing import StoreSearch
-from openvse.serving import Settings
 from openvse.serving.served import Source
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from openvse.stores import EngineAddress
 from openvse.stores.following import plan_engine, update_engine
 from tests.conftest import draw_photo
@@ -265,7 +265,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from starlette.testclient import TestClient
 from openvse.runtime import OnnxModel
-from openvse.serving import Settings
+from openvse.serving.settings import Settings
 from openvse.serving.app import create_app
 from openvse.serving.served import Source
 from openvse.serving.service import Service

@@ -13,7 +13,7 @@ import pytest
 
 from openvse.errors import DataError
 from openvse.indexing import Index
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.search import Page, Query, SearchEngine
 from openvse.serving.batching import BusyError, Gatherer, RememberingModel
 from tests.serving.conftest import Place

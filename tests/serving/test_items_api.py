@@ -18,9 +18,9 @@ from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
 from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
-from openvse.model import TwoTower
-from openvse.serving import Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service, open_file
+from openvse.serving.settings import Settings
 from openvse.tasks.looking import look
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, client_of, make_model, png

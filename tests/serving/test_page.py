@@ -14,10 +14,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from openvse.indexing import build_index
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.scoring import Calibration, CalibrationData
-from openvse.serving import Settings
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from openvse.vqa.answerer import Answerer
 from tests.serving.conftest import Place, Running
 

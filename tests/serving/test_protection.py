@@ -20,11 +20,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from openvse.errors import BadImageError, MissingItemError, ModelError, OpenVSEError
 from openvse.indexing import build_index
-from openvse.model import TwoTower
-from openvse.serving import Limits, Settings, decoding
+from openvse.model.two_tower import TwoTower
+from openvse.serving import decoding
 from openvse.serving.layers import Bounds, RequestMetrics
 from openvse.serving.server import listen
 from openvse.serving.service import Service
+from openvse.serving.settings import Limits, Settings
 from openvse.vqa.answerer import Answerer
 from tests.serving.conftest import Place, client_of, png
 

@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from openvse.indexing import build_index
-from openvse.model import TwoTower
-from openvse.serving import Limits, Settings
+from openvse.model.two_tower import TwoTower
 from openvse.serving.server import listen
 from openvse.serving.service import Service
+from openvse.serving.settings import Limits, Settings
 from tests.conftest import draw_photo
 from tests.forking import command, forked
 from tests.serving.conftest import Place, Running

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from openvse.model import TwoTower
-from openvse.retrieval import HitReranker
+from openvse.model.two_tower import TwoTower
+from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Page, Query, SearchEngine
 from openvse.serving.service import Service
 from tests.conftest import draw_photo

@@ -12,9 +12,10 @@ import pytest
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
 from openvse.indexing import Index
-from openvse.model import TwoTower
-from openvse.serving import Settings, watching
+from openvse.model.two_tower import TwoTower
+from openvse.serving import watching
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from openvse.serving.watching import FolderWatch
 from photographs import xmp_packet
 from tests.conftest import draw_photo

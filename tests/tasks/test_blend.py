@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from openvse.cli.program import app
 from openvse.errors import ModelError
-from openvse.model import Start, TwoTower
+from openvse.model.start import Start
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.blend import blend
 from openvse.tasks.load import load, load_as

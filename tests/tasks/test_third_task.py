@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import openvse
-from openvse.assembly import build_aggregator, build_text_encoder
 from openvse.assembly.describe import describe_tower, joint_width
-from openvse.batches import BatchKey
+from openvse.assembly.parts import build_aggregator, build_text_encoder
+from openvse.batches.pairs import BatchKey
 from openvse.datasets import open_corpus
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
-from openvse.model import Model, Tower, TwoTower, evaluating
+from openvse.model.base import Model
+from openvse.model.tower import Tower, evaluating
+from openvse.model.two_tower import TwoTower
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.tasks import TASKS, task_kind
 from openvse.tasks.load import load_as

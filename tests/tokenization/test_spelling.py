@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from openvse.encoders import BiGRU
-from openvse.tokenization import UnknownWord, unknown_line
-from openvse.tokenization.vocabulary import UNKNOWN, Spellings
+from openvse.tokenization.vocabulary import UNKNOWN, Spellings, UnknownWord, unknown_line
 from tests.failures import Failures
 from tests.naming import names
 

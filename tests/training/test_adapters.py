@@ -15,7 +15,7 @@ from openvse.backbones.transformers_vision import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import RecipeError
 from openvse.functional import pad
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from openvse.corpus import Corpus, SplitData, also_trained_on, seen_in_training, training_sample
+from openvse.corpus import Corpus
 from openvse.corpus.corpus import Record, build_corpus
+from openvse.corpus.identity import SplitData
+from openvse.corpus.trained_on import also_trained_on, seen_in_training, training_sample
 from openvse.errors import TrainingError
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openvse.errors import RecipeError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model, build_objective
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

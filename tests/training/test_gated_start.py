@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import openvse
-from openvse.conversion import convert
-from openvse.model import Start, TwoTower
+from openvse.conversion.convert import convert
+from openvse.model.start import Start
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import inherited

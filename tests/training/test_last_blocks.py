@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.features import FeatureStore
-from openvse.model import TwoTower
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.run import run_recipe
 from tests.tiny import read_metrics

@@ -12,9 +12,10 @@ import pytest
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import embed_corpus, evaluate_sets
-from openvse.features import FeatureStore
-from openvse.model import TwoTower
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

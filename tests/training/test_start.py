@@ -15,9 +15,11 @@ from safetensors.torch import load_file
 
 from openvse.datasets import open_corpus
 from openvse.errors import RecipeError
-from openvse.evaluation import embed_corpus, evaluate_sets
-from openvse.features import FeatureStore
-from openvse.model import TwoTower, take_weights
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.store import FeatureStore
+from openvse.model.start import take_weights
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe

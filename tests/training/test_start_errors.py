@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from openvse.cli.program import app
-from openvse.conversion import convert
+from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError, ModelError, TrainingError
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

@@ -13,9 +13,10 @@ import torch
 from encoders.conftest import SPECIALS
 from openvse.datasets import open_corpus, open_questions
 from openvse.errors import RecipeError, StoreError
-from openvse.evaluation import embed_corpus
-from openvse.features import FeatureStore, extract_text_features, text_id
-from openvse.model import TwoTower
+from openvse.evaluation.embed import embed_corpus
+from openvse.features.extract import extract_text_features, text_id
+from openvse.features.store import FeatureStore
+from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
 from openvse.retrieval.compare import compare_towers

@@ -21,10 +21,12 @@ from safetensors.torch import load_file
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
-from openvse.evaluation import embed_corpus, evaluate_sets
-from openvse.features import FeatureStore, FeatureStoreWriter
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
 from openvse.files import locked
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe

@@ -11,16 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import openvse
-from openvse.batches import BatchKey, FeatureImages, TokenTable
+from openvse.batches.loaders import FeatureImages, TokenTable
+from openvse.batches.pairs import BatchKey
 from openvse.datasets import open_questions
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.functional import pad
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load, load_as
 from openvse.tasks.recipes import parse_recipe
-from openvse.tokenization import UnknownWord
+from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary

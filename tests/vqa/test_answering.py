@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from openvse.datasets import open_questions
 from openvse.errors import DataError, RecipeError, TrainingError
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

@@ -11,10 +11,10 @@ import pytest
 import torch
 from quiz import quiz
 
-from openvse.corpus import QuestionSet
+from openvse.corpus.questions import QuestionSet
 from openvse.datasets import open_questions
 from openvse.errors import DataError, StoreError
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.tasks.recipes import parse_recipe
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from openvse.backbones import EfficientNetLite0
-from openvse.batches import BatchKey, PixelImages, RandomView, TokenTable, image_loader
-from openvse.corpus import Question, QuestionSet
+from openvse.batches.loaders import PixelImages, RandomView, TokenTable, image_loader
+from openvse.batches.pairs import BatchKey
+from openvse.corpus.questions import Question, QuestionSet
 from openvse.errors import DataError
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.batches import QuestionDataset, question_batches

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
+from openvse.aggregators.base import Aggregator, Pooling
 from openvse.aggregators.composed import GCN, Beside, Gated, Gaussian, MultiView, PooledLinear
-from openvse.aggregators.gpo import GENERATORS, GPO, POSITIONS, Generator, GPODataDependent, Positions
+from openvse.aggregators.gpo import GPO, GPODataDependent
 from openvse.aggregators.learned import (
     LIP,
     AdPool,
@@ -76,48 +76,4 @@ AGGREGATORS: Registry[Aggregator] = Registry(
     },
 )
 
-__all__ = [
-    "AGGREGATORS",
-    "GCN",
-    "GENERATORS",
-    "GPO",
-    "LIP",
-    "POSITIONS",
-    "AdPool",
-    "AdaPool",
-    "Aggregator",
-    "AttentionPool",
-    "Autoencoder",
-    "Beside",
-    "Conv1d",
-    "ExternalAttention",
-    "FSPool",
-    "FirstToken",
-    "FrameLevels",
-    "GPODataDependent",
-    "Gated",
-    "Gaussian",
-    "GeM",
-    "Generator",
-    "GraphLevels",
-    "KMax",
-    "LastToken",
-    "LogSumExp",
-    "MapHead",
-    "Max",
-    "Mean",
-    "MultiView",
-    "PIENet",
-    "PooledLinear",
-    "Pooling",
-    "Positions",
-    "RankedPooling",
-    "ScoreAttention",
-    "SelfAttention",
-    "Seq2Seq",
-    "SingleVector",
-    "SlotAttention",
-    "SoftPool",
-    "Tokens",
-    "TopPercent",
-]
+__all__ = ["AGGREGATORS", "GPO", "Aggregator", "KMax", "Pooling"]

@@ -1,3 +1,1 @@
 """Analyses that explain models: figures that can go into a paper, and the numbers behind them."""
-
-from __future__ import annotations

@@ -15,8 +15,8 @@ from openvse.analysis.opening import only
 from openvse.analysis.result import Analysis
 from openvse.corpus.questions import Question
 from openvse.datasets import open_questions
-from openvse.features import open_store
-from openvse.model import Model
+from openvse.features.store import open_store
+from openvse.model.base import Model
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.training.kind import Request

@@ -17,21 +17,23 @@ from openvse.analysis.answers import truths_of
 from openvse.analysis.hits import shown_image
 from openvse.analysis.opening import open_split
 from openvse.analysis.result import Analysis
-from openvse.batches import own_features, with_features
+from openvse.batches.loaders import own_features, with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_questions
 from openvse.encoders.image_encoder import Located, grid_cells, locate
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.features import FeatureStore, open_store
+from openvse.features.store import FeatureStore, open_store
 from openvse.functional import normalize
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
-from openvse.model import Model, TwoTower, evaluating
+from openvse.model.base import Model
+from openvse.model.tower import evaluating
+from openvse.model.two_tower import TwoTower
 from openvse.output.documents import percent
 from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.pipeline import failure_reason, tell_skipped
-from openvse.similarities import Fused
+from openvse.similarities.order import Fused
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
 from openvse.vqa.accuracy import answer_accuracy

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from openvse.aggregators import Mean
+from openvse.aggregators.simple import Mean
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
-from openvse.encoders import TransformersText
 from openvse.encoders.projections import NoProjection
+from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import OpenVSEError
 from openvse.functional import pad
-from openvse.model import Tower, TwoTower, embed
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower, embed
 from openvse.output.figures import COLUMN, colour, legend_below, new_figure
 from openvse.output.table import Table
 from openvse.runtime.arrays import directions, embeds_gaussians

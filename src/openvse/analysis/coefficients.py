@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from openvse.aggregators import GPO, FSPool
+from openvse.aggregators import GPO
+from openvse.aggregators.learned import FSPool
 from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
 from openvse.functional import interpolate
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.output.figures import PAGE, QUIET, colour, legend_below, line_style, new_figure
 from openvse.output.table import Table
 

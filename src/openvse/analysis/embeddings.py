@@ -18,7 +18,7 @@ from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, install
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.runtime.arrays import directions, embeds_gaussians

@@ -14,7 +14,7 @@ from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis, Draw
 from openvse.corpus import Corpus
 from openvse.errors import BadImageError
-from openvse.evaluation import evaluate_sets
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure

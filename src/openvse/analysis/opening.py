@@ -11,9 +11,11 @@ import numpy as np
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation import Member, embed_ensemble
-from openvse.features import open_store
-from openvse.model import Model, TwoTower
+from openvse.evaluation.embed import embed_ensemble
+from openvse.evaluation.ensemble import Member
+from openvse.features.store import open_store
+from openvse.model.base import Model
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.evaluate import leakage_lines, open_captioned
 from openvse.tasks.load import load
 from openvse.tasks.runs import find_run, split_name

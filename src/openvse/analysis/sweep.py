@@ -19,14 +19,16 @@ from accelerate import Accelerator
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
 from openvse.analysis.views import measure_views
-from openvse.corpus import Corpus, SplitData
+from openvse.corpus import Corpus
+from openvse.corpus.identity import SplitData
 from openvse.errors import OpenVSEError, nearest
-from openvse.evaluation import Metrics, embed_corpus, evaluate_sets
-from openvse.evaluation.metrics import RECALLS
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import metric_title
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.files import locked, made, read_json, write_whole
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.pipeline import WorkProgress

@@ -12,26 +12,21 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS, Aggregator, Generator, Positions
+from openvse.aggregators import AGGREGATORS, Aggregator
+from openvse.aggregators.gpo import GENERATORS, POSITIONS, Generator, Positions
 from openvse.backbones import BACKBONES, Backbone
-from openvse.encoders import (
-    AUGMENTATIONS,
-    GLOBAL_VECTORS,
-    PROJECTIONS,
-    TEXT_ENCODERS,
-    Augmentation,
-    Encoder,
-    GlobalVector,
-    ImageEncoder,
-    Projection,
-    TextEncoder,
-)
+from openvse.encoders import TEXT_ENCODERS, ImageEncoder, TextEncoder
+from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
+from openvse.encoders.base import Encoder
+from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
+from openvse.encoders.projections import PROJECTIONS, Projection
 from openvse.errors import OpenVSEError, RecipeError, choices, nearest
-from openvse.fusion import FUSIONS, Fusion
+from openvse.fusion import FUSIONS
+from openvse.fusion.base import Fusion
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.registry import Maker, Registry
 from openvse.specs import Part, TowerSpec, describe
-from openvse.tokenization import WORD_SPLITTERS, WordSplitter
+from openvse.tokenization.word_splitters import WORD_SPLITTERS, WordSplitter
 
 PartT = TypeVar("PartT")
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from openvse.backbones.base import Backbone, all_real, cells
+from openvse.backbones.base import Backbone, cells
 from openvse.backbones.crops import Crops
-from openvse.backbones.efficientnet_lite import (
-    EfficientNetLite,
-    EfficientNetLite0,
-    EfficientNetLite1,
-    EfficientNetLite2,
-)
+from openvse.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from openvse.backbones.frames import Frames
 from openvse.backbones.precomputed import Precomputed
 from openvse.backbones.resnet import ResNet
@@ -34,20 +29,4 @@ BACKBONES: Registry[Backbone] = Registry(
     },
 )
 
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "Crops",
-    "EfficientNetLite",
-    "EfficientNetLite0",
-    "EfficientNetLite1",
-    "EfficientNetLite2",
-    "Frames",
-    "Precomputed",
-    "ResNet",
-    "TimmVision",
-    "TransformersDetector",
-    "TransformersVision",
-    "all_real",
-    "cells",
-]
+__all__ = ["BACKBONES", "Backbone", "EfficientNetLite0", "cells"]

@@ -19,7 +19,8 @@ from openvse.backbones import Backbone
 from openvse.corpus.corpus import Corpus
 from openvse.encoders import TextEncoder
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
-from openvse.features import FeatureStore, text_id
+from openvse.features.extract import text_id
+from openvse.features.store import FeatureStore
 from openvse.functional import position_mask
 from openvse.media.packed import ImageFile
 from openvse.pipeline import DECODERS, failure_reason, tell_skipped

@@ -68,8 +68,8 @@ class Reranking:
     def load(self, device: str) -> Any:
         """Load the model, and the store that it reads, if one is named."""
         model = training_module("openvse.tasks.load").load_two_tower(self.model, device=device)
-        store = training_module("openvse.features").open_store(self.features, model.image.encoder)
-        ranker: Callable[..., Any] = training_module("openvse.retrieval").HitReranker
+        store = training_module("openvse.features.store").open_store(self.features, model.image.encoder)
+        ranker: Callable[..., Any] = training_module("openvse.retrieval.hit_reranker").HitReranker
         return ranker(model, top=self.top, weight=self.weight, features=store)
 
 

@@ -29,8 +29,8 @@ from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, 
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
 from openvse.files import is_free, locked, read_lines, settle, user_cache
-from openvse.model import TwoTower
 from openvse.model.folder import CONFIG
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary

@@ -32,7 +32,7 @@ from openvse.conversion.dual_files import (
 from openvse.conversion.open_clip import load_clip_tokenizer, open_clip_files
 from openvse.conversion.weights import Names, Weights, again, fill, renamed, shape
 from openvse.errors import CheckpointError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.datasets.check import Finding, check_data, describe_data, leakage_between_splits
-from openvse.datasets.layout import OWN_DATA
 from openvse.datasets.opening import open_corpus, open_questions
-from openvse.datasets.registry import DATASETS, FACTS, DataSets, Loader
+from openvse.datasets.registry import DATASETS
 
-__all__ = [
-    "DATASETS",
-    "FACTS",
-    "OWN_DATA",
-    "DataSets",
-    "Finding",
-    "Loader",
-    "check_data",
-    "describe_data",
-    "leakage_between_splits",
-    "open_corpus",
-    "open_questions",
-]
+__all__ = ["DATASETS", "open_corpus", "open_questions"]

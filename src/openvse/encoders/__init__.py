@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-from openvse.encoders.base import Encoder, TextEncoder
+from openvse.encoders.base import TextEncoder
 from openvse.encoders.bigru import BagOfWords, BiGRU
-from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
-from openvse.encoders.projections import PROJECTIONS, Projection
 from openvse.encoders.role_graph import RoleGraphEncoder
-from openvse.encoders.transformers_text import TransformersText, states_can_be_stored
+from openvse.encoders.transformers_text import TransformersText
 from openvse.registry import Registry
 
 TEXT_ENCODERS: Registry[TextEncoder] = Registry(
@@ -22,20 +19,4 @@ TEXT_ENCODERS: Registry[TextEncoder] = Registry(
     },
 )
 
-__all__ = [
-    "AUGMENTATIONS",
-    "GLOBAL_VECTORS",
-    "PROJECTIONS",
-    "TEXT_ENCODERS",
-    "Augmentation",
-    "BagOfWords",
-    "BiGRU",
-    "Encoder",
-    "GlobalVector",
-    "ImageEncoder",
-    "Projection",
-    "RoleGraphEncoder",
-    "TextEncoder",
-    "TransformersText",
-    "states_can_be_stored",
-]
+__all__ = ["TEXT_ENCODERS", "BiGRU", "ImageEncoder", "TextEncoder"]

@@ -27,7 +27,7 @@ from openvse.indexing.scanning import Candidate
 from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.pipeline import Pace, Workers, WorkProgress, in_batches, remaining
 from openvse.tasks.load import load_as, load_same
 

@@ -11,22 +11,15 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from openvse.batches import (
-    PlacedInputs,
-    image_batches,
-    image_loader,
-    own_features,
-    ready_for,
-    text_batches,
-    text_loader,
-    with_features,
-)
+from openvse.batches.in_order import PlacedInputs, image_batches, ready_for, text_batches
+from openvse.batches.loaders import image_loader, own_features, text_loader, with_features
 from openvse.corpus import Corpus
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.processes import ALONE, Processes
-from openvse.features import FeatureStore
-from openvse.model import Tower, TwoTower, embed
+from openvse.features.store import FeatureStore
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 

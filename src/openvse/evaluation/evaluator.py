@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.corpus import SharedTexts
+from openvse.corpus.corpus import SharedTexts
 from openvse.errors import DataError
 from openvse.evaluation.bank import Penalties, bank_penalties
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores

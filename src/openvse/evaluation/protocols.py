@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 import yaml
 
-from openvse.corpus import Corpus, merge_identical
+from openvse.corpus import Corpus
+from openvse.corpus.corpus import merge_identical
 from openvse.errors import DataError, choices, nearest
 
 

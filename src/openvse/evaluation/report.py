@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.corpus import SharedTexts
+from openvse.corpus.corpus import SharedTexts
 from openvse.evaluation.bank import HubsOut
 from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL

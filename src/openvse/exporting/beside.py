@@ -12,8 +12,7 @@ from openvse import __version__
 from openvse.errors import IndexFormatError, ModelError
 from openvse.exporting.write import export_for_queries
 from openvse.files import locked, made, write_whole
-from openvse.model import TwoTower
-from openvse.runtime import EXPORT
+from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import (
     LEFT_OUT,
     Towers,
@@ -23,7 +22,8 @@ from openvse.runtime.beside import (
     sound_sides,
     towers_of,
 )
-from openvse.scoring import CALIBRATION
+from openvse.runtime.description import EXPORT
+from openvse.scoring.calibration import CALIBRATION
 
 _SIDES: Mapping[WantedTowers, frozenset[str]] = {
     "text": frozenset({"text"}),

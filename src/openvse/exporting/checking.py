@@ -21,11 +21,13 @@ from openvse.exporting.reading import PROBES, SHAPES
 from openvse.functional import position_mask
 from openvse.media.images import probe_image
 from openvse.media.packed import ImageFile
-from openvse.model import Tower, TwoTower
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower
 from openvse.pipeline import decoded, in_batches, tell_skipped
 from openvse.runtime import ArraySet, Description, OnnxModel
 from openvse.runtime.description import Side
-from openvse.similarities import CSD, Order
+from openvse.similarities.order import Order
+from openvse.similarities.set_max import CSD
 from openvse.types import EmbeddingSet, Inputs
 
 TOLERANCE = 1e-4

@@ -17,11 +17,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators import GPO, AdPool, RankedPooling
-from openvse.aggregators.base import Aggregator
-from openvse.encoders import BiGRU, TransformersText
+from openvse.aggregators import GPO
+from openvse.aggregators.base import Aggregator, RankedPooling
+from openvse.aggregators.learned import AdPool
+from openvse.encoders import BiGRU
+from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, message_of
-from openvse.model import Tower
+from openvse.model.tower import Tower
 from openvse.types import EmbeddingSet, Inputs
 
 _MOST_ITEMS = 1 << 16  # the largest batch of a program

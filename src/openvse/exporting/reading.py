@@ -12,13 +12,13 @@ from openvse.backbones import Backbone
 from openvse.backbones.crops import Crops
 from openvse.backbones.efficientnet_lite import EfficientNetLite
 from openvse.backbones.pretrained import CheckpointBackbone
-from openvse.encoders import BiGRU, TextEncoder, TransformersText
-from openvse.encoders.transformers_text import PROBE
+from openvse.encoders import BiGRU, TextEncoder
+from openvse.encoders.transformers_text import PROBE, TransformersText
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import ModelError
 from openvse.media.images import probe_image
 from openvse.runtime import Preprocessing, read_tokenizer
-from openvse.tokenization import WORD_SPLITTERS
+from openvse.tokenization.word_splitters import WORD_SPLITTERS
 
 TOKENIZER_FILE = "tokenizer.json"
 PROBES = (

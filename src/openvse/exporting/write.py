@@ -39,15 +39,18 @@ from openvse.exporting.programs import (
 )
 from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import given_path, is_free, replacing_files
-from openvse.model import TwoTower, evaluating
 from openvse.model.base import Model
 from openvse.model.folder import CARD
-from openvse.runtime import EXPORT, Description, OnnxModel, is_export
+from openvse.model.tower import evaluating
+from openvse.model.two_tower import TwoTower
+from openvse.runtime import Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
-from openvse.runtime.description import CLIPS, Side
-from openvse.scoring import CALIBRATION
+from openvse.runtime.description import CLIPS, EXPORT, Side
+from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
-from openvse.similarities import CSD, Order, ScaledCosine, SetMax, Similarity
+from openvse.similarities import SetMax, Similarity
+from openvse.similarities.order import Order
+from openvse.similarities.set_max import CSD, ScaledCosine
 from openvse.specs import TowerSpec
 
 Format: TypeAlias = Literal["onnx", "sentence_transformers"]
@@ -146,7 +149,7 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
         raise ModelError(
             f"the format sentence_transformers needs the library: {install('sentence-transformers')}"
         ) from error
-    from openvse.sentences import TextTower
+    from openvse.sentences.modules import TextTower
 
     spec = model.spec.model_dump(mode="json")
     tower = copy.deepcopy(model.text).cpu()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from openvse.backbones import Backbone
-from openvse.encoders import TransformersText
+from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import DataError, ModelError
 from openvse.features.layout import StoreDtype
 from openvse.features.sources import SourceLog
@@ -25,7 +25,7 @@ from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
 from openvse.media.packed import ImageFile
-from openvse.model import evaluating
+from openvse.model.tower import evaluating
 from openvse.pipeline import (
     DECODERS,
     Pace,

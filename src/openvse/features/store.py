@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from openvse.encoders import ImageEncoder, TextEncoder, TransformersText, states_can_be_stored
+from openvse.encoders import ImageEncoder, TextEncoder
+from openvse.encoders.transformers_text import TransformersText, states_can_be_stored
 from openvse.errors import StoreError
 from openvse.features.layout import (
     BOXES,

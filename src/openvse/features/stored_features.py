@@ -10,13 +10,12 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import RecipeError, StoreError
-from openvse.features import FeatureStore, open_store
 from openvse.features.layout import MANIFEST
 from openvse.features.sources import SourceFile, read_sources
+from openvse.features.store import FeatureStore, open_store
 from openvse.files import read_text
 from openvse.media.packed import ImageFile
-from openvse.model import TwoTower
-from openvse.model.two_tower import embed
+from openvse.model.two_tower import TwoTower, embed
 from openvse.specs.load import parse_yaml
 from openvse.types import EmbeddingSet
 

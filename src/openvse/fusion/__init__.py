@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from openvse.fusion.base import Fusion, Prepared, Reduced
-from openvse.fusion.pairs import Pooled, ScoreAttentionFusion, score_listed, score_pairs
+from openvse.fusion.base import Fusion
+from openvse.fusion.pairs import Pooled, ScoreAttentionFusion
 from openvse.registry import Registry
 
 FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttentionFusion})
-
-__all__ = [
-    "FUSIONS",
-    "Fusion",
-    "Pooled",
-    "Prepared",
-    "Reduced",
-    "ScoreAttentionFusion",
-    "score_listed",
-    "score_pairs",
-]

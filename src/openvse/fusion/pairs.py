@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from openvse.aggregators import Aggregator, Mean
+from openvse.aggregators import Aggregator
+from openvse.aggregators.simple import Mean
 from openvse.errors import RecipeError
 from openvse.functional import normalize
 from openvse.fusion.base import Fusion, Prepared, Reduced

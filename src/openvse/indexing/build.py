@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
@@ -64,6 +64,7 @@ class IndexReport:
         resumed: the number of items that an interrupted indexing had embedded. They do not count as reused.
         recognised: the number of images that were moved, copied or touched, or whose sidecars changed, and that were
             recognised by their content.
+        described: the number of items from earlier runs whose metadata changed, such as captions.
         removed: the number of items that were removed because their files are gone.
         unreached: roots and folders that could not be read, with the reason. Their items stay.
         compacted: the number of rows without an item that were removed from the files.
@@ -77,6 +78,7 @@ class IndexReport:
     stored: int = 0
     resumed: int = 0
     recognised: int = 0
+    described: int = 0
     removed: int = 0
     unreached: list[tuple[Path, str]] = field(default_factory=list)
     compacted: int = 0
@@ -307,10 +309,10 @@ class _Run:
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
-            problems = sidecar_problems(outcome.sidecars)
-            problems += self._note_what_is_said(writer, changes, listings)
+            problems, described = sidecar_problems(outcome.sidecars), set[int]()
+            problems += self._note_what_is_said(writer, changes, listings, described)
             writer.finish()
-            return self._report(writer, changes, outcome, problems)
+            return replace(self._report(writer, changes, outcome, problems), described=len(described))
 
     def _settings(self, current: FoundIndex | None) -> dict[str, str]:
         """Return the settings for the index to remember, from the user now or before."""
@@ -379,9 +381,9 @@ class _Run:
             writer.drop(gone)
 
     def _note_what_is_said(
-        self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
+        self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing], described: set[int]
     ) -> list[str]:
-        """Note metadata with the last transaction, and return their faults."""
+        """Note metadata with the last transaction, add the keys of changed items, and return the faults."""
         database = None if writer.written is None else writer.written.database
         problems: list[str] = []
         with_new = {candidate.root for candidate in changes.candidates}
@@ -393,7 +395,8 @@ class _Run:
             if metadata is None:
                 continue
             problems += metadata.problems
-            writer.at_the_end(partial(note_metadata, root=listing.root, stated=metadata))
+            note = partial(note_metadata, root=listing.root, stated=metadata, run=writer.run)
+            writer.at_the_end(partial(note, altered=described))
         return problems
 
     def _report(

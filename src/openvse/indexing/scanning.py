@@ -523,17 +523,18 @@ def described(header: str | None, user: str | None) -> tuple[str | None, str]:
     return stored_json({**json.loads(own), **json.loads(user)}), own
 
 
-def note_metadata(database: Database, root: Root, stated: Metadata) -> None:
-    """Note in a transaction the metadata of the items of a root. Only differences are written."""
-    sql = "SELECT key, id, metadata, header FROM items WHERE root = ?"
+def note_metadata(database: Database, root: Root, stated: Metadata, run: int, altered: set[int]) -> None:
+    """Note in a transaction the metadata of the items of a root. Add the keys of changed items of earlier runs."""
+    sql = "SELECT key, id, metadata, header, run FROM items WHERE root = ?"
     changed = []
-    for key, item_id, metadata, header in database.read(sql, (root.number,)):
+    for key, item_id, metadata, header, of_run in database.read(sql, (root.number,)):
         own = metadata if header == ONLY_HEADER else header
         now, before = described(
             None if own is None else str(own), stated.lines.get(file_of(root.name_of(str(item_id))))
         )
         if now != metadata:
             changed.append((now, None if header is None else before, int(str(key))))
+            altered.update({int(str(key))} if int(str(of_run)) < run else ())
     database.describe(changed)
     database.set(_metadata_setting(root.number), stated.state)
 

@@ -1,3 +1,1 @@
 """Layers that several parts share."""
-
-from __future__ import annotations

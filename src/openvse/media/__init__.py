@@ -1,3 +1,1 @@
 """Images, animations and videos, decoded safely."""
-
-from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openvse.aggregators import Gated, PooledLinear
+from openvse.aggregators.composed import Gated, PooledLinear
 from openvse.assembly.describe import option_as_said
 from openvse.assembly.parts import parameters
 from openvse.backbones import BACKBONES

@@ -25,9 +25,10 @@ from openvse.model.tower import Tower, embed_in_chunks, evaluating
 from openvse.pipeline import read_ahead
 from openvse.scoring.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.scoring.hubs import QueryBank, read_bank
-from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
+from openvse.similarities import SIMILARITIES, Similarity
+from openvse.similarities.set_max import ScaledCosine
 from openvse.specs import TwoTowerSpec
-from openvse.tokenization import UnknownWord, unknown_line
+from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 from openvse.types import EmbeddingSet, Inputs
 
 _logger = logging.getLogger(__name__)

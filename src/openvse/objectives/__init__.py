@@ -6,7 +6,7 @@ A ranking loss is a ``contrast`` of a miner and a criterion: VSE++ uses ``hardes
 
 from __future__ import annotations
 
-from openvse.objectives.base import Criterion, Miner, Objective, RankingTerm, Term
+from openvse.objectives.base import Criterion, Miner, Term
 from openvse.objectives.contrast import Contrast, Hinge, InfoNCE
 from openvse.objectives.miners import AdaptiveTopK, All, Hardest, Random
 from openvse.objectives.multi_view import MultiViewAverage, MultiViewBound
@@ -32,27 +32,4 @@ TERMS: Registry[Term] = Registry(
     },
 )
 
-__all__ = [
-    "CRITERIA",
-    "MINERS",
-    "MMD",
-    "PCMEPP",
-    "TERMS",
-    "AdaptiveTopK",
-    "All",
-    "Contrast",
-    "Correspondence",
-    "Criterion",
-    "Diversity",
-    "Hardest",
-    "Hinge",
-    "InfoNCE",
-    "Miner",
-    "MultiViewAverage",
-    "MultiViewBound",
-    "Objective",
-    "Random",
-    "RankingTerm",
-    "SetUniformity",
-    "Term",
-]
+__all__ = ["CRITERIA", "MINERS", "TERMS", "Criterion", "Miner", "Term"]

@@ -1,3 +1,1 @@
 """Documents and web pages for people to read."""
-
-from __future__ import annotations

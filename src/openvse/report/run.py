@@ -12,8 +12,8 @@ from openvse.corpus.splits import LEAKAGE
 from openvse.errors import OpenVSEError, RecipeError, message_of
 from openvse.evaluation.findings import Findings
 from openvse.files import read_text
-from openvse.model import Model, read_config
-from openvse.model.folder import ModelConfig
+from openvse.model.base import Model
+from openvse.model.folder import ModelConfig, read_config
 from openvse.specs.load import parse_yaml
 from openvse.tasks import task_kind
 from openvse.tasks.load import folder_of_model, load

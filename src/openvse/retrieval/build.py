@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
-from openvse.assembly import build_aggregator, build_image_encoder, build_part, build_text_encoder
+from openvse.assembly.parts import build_aggregator, build_image_encoder, build_part, build_text_encoder
 from openvse.errors import RecipeError
-from openvse.model import Start, Tower, TwoTower
-from openvse.objectives import TERMS, Objective, Term
+from openvse.model.start import Start
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower
+from openvse.objectives import TERMS, Term
+from openvse.objectives.base import Objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs import Part, PhaseSpec, TwoTowerSpec, apply_override, validated

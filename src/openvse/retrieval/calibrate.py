@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from openvse.corpus import Corpus, SplitData
-from openvse.evaluation import Member, fit_calibration
-from openvse.evaluation.calibrate import MIN_SHORT, SHORT, ScoreCounts, fit_short
+from openvse.corpus import Corpus
+from openvse.corpus.identity import SplitData
+from openvse.evaluation.calibrate import MIN_SHORT, SHORT, ScoreCounts, fit_calibration, fit_short
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
+from openvse.evaluation.ensemble import Member
 from openvse.indexing.words import query_words
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.scoring import Calibration
 from openvse.scoring.calibration import ShortCurve
 from openvse.types import EmbeddingSet

@@ -15,12 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.aggregators import Aggregator, Beside, Gated, PooledLinear
+from openvse.aggregators import Aggregator
+from openvse.aggregators.composed import Beside, Gated, PooledLinear
 from openvse.corpus import Corpus
 from openvse.errors import DataError, RecipeError
-from openvse.evaluation import embed_corpus
-from openvse.features import FeatureStore
-from openvse.model import Tower, TwoTower
+from openvse.evaluation.embed import embed_corpus
+from openvse.features.store import FeatureStore
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower
 from openvse.types import EmbeddingSet, Features, FeatureSource
 
 RIDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 9))

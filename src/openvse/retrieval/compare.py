@@ -13,16 +13,17 @@ from typing import cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.batches import with_features
+from openvse.batches.loaders import with_features
 from openvse.corpus import Corpus
-from openvse.datasets import leakage_between_splits
-from openvse.encoders import states_can_be_stored
+from openvse.datasets.check import leakage_between_splits
+from openvse.encoders.transformers_text import states_can_be_stored
 from openvse.errors import DataError
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, largest_changes
 from openvse.evaluation.report import QueryOutcomes
-from openvse.features import extract_text_features, open_token_states
-from openvse.model import TwoTower
+from openvse.features.extract import extract_text_features
+from openvse.features.store import open_token_states
+from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.evaluate import (
     SIDES,

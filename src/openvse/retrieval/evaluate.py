@@ -12,31 +12,29 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.corpus import Corpus, SplitData, seen_in_training
+from openvse.corpus import Corpus
+from openvse.corpus.identity import SplitData
 from openvse.corpus.splits import canonical_split
-from openvse.datasets import leakage_between_splits, open_corpus
+from openvse.corpus.trained_on import seen_in_training
+from openvse.datasets import open_corpus
+from openvse.datasets.check import leakage_between_splits
 from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation import (
-    HubsOut,
-    Report,
-    Reranker,
-    drawn_for_bank,
-    embed_ensemble,
-    evaluate_sets,
-    make_bank,
-    measure_reliability,
-)
+from openvse.evaluation.bank import HubsOut, drawn_for_bank, make_bank
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
-from openvse.evaluation.embed import EmbeddedEnsemble
+from openvse.evaluation.embed import EmbeddedEnsemble, embed_ensemble
+from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
-from openvse.evaluation.reliability import shown_images
-from openvse.evaluation.report import Outcomes, QueryOutcomes
-from openvse.features import find_stored_features, has_store_of, open_store, open_token_states
+from openvse.evaluation.reliability import measure_reliability, shown_images
+from openvse.evaluation.report import Outcomes, QueryOutcomes, Report
+from openvse.evaluation.rerank import Reranker
+from openvse.features.store import has_store_of, open_store, open_token_states
+from openvse.features.stored_features import find_stored_features
 from openvse.files import replacing
-from openvse.model import Model, TwoTower
+from openvse.model.base import Model
+from openvse.model.two_tower import TwoTower
 from openvse.output.figures import styled
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.judged import JudgedReport, NumberedItems, judge_cxc, judge_eccv_caption, number_items

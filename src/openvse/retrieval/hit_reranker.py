@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from openvse.errors import BadImageError, DataError, MissingItemError, ModelError
-from openvse.model import TwoTower
+from openvse.model.two_tower import TwoTower
 from openvse.search.cache import ByteCache
 from openvse.search.hits import Answer, Hit, Hits, Probabilities
 from openvse.search.query import Page, Query

@@ -22,7 +22,7 @@ from openvse.datasets.coco_judgements import (
     image_numbers,
 )
 from openvse.errors import DataError
-from openvse.evaluation import Member
+from openvse.evaluation.ensemble import Member
 from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting

@@ -11,7 +11,8 @@ from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
 from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 
 if TYPE_CHECKING:
-    from openvse.model import Model, TwoTower
+    from openvse.model.base import Model
+    from openvse.model.two_tower import TwoTower
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 

@@ -13,25 +13,31 @@ import numpy as np
 from accelerate import Accelerator
 from torch import nn
 
-from openvse.aggregators import Beside
+from openvse.aggregators.composed import Beside
 from openvse.assembly.parts import build_part
-from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
-from openvse.corpus import Corpus, Seen, SharedTexts, SplitData, seen_in_training
-from openvse.datasets import leakage_between_splits, open_corpus
-from openvse.encoders import TextEncoder, TransformersText
+from openvse.batches.loaders import image_loader, text_loader, with_features
+from openvse.batches.pairs import PairDataset, PairsOfImages
+from openvse.corpus import Corpus
+from openvse.corpus.corpus import SharedTexts
+from openvse.corpus.identity import SplitData
+from openvse.corpus.trained_on import Seen, seen_in_training
+from openvse.datasets import open_corpus
+from openvse.datasets.check import leakage_between_splits
+from openvse.encoders import TextEncoder
+from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import DataError, RecipeError, TrainingError
-from openvse.evaluation import (
-    Member,
-    chance_metrics,
-    drawn_for_bank,
-    embed_corpus,
-    evaluate_sets,
-    make_bank,
-)
+from openvse.evaluation.bank import drawn_for_bank, make_bank
+from openvse.evaluation.embed import embed_corpus
+from openvse.evaluation.ensemble import Member
+from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.metrics import chance_metrics
 from openvse.evaluation.processes import ALONE, Processes
-from openvse.features import FeatureStore
-from openvse.model import Model, Start, TwoTower, tower_curves
-from openvse.objectives import Objective
+from openvse.features.store import FeatureStore
+from openvse.model.base import Model
+from openvse.model.start import Start
+from openvse.model.tower import tower_curves
+from openvse.model.two_tower import TwoTower
+from openvse.objectives.base import Objective
 from openvse.registry import Registry
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.scoring.calibration import CALIBRATION, Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 
-__all__ = ["CALIBRATION", "Calibration", "CalibrationData"]
+__all__ = ["Calibration", "CalibrationData"]

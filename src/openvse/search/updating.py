@@ -157,7 +157,7 @@ def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sha
         if not source and features is None:
             return None
         store = None if features is None else Path(features)
-        return training_module("openvse.features").find_stored_features(model, source, store)
+        return training_module("openvse.features.stored_features").find_stored_features(model, source, store)
     what = {
         "reads no clips: leave out segment_seconds": wanted.segment_seconds,
         "reads no feature store: leave out features": features,

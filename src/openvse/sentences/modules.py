@@ -13,13 +13,15 @@ from safetensors.torch import load_model
 from sentence_transformers.base.modules import InputModule, Module
 from torch import Tensor
 
-from openvse.assembly import build_aggregator, build_text_encoder, pooling
-from openvse.encoders import BiGRU, TextEncoder, TransformersText
+from openvse.assembly.parts import build_aggregator, build_text_encoder
+from openvse.assembly.pooling import pooling
+from openvse.encoders import BiGRU, TextEncoder
+from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, RecipeError
 from openvse.files import read_json
 from openvse.functional import pad
-from openvse.model import Tower, evaluating
 from openvse.model.folder import write_weights
+from openvse.model.tower import Tower, evaluating
 from openvse.specs import TowerSpec
 from openvse.types import Inputs
 

@@ -184,7 +184,7 @@ class Service:
     @cached_property
     def _hit_reranker(self) -> Any:
         assert self.reranker is not None
-        made: Callable[..., Any] = training_module("openvse.retrieval").HitReranker
+        made: Callable[..., Any] = training_module("openvse.retrieval.hit_reranker").HitReranker
         return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:

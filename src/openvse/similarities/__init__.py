@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openvse.registry import Registry
-from openvse.similarities.base import Similarity, score_blocks
+from openvse.similarities.base import Similarity
 from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Fused, Order
 from openvse.similarities.set_max import CSD, ScaledCosine, SetMax, SmoothChamfer
@@ -21,15 +21,4 @@ SIMILARITIES: Registry[Similarity] = Registry(
     },
 )
 
-__all__ = [
-    "CSD",
-    "SIMILARITIES",
-    "Fused",
-    "Hierarchical",
-    "Order",
-    "ScaledCosine",
-    "SetMax",
-    "Similarity",
-    "SmoothChamfer",
-    "score_blocks",
-]
+__all__ = ["SIMILARITIES", "SetMax", "Similarity"]

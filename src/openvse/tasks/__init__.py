@@ -15,4 +15,4 @@ def task_kind(task: str) -> TaskKind:
     return TASKS.get(task)()
 
 
-__all__ = ["TASKS", "TaskKind", "task_kind"]
+__all__ = ["TASKS", "TaskKind"]

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openvse.aggregators import Gated
-from openvse.corpus import also_trained_on
+from openvse.aggregators.composed import Gated
+from openvse.corpus.trained_on import also_trained_on
 from openvse.errors import ModelError
-from openvse.model import Model, Origin, take_weights
+from openvse.model.base import Model
+from openvse.model.start import Origin, take_weights
 from openvse.tasks import task_kind
 from openvse.training.kind import Request
 

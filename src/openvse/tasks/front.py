@@ -9,15 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
+from openvse.aggregators import AGGREGATORS
+from openvse.aggregators.gpo import GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
 from openvse.conversion.published import PUBLISHED
 from openvse.datasets import DATASETS
-from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS
+from openvse.encoders import TEXT_ENCODERS
+from openvse.encoders.augmentations import AUGMENTATIONS
+from openvse.encoders.global_vectors import GLOBAL_VECTORS
+from openvse.encoders.projections import PROJECTIONS
 from openvse.errors import DataError, RecipeError, nearest
 from openvse.evaluation.arrays import GivenPairs, evaluate_arrays
 from openvse.fusion import FUSIONS
-from openvse.model import Model
+from openvse.model.base import Model
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.pipeline import WorkProgress
@@ -29,7 +33,7 @@ from openvse.tasks import task_kind
 from openvse.tasks.load import load
 from openvse.tasks.recipes import START, load_recipe
 from openvse.tasks.run import RunResult, run_recipe
-from openvse.tokenization import WORD_SPLITTERS
+from openvse.tokenization.word_splitters import WORD_SPLITTERS
 from openvse.training.kind import Request
 from openvse.training.records import Watcher
 

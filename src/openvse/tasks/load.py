@@ -12,8 +12,9 @@ from openvse.conversion.convert import published_folder
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
-from openvse.model import Model, TwoTower, read_config, read_weights
-from openvse.model.folder import CONFIG, WEIGHTS
+from openvse.model.base import Model
+from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
+from openvse.model.two_tower import TwoTower
 from openvse.specs import describe
 from openvse.tasks import TASKS, task_kind
 

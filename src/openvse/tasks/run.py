@@ -17,12 +17,12 @@ from accelerate.state import AcceleratorState
 
 from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
-from openvse.corpus import also_trained_on
+from openvse.corpus.trained_on import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import given_path, locked, made, replacing_files, settle, write_whole
 from openvse.functional import computes_bf16
-from openvse.model import Start
 from openvse.model.folder import WEIGHTS
+from openvse.model.start import Start
 from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import task_kind

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.corpus import Corpus, QuestionSet
+from openvse.corpus import Corpus
+from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import SPLITS
-from openvse.datasets import DATASETS, Loader
+from openvse.datasets import DATASETS
+from openvse.datasets.registry import Loader
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.videos import read_poster
 from openvse.testing.contract import BrokenContractError, hold, part_name, require

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from openvse.functional import normalize, set_max_scores
-from openvse.objectives import Criterion, Miner, Objective, Term
+from openvse.objectives import Criterion, Miner, Term
+from openvse.objectives.base import Objective
 from openvse.testing.contract import require, require_close
 from openvse.types import EmbeddingSet, ScoredBatch
 

@@ -11,7 +11,8 @@ from torch import nn
 from openvse.assembly.parts import parameters
 from openvse.functional import normalize
 from openvse.registry import Maker, Registry
-from openvse.similarities import Similarity, score_blocks
+from openvse.similarities import Similarity
+from openvse.similarities.base import score_blocks
 from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
 from openvse.testing.objectives import WIDTH as TERM_WIDTH

@@ -34,7 +34,8 @@ def complete_listed(ctx: typer.Context) -> list[str]:
 def complete_encoder() -> list[str]:
     """Complete the encoder of ``openvse extract``: a backbone, or a text encoder whose token states can be stored."""
     from openvse.backbones import BACKBONES
-    from openvse.encoders import TEXT_ENCODERS, TransformersText
+    from openvse.encoders import TEXT_ENCODERS
+    from openvse.encoders.transformers_text import TransformersText
 
     texts = [
         name

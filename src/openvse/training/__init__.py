@@ -1,3 +1,1 @@
 """Training: the loop, the learning-rate schedule, collapse, checkpoints and records."""
-
-from __future__ import annotations

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from openvse.errors import OpenVSEError
 from openvse.evaluation.comparison import Difference, paired_differences
 from openvse.evaluation.report import metric_title
-from openvse.model import Start
+from openvse.model.start import Start
 from openvse.output.documents import CONFIDENCE, write_report
 from openvse.output.table import Table
 from openvse.training.checkpoint import Progress

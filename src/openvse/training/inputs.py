@@ -13,21 +13,20 @@ import numpy as np
 from accelerate import Accelerator
 from jaxtyping import Int
 
-from openvse.batches import own_features
-from openvse.corpus import Corpus, training_sample
-from openvse.datasets import FACTS
-from openvse.encoders import ImageEncoder, TextEncoder, states_can_be_stored
+from openvse.batches.loaders import own_features
+from openvse.corpus import Corpus
+from openvse.corpus.trained_on import training_sample
+from openvse.datasets.registry import FACTS
+from openvse.encoders import ImageEncoder, TextEncoder
+from openvse.encoders.transformers_text import states_can_be_stored
 from openvse.errors import RecipeError
-from openvse.features import (
-    FeatureStore,
-    extract_features,
-    extract_text_features,
-    open_store,
-)
-from openvse.model import Model, Start
+from openvse.features.extract import extract_features, extract_text_features
+from openvse.features.store import FeatureStore, open_store
+from openvse.model.base import Model
+from openvse.model.start import Start
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.specs import RunRecipe
-from openvse.tokenization import Coverage
+from openvse.tokenization.vocabulary import Coverage
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
 

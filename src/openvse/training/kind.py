@@ -14,11 +14,12 @@ from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
-    from openvse.corpus import Corpus, QuestionSet
+    from openvse.corpus import Corpus
+    from openvse.corpus.questions import QuestionSet
     from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
     from openvse.evaluation.findings import AnsweredQueries, Findings
     from openvse.evaluation.protocols import TestProtocol
-    from openvse.model import Model
+    from openvse.model.base import Model
     from openvse.output.documents import Document
     from openvse.scoring import Calibration
     from openvse.training.inputs import RunInputs

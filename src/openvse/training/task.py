@@ -15,12 +15,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.batches import EpochBatches, PairsOfImages, as_it_is, ready_for
-from openvse.corpus import Seen, SplitData
+from openvse.batches.in_order import as_it_is, ready_for
+from openvse.batches.pairs import EpochBatches, PairsOfImages
+from openvse.corpus.identity import SplitData
+from openvse.corpus.trained_on import Seen
 from openvse.errors import TrainingError
-from openvse.model import Model, Start
+from openvse.model.base import Model
+from openvse.model.start import Start
 from openvse.specs import RunRecipe
-from openvse.tokenization import Coverage
+from openvse.tokenization.vocabulary import Coverage
 
 BatchT = TypeVar("BatchT")
 

@@ -16,10 +16,10 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
-from openvse.corpus import SplitData
+from openvse.corpus.identity import SplitData
 from openvse.errors import TrainingError, message_of
 from openvse.files import sync
-from openvse.model import Start
+from openvse.model.start import Start
 from openvse.specs import PhaseSpec, RunRecipe
 from openvse.training.before_after import FromStart
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint

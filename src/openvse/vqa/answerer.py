@@ -17,10 +17,12 @@ from openvse.assembly.describe import describe_part, describe_tower
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
-from openvse.fusion import FUSIONS, Fusion
+from openvse.fusion import FUSIONS
+from openvse.fusion.base import Fusion
 from openvse.media.videos import ClipSource
-from openvse.model import Model, Tower, evaluating
-from openvse.tokenization import UnknownWord, unknown_line
+from openvse.model.base import Model
+from openvse.model.tower import Tower, evaluating
+from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 from openvse.types import EmbeddingSet, Inputs
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec, HeadSpec

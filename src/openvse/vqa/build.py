@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from openvse.assembly import build_aggregator, build_image_encoder, build_part, build_text_encoder
+from openvse.assembly.parts import build_aggregator, build_image_encoder, build_part, build_text_encoder
 from openvse.errors import RecipeError
-from openvse.fusion import FUSIONS, Fusion
-from openvse.model import Start, Tower
+from openvse.fusion import FUSIONS
+from openvse.fusion.base import Fusion
+from openvse.model.start import Start
+from openvse.model.tower import Tower
 from openvse.specs import TowerSpec
 from openvse.vqa.answerer import ANSWERS_FILE, Answerer
 from openvse.vqa.answers import AnswerVocabulary

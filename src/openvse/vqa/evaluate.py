@@ -10,8 +10,11 @@ from typing import cast
 
 import numpy as np
 
-from openvse.corpus import QuestionSet, SplitData, seen_in_training
-from openvse.datasets import leakage_between_splits, open_questions
+from openvse.corpus.identity import SplitData
+from openvse.corpus.questions import QuestionSet
+from openvse.corpus.trained_on import seen_in_training
+from openvse.datasets import open_questions
+from openvse.datasets.check import leakage_between_splits
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
 from openvse.evaluation.findings import (
@@ -22,7 +25,7 @@ from openvse.evaluation.findings import (
     largest_changes,
     one_per_image,
 )
-from openvse.features import FeatureStore, open_store, open_token_states
+from openvse.features.store import FeatureStore, open_store, open_token_states
 from openvse.training.kind import (
     Compared,
     Evaluation,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.corpus import QuestionSet
+from openvse.corpus.questions import QuestionSet
 from openvse.errors import DataError
 from openvse.evaluation.metrics import Replicates, percentile_intervals, resampled_weights
 from openvse.tokenization.word_splitters import split_words

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from openvse.encoders.image_encoder import locate
 from openvse.media.videos import ClipSource, read_poster
-from openvse.model import evaluating
+from openvse.model.tower import evaluating
 from openvse.output.documents import html_page, image_uri
-from openvse.tokenization import UnknownWord
+from openvse.tokenization.vocabulary import UnknownWord
 from openvse.vqa.answerer import Answerer, Guess
 
 IMAGE_PX = 960

@@ -11,7 +11,7 @@ from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, Task
 from openvse.vqa.recipe import AnswererSpec, VQARecipe
 
 if TYPE_CHECKING:
-    from openvse.model import Model
+    from openvse.model.base import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
     from openvse.vqa.answerer import Answerer

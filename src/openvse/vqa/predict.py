@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.batches import ImageLoader, image_loader, own_features, text_loader, with_features
-from openvse.corpus import QuestionSet
+from openvse.batches.loaders import ImageLoader, image_loader, own_features, text_loader, with_features
+from openvse.corpus.questions import QuestionSet
 from openvse.errors import DataError
-from openvse.features import FeatureStore
+from openvse.features.store import FeatureStore
 from openvse.files import read_json, write_whole
-from openvse.model import evaluating
+from openvse.model.tower import evaluating
 from openvse.types import FeatureSource, OnProgress, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches

@@ -13,11 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.batches import with_features
-from openvse.corpus import QuestionSet, Seen, SplitData, seen_in_training
-from openvse.datasets import leakage_between_splits, open_questions
+from openvse.batches.loaders import with_features
+from openvse.corpus.identity import SplitData
+from openvse.corpus.questions import QuestionSet
+from openvse.corpus.trained_on import Seen, seen_in_training
+from openvse.datasets import open_questions
+from openvse.datasets.check import leakage_between_splits
 from openvse.errors import DataError, TrainingError
-from openvse.model import Model, tower_curves
+from openvse.model.base import Model
+from openvse.model.tower import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import (
     AUTO,

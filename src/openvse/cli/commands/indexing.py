@@ -196,7 +196,7 @@ def bank_sentences(name: str) -> list[str] | None:
         return [each.text for each in listing.list_records(name, kind="texts").records]
     open_corpus = training_module("openvse.datasets").open_corpus
     corpus = open_corpus(name, require_images=False, questions=False)
-    drawn = training_module("openvse.evaluation").drawn_for_bank(corpus.split("train"))
+    drawn = training_module("openvse.evaluation.bank").drawn_for_bank(corpus.split("train"))
     return [" ".join(text.split()) for text in drawn.captions[:MOST_TEXTS]]
 
 
@@ -257,6 +257,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
             "resumed": report.resumed,
             "stored": report.stored,
             "recognised": report.recognised,
+            "described": report.described,
             "segments": report.segments,
             "removed": report.removed,
             "compacted": report.compacted,
@@ -274,11 +275,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
             "left_out": {
                 kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()
             },
-            "engine": {
-                "name": name,
-                "put": engine.put,
-                "removed": engine.removed,
-            },
+            "engine": {"name": name, "put": engine.put, "removed": engine.removed},
             "towers": list(update.towers.sides) if update.towers else [],
             "query_bank": bank,
             "text": text and {**asdict(text), "failed": unread},
@@ -292,6 +289,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
         "kept by the stopped run": report.resumed,
         "from stored features": report.stored,
         "recognised by their content": report.recognised,
+        "with changed metadata": report.described,
         "removed": report.removed,
     }
     parts = [f"{count} {what}" for what, count in more.items() if count] or ["0 new"]

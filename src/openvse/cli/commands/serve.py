@@ -15,9 +15,9 @@ from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.search.opening import LoadedModel
-    from openvse.serving import Settings
     from openvse.serving.served import Source
     from openvse.serving.service import Service
+    from openvse.serving.settings import Settings
 
 
 _ACCESS, _LIMITS = "Who may ask", "Limits"
@@ -138,8 +138,8 @@ def serve(
     server after it has finished pending requests. It serves updates of the index without a restart. --watch makes them.
     """
     from openvse.search.opening import holds_pictures
-    from openvse.serving import Limits, Settings
     from openvse.serving.server import listen, run, run_stdio
+    from openvse.serving.settings import Limits, Settings
 
     limits = Limits(upload_bytes=round(max_upload * 1e6), answer_s=timeout)
     if holds_pictures(index):

@@ -13,7 +13,7 @@ from openvse.cli.options import Device, Json, ModelName, On, Out, Split, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.exporting import Exported
+    from openvse.exporting.write import Exported
 
 
 @app.command(rich_help_panel="Convert")
@@ -50,7 +50,7 @@ def convert(
 ) -> None:
     """Convert a published checkpoint to a model folder with the same embeddings, without running code in the file."""
     from openvse.cli.progress import warn
-    from openvse.conversion import convert as run
+    from openvse.conversion.convert import convert as run
 
     done = run(checkpoint, out, vocabulary=vocabulary, repository=kind, overrides=overrides or ())
     for note in done.notes:
@@ -95,7 +95,7 @@ def export(
     """
     from openvse.cli.progress import note, voice
     from openvse.datasets import open_corpus
-    from openvse.exporting import export as run
+    from openvse.exporting.write import export as run
     from openvse.tasks.load import load
 
     if on and not int8:

@@ -18,7 +18,7 @@ from openvse.media.names import escaped
 from openvse.train_cli.completion import complete_data_set
 
 if TYPE_CHECKING:
-    from openvse.datasets import Finding
+    from openvse.datasets.check import Finding
     from openvse.output.table import Table
 
 
@@ -55,8 +55,9 @@ def check(
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar, voice
-    from openvse.datasets import DATASETS, FACTS, check_data
-    from openvse.datasets.registry import parse_source
+    from openvse.datasets import DATASETS
+    from openvse.datasets.check import check_data
+    from openvse.datasets.registry import FACTS, parse_source
 
     name, place = parse_source(source)
     if not name and source in DATASETS and not place.exists():
@@ -148,8 +149,8 @@ def import_features(
     """Import the features that other tools made into a feature store. A second run adds only new ones."""
     from openvse.cli.progress import bar, counted, note, warn
     from openvse.datasets import open_corpus
-    from openvse.features import FeatureStore
-    from openvse.features import import_features as run
+    from openvse.features.importing import import_features as run
+    from openvse.features.store import FeatureStore
     from openvse.pipeline import tell_skipped
 
     image_ids = open_corpus(match, require_images=False, allow_outside=True).image_ids if match else None

@@ -35,7 +35,7 @@ from openvse.files import refuse_there, replacing_files, write_whole
 from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
-    from openvse.model import Model
+    from openvse.model.base import Model
     from openvse.scoring import Calibration
     from openvse.training.kind import Evaluation
 
@@ -172,7 +172,7 @@ def write(evaluation: Evaluation, out: Path | None, curve_file: Path | None) -> 
 def curve_of(model: str) -> Path:
     """Return the file of a model's calibration curve. Raise ModelError if it has no folder on this machine."""
     from openvse.conversion.convert import published_folder
-    from openvse.scoring import CALIBRATION
+    from openvse.scoring.calibration import CALIBRATION
 
     folder = Path(model) if Path(model).is_dir() else published_folder(model)
     if folder is None:

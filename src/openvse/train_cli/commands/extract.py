@@ -25,7 +25,8 @@ from openvse.errors import DataError, ModelError
 from openvse.train_cli.completion import complete_encoder
 
 if TYPE_CHECKING:
-    from openvse.features import ExtractionReport, StoreDtype
+    from openvse.features.extract import ExtractionReport
+    from openvse.features.layout import StoreDtype
     from openvse.pipeline import Workers
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
@@ -80,7 +81,7 @@ def extract(
 ) -> None:
     """Store the local features of images or the token states of captions. A second run adds only new ones."""
     from openvse.encoders import TEXT_ENCODERS
-    from openvse.features import FeatureStore
+    from openvse.features.store import FeatureStore
 
     shared = chosen_workers(processes, cluster, threads, device)
     tree = _tree(options or [])
@@ -144,12 +145,12 @@ def _tree(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | None) -> _Extraction:
-    from openvse.assembly import build_part
+    from openvse.assembly.parts import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import voice
-    from openvse.corpus import long_captions
+    from openvse.corpus.corpus import long_captions
     from openvse.datasets import open_corpus
-    from openvse.features import extract_features
+    from openvse.features.extract import extract_features
     from openvse.pipeline import DECODERS
     from openvse.specs import Part
 
@@ -162,12 +163,12 @@ def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | 
 
 
 def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
-    from openvse.assembly import build_part
-    from openvse.assembly.parts import parameters
+    from openvse.assembly.parts import build_part, parameters
     from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
-    from openvse.encoders import TEXT_ENCODERS, TransformersText
-    from openvse.features import extract_text_features
+    from openvse.encoders import TEXT_ENCODERS
+    from openvse.encoders.transformers_text import TransformersText
+    from openvse.features.extract import extract_text_features
     from openvse.specs import Part
 
     corpus = open_corpus(data, require_images=False, allow_outside=voice.allow_outside)

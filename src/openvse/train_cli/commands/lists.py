@@ -70,7 +70,9 @@ def _parts(name: str | None) -> tuple[Any, Iterator[str]]:
 
 
 def _data(name: str | None) -> tuple[Any, Iterator[str]]:
-    from openvse.datasets import DATASETS, FACTS, describe_data
+    from openvse.datasets import DATASETS
+    from openvse.datasets.check import describe_data
+    from openvse.datasets.registry import FACTS
     from openvse.train_cli.listing import first_line
 
     if name is not None:
