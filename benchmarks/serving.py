@@ -114,7 +114,7 @@ class Served:
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Served]:
     """Start a server, wait until it answers, and end it by a signal."""
-    command = [sys.executable, "-m", "openvse.cli", "serve", str(folder / "index")]
+    command = [sys.executable, "-m", "openvse", "serve", str(folder / "index")]
     command += ["--model", str(folder / "model"), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -47,7 +47,7 @@ def options_to_train(
 
 def openvse(*words: str) -> str:
     """Run a command and return what it prints; end with its words and its output if it fails."""
-    command = [sys.executable, "-m", "openvse.cli", *words]
+    command = [sys.executable, "-m", "openvse", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"openvse {shlex.join(words)} failed:\n{done.stdout}{done.stderr}")

@@ -63,7 +63,12 @@ Send = Callable[..., Reply]
 
 
 def send(
-    client: TestClient, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b""
+    client: TestClient,
+    method: str,
+    target: str,
+    headers: dict[str, str] | None = None,
+    body: bytes = b"",
+    address: str = "127.0.0.1",
 ) -> Reply:
     """Send a request as it is: clients would mend its path, its headers and its body."""
     path, _, query = target.partition("?")
@@ -80,7 +85,7 @@ def send(
         "root_path": "",
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
         "server": ("127.0.0.1", 8000),
-        "client": ("127.0.0.1", 50_000),
+        "client": (address, 50_000),
     }
     reply, parts = Reply(), [body]
 

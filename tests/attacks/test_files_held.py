@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 import openvse
 from openvse.conversion.convert import convert
@@ -191,12 +191,30 @@ def test_pictures_that_claim_more_than_they_hold_are_refused() -> None:
             read_image(content, max_pixels=64 * 64 - 1)
 
 
-def test_a_text_of_a_picture_is_not_unpacked_without_end() -> None:
-    content, bomb = _claims("PNG"), b"Comment\0\0" + zlib.compress(bytes(1 << 27), 9)
-    chunk = len(bomb).to_bytes(4, "big") + b"zTXt" + bomb + zlib.crc32(b"zTXt" + bomb).to_bytes(4, "big")
-    at = content.index(b"IDAT") - 4
-    assert len(bomb) < 1 << 18
-    assert read_image(content[:at] + chunk + content[at:]).size == (64, 64)
+def test_a_text_of_a_picture_is_not_unpacked_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one large text, nor many that are damaged, that come again, or of which no further one has room."""
+    content, unpacked, unpack = _claims("PNG"), list[int](), PngImagePlugin._safe_zlib_decompress
+    at, large = content.index(b"IDAT") - 4, zlib.compress(bytes(20_000_000), 9)
+
+    def counted(packed: bytes) -> bytes:
+        unpacked.append(len(packed))
+        return unpack(packed)
+
+    def chunk(kind: bytes, held: bytes) -> bytes:
+        return len(held).to_bytes(4, "big") + kind + held + zlib.crc32(kind + held).to_bytes(4, "big")
+
+    monkeypatch.setattr(PngImagePlugin, "_safe_zlib_decompress", counted)
+    bombs = {
+        "large": (chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(1 << 27), 9)), 1),
+        "damaged": (chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(100))[:-4] + b"none") * 300, 40),
+        "profiles": (chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(100))) * 300, 40),
+        "room": (b"".join(chunk(b"zTXt", b"k%d\0\0" % number + large) for number in range(12)), 6),
+    }
+    for name, (bomb, most) in bombs.items():
+        unpacked.clear()
+        assert len(bomb) < 1 << 19, name
+        assert read_image(content[:at] + bomb + content[at:]).size == (64, 64), name
+        assert 0 < len(unpacked) <= most, name
 
 
 XMP = {

@@ -297,9 +297,8 @@ def test_every_kind_is_listed_as_json(kind: str, invoke, refused) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("module", ["openvse", "openvse.cli"])
-def test_the_command_runs_as_a_module(module: str) -> None:
-    words = [sys.executable, "-m", module, "--version"]
+def test_the_command_runs_as_a_module() -> None:
+    words = [sys.executable, "-m", "openvse", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == f"openvse {__version__}\n"
 

@@ -255,7 +255,7 @@ def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answer
         replies = [
             client.get(f"/api/items/{each}{rest}")
             for each in (key, broken, gone, 10**6)
-            for rest in ("", "/file", "/thumbnail", "/captions", "/similar", "/looked?q=grass", "/nothing")
+            for rest in ("", "/file", "/thumbnail", "/similar", "/looked?q=grass", "/nothing")
         ]
         replies += [
             client.post(f"/api/items/{each}/ask", json={"question": "what"}) for each in (broken, gone)

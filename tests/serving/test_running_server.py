@@ -79,7 +79,7 @@ def test_requests_beside_more_work_than_allowed_are_refused(
     with ThreadPoolExecutor(4) as threads:
         busy, until = [], time.monotonic() + 20
         for number in range(4):  # one after the other: one without its head would make room
-            busy.append(threads.submit(httpx.get, f"{server.url}/api/items/1/captions", timeout=30))
+            busy.append(threads.submit(httpx.get, f"{server.url}/api/items/1", timeout=30))
             while len(begun) <= number and time.monotonic() < until:
                 time.sleep(0.01)
         refused = httpx.get(f"{server.url}/health").status_code

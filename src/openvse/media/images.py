@@ -68,6 +68,7 @@ _SCANNED = 33  # numbers that all scans of a JPEG read, for each pixel of the li
 _WORK = {"JPEG2000": 4.0, "AVIF": 1.5, "HEIF": 1.5, "JXL": 1.5}  # as if each pixel were so many
 _IN_PYTHON = 10.0  # the same for what Pillow decodes in Python: PPM as text or of odd depths, packed BMP
 _TILES = 500_000  # strips or tiles of a TIFF, each of which takes 10 us
+_PARTS = 32  # packed texts and profiles of a PNG, each of which takes up to 0.2 s
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
@@ -321,12 +322,18 @@ def _formats() -> tuple[str, ...]:
 
 
 def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, int], bytes]:
-    """Return a reader that skips a part of a PNG if it has no information on the pixels and is too large."""
+    """Return a reader that skips a part of a PNG if it is too large, or comes after such a part or after many parts."""
+    is_packed = read.__name__ != "chunk_tEXt"
 
     def chunk(stream: Any, at: int, length: int) -> bytes:
+        left = getattr(stream, "parts_left", _PARTS)
         try:
+            if left <= 0:
+                raise ValueError
+            stream.parts_left = left - is_packed
             return read(stream, at, length)
         except ValueError:
+            stream.parts_left = 0
             stream.fp.seek(at)
             whole: bytes = stream.fp.read(length)
             return whole  # of which a checksum follows

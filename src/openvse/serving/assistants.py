@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openvse import __version__
 from openvse.errors import OpenVSEError, install
@@ -90,13 +89,18 @@ class Assistants:
 
     async def _answer(self, name: str, arguments: Mapping[str, Any]) -> tuple[int, str, bytes]:
         """Return status, type and content of the reply to the request of a tool."""
+        import httpx2  # comes with mcp
+
         fields = {field: value for field, value in arguments.items() if value is not None}
-        path, _ = _TOOLS.get(name, (f"/{name[:80]}", ""))
-        if "{key}" in path:
-            path = path.replace("{key}", quote(_written(fields.pop("key", "none")), safe=""))
+        path, _ = _TOOLS.get(name, (f"/{quote(name[:80])}", ""))
+        if "{key}" in path:  # quoted twice, as a slash of a key is none of the path
+            path = path.replace("{key}", quote(quote(_written(fields.pop("key", "none")), safe="")))
         several = ((field, value if isinstance(value, list) else [value]) for field, value in fields.items())
         query = [(field, _written(each)) for field, values in several for each in values]
-        return await _requested(self._app, path, urlencode(query))
+        inside = httpx2.ASGITransport(self._app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=inside, base_url="http://localhost") as client:
+            reply = await client.get(f"{path}?{urlencode(query)}")
+        return reply.status_code, reply.headers.get("content-type", ""), reply.content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to /mcp. Nothing of the protocol is loaded before the first one."""
@@ -128,26 +132,3 @@ class Assistants:
 def _written(value: Any) -> str:
     """Return a value of an argument in the form of a query."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-async def _requested(app: ASGIApp, path: str, query: str) -> tuple[int, str, bytes]:
-    """Return status, type and content of the reply to a GET."""
-    status, kind, content = 500, "", bytearray()
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        nonlocal status, kind
-        if message["type"] == "http.response.start":
-            status, kind = message["status"], Headers(raw=message["headers"]).get("content-type", "")
-        content.extend(message.get("body", b""))
-
-    where = {"path": path, "raw_path": path.encode(), "query_string": query.encode(), "headers": []}
-    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", **where}
-    try:
-        await app(scope, receive, send)
-    except Exception:
-        if not content:  # otherwise it was answered, and is raised for the log of a server
-            raise
-    return status, kind, bytes(content)

@@ -1,18 +1,23 @@
-"""Fewer model calls: queries that arrive together share one, and recent sentences are cached."""
+"""Fewer model calls, shared fairly: queries that arrive together share one, and recent sentences are cached."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError
 
 _LOOK_S = 0.001
+
+CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
+"""The address of the client whose request is answered."""
 
 AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
@@ -20,6 +25,25 @@ AnswerT = TypeVar("AnswerT")
 
 class BusyError(OpenVSEError):
     """More questions wait than the server accepts."""
+
+
+class FairPlaces:
+    """The places of a queue. A client holds at most as many as are free, so that others find some."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._held = count, Counter[str]()
+
+    @contextmanager
+    def held(self, count: int = 1) -> Iterator[None]:
+        """Hold places for the present client. Raise BusyError if it would have more than its share."""
+        wanted = Counter({CLIENT.get(): count})
+        if self._held[CLIENT.get()] + count > self._count - self._held.total():
+            raise BusyError("too many questions wait for an answer: try again in a moment")
+        self._held += wanted
+        try:
+            yield
+        finally:
+            self._held -= wanted
 
 
 class Gatherer(Generic[AskT, AnswerT]):
@@ -38,11 +62,10 @@ class Gatherer(Generic[AskT, AnswerT]):
         thread: Executor,
         *,
         together: int,
-        waiting: int,
         on_call: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._answer, self._thread, self._on_call = answer, thread, on_call
-        self._together, self._waiting = together, waiting
+        self._together = together
         self._asked: deque[tuple[AskT, asyncio.Future[AnswerT]]] = deque()
         self._work: asyncio.Task[None] | None = None
         # The call before: how many questions, how many seconds, and when it ended.
@@ -53,17 +76,15 @@ class Gatherer(Generic[AskT, AnswerT]):
         """The number of questions that wait."""
         return len(self._asked)
 
-    async def ask(self, question: AskT, timeout_s: float) -> AnswerT:
-        """Return the answer to a question. Raise BusyError if too many wait, or TimeoutError if it comes too late."""
-        if len(self._asked) >= self._waiting:
-            raise BusyError("too many questions wait for an answer: try again in a moment")
+    async def ask(self, question: AskT) -> AnswerT:
+        """Return the answer to a question."""
         answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
         self._asked.append((question, answer))
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         try:
-            return await asyncio.wait_for(answer, timeout_s)
-        except (TimeoutError, asyncio.CancelledError):  # what nobody waits for takes no memory
+            return await answer
+        except asyncio.CancelledError:  # what nobody waits for takes no memory
             self._asked = deque(each for each in self._asked if each[1] is not answer)
             raise
 

@@ -18,6 +18,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openvse.serving.batching import CLIENT
 from openvse.serving.settings import Limits, Settings
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -125,6 +126,7 @@ class Guard:
         """Answer one request, or refuse it."""
         refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
         if refusal is None:
+            CLIENT.set((scope.get("client") or ("",))[0])
             await self._app(scope, receive, send)
             return
         status, reason, message = refusal

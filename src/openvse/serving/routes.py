@@ -209,12 +209,6 @@ def item(request: Request, key: ItemKey) -> dict[str, Any]:
     return {**service.served.describe(key), "captions": service.captions(key)}
 
 
-@api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
-def captions(request: Request, key: ItemKey) -> dict[str, Any]:
-    """Return the captions of an item from the data set that the images belong to, if there are any."""
-    return {"captions": _service(request).captions(key)}
-
-
 @api.get(
     "/items/{key}/thumbnail",
     tags=["items"],

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from PIL import Image
 from starlette.datastructures import UploadFile
@@ -25,7 +26,7 @@ from openvse.media.videos import ClipSource
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
-from openvse.serving.batching import BusyError, Gatherer, RememberingModel, ServedModel
+from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel
 from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
 from openvse.serving.layers import RequestMetrics
 from openvse.serving.schemas import LARGEST_PAGE
@@ -94,12 +95,13 @@ class Service:
         self.decoders = Decoders(_FOR_FILES, self.limits.decode_s)
         self.upload_decoders = Decoders(_FOR_UPLOADS, self.limits.decode_s)
         self._decoding_uploads = asyncio.Semaphore(_FOR_UPLOADS)
-        self._num_slow, self._slow_turn = 0, asyncio.Lock()
+        self._places, self._slow_places = FairPlaces(self.limits.waiting), FairPlaces(_SLOW_WAITING)
+        self._slow_turn = asyncio.Lock()
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
             self._answers,
             self._main,
             together=self.limits.together,
-            waiting=self.limits.waiting,
             on_call=self.metrics.together.observe,
         )
         self._following: asyncio.Task[None] | None = None
@@ -111,7 +113,7 @@ class Service:
         """Read the captions, warm up the model with one query, and begin to follow the index."""
         await asyncio.to_thread(self._read_captions)
         if len(self.served):
-            await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)), timeout_s=600)
+            await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)))
         await asyncio.gather(self.decoders.begun(), self.upload_decoders.begun())
         self._following = asyncio.create_task(self._follow())
         if self._watch is not None:
@@ -164,14 +166,14 @@ class Service:
         reranker = self._hit_reranker if rerank else None
         wanted = [(query, page if reranker is None else reranker.first(page)) for query, page in asked]
         replies = []
-        async with asyncio.timeout(self.limits.answer_s):
-            asking = (self._gatherer.ask(each, self.limits.answer_s) for each in wanted)
-            answers = await asyncio.gather(*asking)
-            for (query, page), (served, first) in zip(asked, answers, strict=True):
-                answer = first
-                if reranker is not None:
-                    answer = (await self.run_slow(partial(reranker.rerank, [query], [first], [page])))[0]
-                replies.append(served.describe_answer(answer, self._captions))
+        with self._places.held(len(asked)):
+            async with asyncio.timeout(self.limits.answer_s):
+                answers = await asyncio.gather(*map(self._gatherer.ask, wanted))
+                for (query, page), (served, first) in zip(asked, answers, strict=True):
+                    answer = first
+                    if reranker is not None:
+                        answer = (await self.run_slow(partial(reranker.rerank, [query], [first], [page])))[0]
+                    replies.append(served.describe_answer(answer, self._captions))
         return replies
 
     def engine_failed(self, error: EngineError) -> None:
@@ -192,17 +194,14 @@ class Service:
 
         Work that takes too long goes on. Until it has ended, further work waits here, where it can be given up.
         """
-        if self._num_slow >= _SLOW_WAITING:
-            raise BusyError("too many questions wait for an answer: try again in a moment")
-        self._num_slow += 1
-        try:
+        first_of_client = self._turns.setdefault(CLIENT.get(), asyncio.Lock())
+        with self._slow_places.held():
             async with asyncio.timeout(self.limits.answer_s):
-                await self._slow_turn.acquire()
+                async with first_of_client:  # others of it wait here, so that clients take turns
+                    await self._slow_turn.acquire()
                 working = asyncio.get_running_loop().run_in_executor(self._slow, work)
                 working.add_done_callback(self._end_turn)
                 return await asyncio.shield(working)
-        finally:
-            self._num_slow -= 1
 
     def _end_turn(self, worked: asyncio.Future[ResultT]) -> None:
         """Let the next slow work begin."""

@@ -31,7 +31,7 @@ class Limits:
         session_s: seconds after which the page asks for the token again.
         stop_s: seconds that requests in progress have to end when the server stops.
         connections: the most open connections. Connections that wait for their clients make room for others.
-        waiting: the most questions that wait for the model.
+        waiting: the most questions in progress. A client has at most as many places as stay free.
         together: maximum queries per model call. 1 disables batching.
         thumbnail_bytes: memory for small images.
         kept_bytes: memory for images that clients search with. The least recently used are dropped.
