@@ -4,8 +4,8 @@ python studies/photo_trial.py MODEL flickr8k:FOLDER PHOTOS
 
 The images of the test split become the photographs of six journeys in PHOTOS, with EXIF, GPS, and IPTC or XMP; the
 index is PHOTOS.index. A query for a file, a person or a title is right if what it names comes before all else, one for
-a date, a place or a camera if it finds all that fit and nothing else. One for looks is a caption of one of the images,
-and is right if that is among the first ten.
+a date, a place or a camera if it finds all that fit and nothing else. One for similarity is a caption of one of the
+images, and is right if that is among the first ten.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def tried(engine: SearchEngine, corpus: Corpus, photographs: list[Photograph]) -
     for number in range(1, COUNT, 30):
         text = corpus.captions[texts[number]]
         rank = ids(text).index(photographs[number].id) + 1
-        rows.append(["looks", text, 1, f"rank {rank}", rank <= 10])
+        rows.append(["similarity", text, 1, f"rank {rank}", rank <= 10])
     for kind, where, fits in conditions():
         own, found = {each.id for each in photographs if fits(each)}, set(ids("a dog", *where))
         rows.append([kind, " and ".join(where), len(own), len(found), found == own])

@@ -5,8 +5,8 @@ python studies/text_in_pictures.py photographs MODEL flickr8k:FOLDER [--features
 
 ``drawn`` draws receipts, screenshots, signs over photographs, pages turned by 90 and by 8 degrees, small print, and
 lines in four scripts, reads them, and counts the words that were read by the confidence of their lines. Each picture
-has one word that no other has, which is searched for. The pictures are embedded as random vectors, so that looks say
-nothing. The least confidence was chosen with ``--seed 1 --count 24``.
+has one word that no other has, which is searched for. The pictures are embedded as random vectors, so that similarity
+says nothing. The least confidence was chosen with ``--seed 1 --count 24``.
 
 ``photographs`` reads photographs of the test split, one thread, and compares the recall of their captions with and
 without the text in the same index.

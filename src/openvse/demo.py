@@ -114,7 +114,7 @@ def run_demo(
     )
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
     # The names of emoji would be found as words, too, and the answers are to show what the model has learned.
-    hits = [answer.hits for answer in engine.answer(QUERIES, Page(TOP_K, only="looks"))]
+    hits = [answer.hits for answer in engine.answer(QUERIES, Page(TOP_K, only="similarity"))]
     held_out = {
         path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"
     }

@@ -61,7 +61,16 @@ def test_search_shows_probabilities_and_takes_a_precision(
 ) -> None:
     index, page = trained / "index", tmp_path / "hits.html"
     result = invoke(
-        "search", calibrated, index, "red sky above blue ground", "-k", 2, "--only", "looks", "--html", page
+        "search",
+        calibrated,
+        index,
+        "red sky above blue ground",
+        "-k",
+        2,
+        "--only",
+        "similarity",
+        "--html",
+        page,
     )
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[2] in FITS

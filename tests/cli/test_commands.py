@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -278,6 +279,19 @@ def test_the_rows_of_a_paper_are_listed_with_their_figures(invoke) -> None:
     assert recipe.startswith("# openvse train vse_infinity/coco_regions_bigru ")
     shown = invoke("list", "recipes", "vse_infinity/coco_regions_bigru", "--json").stdout
     assert yaml.safe_load(recipe) == json.loads(shown)["result"]["listed"]
+    for name, reads, last in (
+        ("folder", "--on FOLDER", "index"),
+        ("vse_infinity/flickr30k_regions_bert", "--on flickr30k:ROOT --features FEATURES", "compare"),
+        ("score_attention/vqa2_regions_bigru", "--on vqa2:ROOT --features FEATURES", "compare"),
+        ("score_attention/daquar_grids_cpu", "--on daquar:ROOT --features features", "ask"),
+        ("score_attention/flickr8k_grids_cpu", "--on flickr8k:ROOT --features features", "search"),
+        ("finetune", "--on FOLDER", "index"),
+    ):
+        *_, train, evaluate, use = invoke("list", "recipes", name).stdout.splitlines()
+        words = shlex.split(train.removeprefix("# openvse train "))
+        assert words[0] in (name, "--start") and words[-2:] == ["--out", "runs/mine"], train
+        assert evaluate == f"# openvse evaluate runs/mine {reads}"
+        assert shlex.split(use)[2] == last and ("runs/mine" in use), use
 
 
 def test_terms_of_the_papers_are_listed(invoke) -> None:

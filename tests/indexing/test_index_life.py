@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -77,8 +78,15 @@ def test_several_folders_and_what_they_are_called(
     assert build_index(model, tmp_path / "third", out, add=True).count == 8
     forget_root(out, usb)
     assert len(ids(out)) == 5
-    with pytest.raises(IndexFormatError, match="hold"):
-        forget_root(out, usb)
+    for given, wanted in (
+        (usb, str(photos)),
+        (photos / "red.png", "--ignore"),
+        (photos / "deeper", "--ignore"),
+    ):
+        with pytest.raises(IndexFormatError, match=re.escape(wanted)) as refused:
+            forget_root(out, given)
+        assert str(given) in str(refused.value) and str(photos) in str(refused.value)
+    assert len(ids(out)) == 5
 
 
 def test_folders_inside_each_other_are_refused(model: ColourModel, photos: Path, tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ def test_images_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos
     assert embedded.vectors.shape == (5, 1, 16)
     torch.testing.assert_close(embedded.vectors, embedded.vectors[:1].expand(5, -1, -1))
     torch.testing.assert_close(embedded.vectors.norm(dim=-1), torch.ones(5, 1))
+    shown = repr(model)
+    assert "\n" not in shown and len(shown) < 200
+    for part in (model.fingerprint, "16", type(model.similarity).__name__, type(model.text.encoder).__name__):
+        assert part in shown
 
 
 def test_sentences_keep_their_order_whatever_their_length(model: TwoTower) -> None:

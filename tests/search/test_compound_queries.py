@@ -57,7 +57,7 @@ def test_parts_are_weighed(engine: SearchEngine, photos: Path, model: ColourMode
 
 
 def test_equal_scores_come_in_the_order_of_ids(engine: SearchEngine) -> None:
-    assert ids(engine, Query("red"), top_k=2, only="looks") == ["big.png", "red.png"]
+    assert ids(engine, Query("red"), top_k=2, only="similarity") == ["big.png", "red.png"]
 
 
 def test_an_item_finds_others_like_it(engine: SearchEngine) -> None:

@@ -86,7 +86,7 @@ class ContraryModel(ColourModel):
 
 def test_the_model_decides_what_is_near(index: Index, engine: SearchEngine) -> None:
     contrary = SearchEngine(ContraryModel(), index)
-    looks = Page(only="looks")
+    looks = Page(only="similarity")
     for found, reverse in zip(
         engine.answer(list(COLOURS), looks), contrary.answer(list(COLOURS), looks), strict=True
     ):

@@ -109,7 +109,9 @@ def update_bank(
 
 def found(folder: Path, sentences: Sequence[str] = ASKED, top_k: int = 60) -> list[list[str]]:
     with SearchEngine(HashModel(), Index.open(folder)) as engine:
-        return [[hit.id for hit in each.hits] for each in engine.answer(sentences, Page(top_k, only="looks"))]
+        return [
+            [hit.id for hit in each.hits] for each in engine.answer(sentences, Page(top_k, only="similarity"))
+        ]
 
 
 @pytest.fixture
@@ -127,9 +129,9 @@ def test_a_search_takes_hubs_out_by_the_bank_of_the_model(folder: Path) -> None:
     assert found(folder) == slow_order(index, ASKED, of_kept(bank)) != plain
     assert found(folder, top_k=3) == [order[:3] for order in slow_order(index, ASKED, of_kept(bank))]
     with SearchEngine(HashModel(), index) as engine:
-        (answer,) = engine.answer(ASKED[0], Page(top_k=60, only="looks"))
+        (answer,) = engine.answer(ASKED[0], Page(top_k=60, only="similarity"))
         (likes,) = engine.search([Query(like=index.table.ids[3])], 60)
-        (some,) = engine.answer(ASKED[0], Page(top_k=60, where=("kind = clip",), only="looks"))
+        (some,) = engine.answer(ASKED[0], Page(top_k=60, where=("kind = clip",), only="similarity"))
     by_id = dict(
         zip(
             index.table.ids, vectors_of(index) @ HashModel().encode_text(ASKED[:1]).vectors[0, 0], strict=True
@@ -213,7 +215,7 @@ def test_the_bank_of_another_model_is_replaced(folder: Path) -> None:
     other = HashModel("random-2", query_bank=kept_bank("random-2", 8))
     _write_by(folder, "random-2")
     with SearchEngine(other, Index.open(folder)) as engine:
-        hits = engine.answer(ASKED[0], Page(9, only="looks"))[0].hits  # the bank is of the other model
+        hits = engine.answer(ASKED[0], Page(9, only="similarity"))[0].hits  # the bank is of the other model
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert update_bank(folder, other) is not None
     assert held(folder)["model"] == "random-2"

@@ -195,7 +195,7 @@ def test_the_words_of_a_short_query_say_how_many_images_to_expect(captioned: Pat
     assert least.hits == [hit for hit in answer.hits if (hit.probability or 0) >= 0.5]
     (many,) = engine.answer("red", Page(20, expected=9.0))
     assert sum(hit.probability or 0 for hit in many.hits) > sum(hit.probability or 0 for hit in answer.hits)
-    assert engine.answer("red", Page(20, only="looks"))[0].probabilities == answer.probabilities
+    assert engine.answer("red", Page(20, only="similarity"))[0].probabilities == answer.probabilities
 
 
 @pytest.mark.parametrize("curve", [CURVE, SHORT], ids=["no curve of short queries", "no captions"])

@@ -146,7 +146,8 @@ def test_more_candidates_than_are_remembered(
         hits = engine.search(["a dog", "a cat"], 40)
     exact = SearchEngine(Words(), Index.open(folder), engine="exact")
     assert [[hit.id for hit in row] for row in hits] == [
-        [hit.id for hit in answer.hits] for answer in exact.answer(["a dog", "a cat"], Page(40, only="looks"))
+        [hit.id for hit in answer.hits]
+        for answer in exact.answer(["a dog", "a cat"], Page(40, only="similarity"))
     ]
 
 
@@ -168,10 +169,10 @@ def test_an_engine_alone_has_no_words(tmp_path: Path, request: pytest.FixtureReq
     folder = tmp_path / "index"
     engine = SearchEngine(Words(), filled(folder, "qdrant", request))
     assert len(engine.search("a dog", 3)) == 3
-    assert engine.search("00005", 3) == engine.answer("00005", Page(3, only="looks"))[0].hits
+    assert engine.search("00005", 3) == engine.answer("00005", Page(3, only="similarity"))[0].hits
     with pytest.raises(DataError, match="only=words"):  # as a store keeps none
         engine.answer("00005", Page(only="words"))
-    assert SearchEngine(Words(), Index.open(folder)).search("00005", 1)[0].by != "looks"
+    assert SearchEngine(Words(), Index.open(folder)).search("00005", 1)[0].by != "similarity"
     engine.close()
 
 

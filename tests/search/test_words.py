@@ -152,8 +152,8 @@ def test_both_rankings_join_and_a_hit_says_why(out: Path) -> None:
     engine = SearchEngine(Painter(), Index.open(out))
     (answer,) = engine.answer("blue 2041", Page(top_k=2))
     found = [(hit.id, hit.by, hit.matched) for hit in answer.hits]
-    assert found == [("IMG_2041.png", "words", ("2041",)), ("y1.png", "looks", ())]
-    (looks,) = engine.answer("blue 2041", Page(top_k=33, only="looks"))
+    assert found == [("IMG_2041.png", "words", ("2041",)), ("y1.png", "similarity", ())]
+    (looks,) = engine.answer("blue 2041", Page(top_k=33, only="similarity"))
     scores = {hit.id: hit.score for hit in looks.hits}
     assert all(hit.score == scores[hit.id] for hit in answer.hits)
     (other,) = engine.answer("red boat", Page(top_k=1))
@@ -164,7 +164,7 @@ def test_both_rankings_join_and_a_hit_says_why(out: Path) -> None:
 def test_without_words_the_order_is_that_of_looks(out: Path) -> None:
     engine = SearchEngine(Painter(), Index.open(out))
     for query in ("blue", "green nothing", Query(image=out.parent / "photos" / "y1.png")):
-        (both,), (looks,) = engine.answer(query, Page()), engine.answer(query, Page(only="looks"))
+        (both,), (looks,) = engine.answer(query, Page()), engine.answer(query, Page(only="similarity"))
         assert both.hits == looks.hits
     with pytest.raises(DataError):
         engine.answer(Query("2041", like="y1.png"), Page(only="words"))
@@ -216,7 +216,7 @@ def test_the_segments_of_a_clip_are_one_file(model: Painter, tmp_path: Path) -> 
     (answer,) = engine.answer("red party", Page(one_per="file"))
     assert [(hit.path.name, hit.start, hit.by) for hit in answer.hits] == [
         ("party.mp4", 5, "both"),
-        ("garden.mp4", 0, "looks"),
+        ("garden.mp4", 0, "similarity"),
     ]
     assert len(engine.answer("party", Page(only="words"))[0].hits) == 3
 
@@ -293,7 +293,7 @@ def test_marks_belong_to_their_word_and_forms_of_letters_are_one(tmp_path: Path)
         for query in queries:
             assert words(tmp_path, query) == [name], (text, query)
         where = (f'caption contains "{queries[0]}"',)
-        looked_up = engine.answer("red", Page(50, where=where, only="looks"))[0].hits
+        looked_up = engine.answer("red", Page(50, where=where, only="similarity"))[0].hits
         assert name in [hit.id for hit in looked_up] or "/" in queries[0] or "-" in text, (text, where)
     assert words(tmp_path, "known-well") == []
 

@@ -21,7 +21,7 @@ def losses(folder: Path) -> list[float]:
 def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "corpus", train=64)
     phases = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 3}]
-    tree = tiny_tree(corpus, phases=phases, plateau={"patience": 6, "metric": "t2i_r10"})
+    tree = tiny_tree(corpus, phases=phases, plateau={"patience": 5, "metric": "t2i_r10"})
     tree["image"]["encoder"]["augmentation"] = tree["text"]["encoder"]["size_augmentation"] = "none"
     run_recipe(parse_recipe(tree), tmp_path / "one")
     recipe = tmp_path / "one" / "recipe.yaml"

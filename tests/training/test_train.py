@@ -160,7 +160,7 @@ LONGER = [SHORT[0], {"epochs": 3, "warmup_epochs": 2}]
         (LONGER, {}),
         (
             [*SHORT, {"epochs": 2, "learning_rate": 1e-3}],
-            {"plateau": {"patience": 1, "factor": 0.5}, "average": {"decay": 0.9}},
+            {"plateau": {"patience": 0, "factor": 0.5}, "average": {"decay": 0.9}},
         ),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(corpus: 
 @pytest.mark.medium
 def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path) -> None:
     # Among 8 images every text finds its own within 10: from the second epoch on this metric stagnates.
-    plateau = {"patience": 1, "metric": "t2i_r10"}
+    plateau = {"patience": 0, "metric": "t2i_r10"}
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, plateau=plateau, phases=[{"epochs": 4}])
     whole = run_recipe(recipe, tmp_path / "whole")
     for stop in (4, 9, 12):  # before the first halving, within a halved epoch, at its last step

@@ -35,7 +35,14 @@ def forget_root(path: str | Path, folder: str | Path) -> None:
         forgotten = [root for root in roots if root.path in wanted]
         names = ", ".join(root.path for root in roots)
         if not forgotten:
-            raise IndexFormatError(f"index {path} does not hold {folder}: it holds {names}")
+            inside = any(Path(root.path) in Path(folder).resolve().parents for root in roots)
+            what = f"takes folders that were indexed ({names})"
+            if inside:
+                what += (
+                    ". To take a file or folder inside them out, delete or move it and index again, or skip it with "
+                    "--ignore"
+                )
+            raise IndexFormatError(f"index {path} cannot forget {folder}: --forget {what}")
         if len(roots) == 1:
             raise IndexFormatError(
                 f"index {path} holds nothing but {names}: remove the folder of the index instead"

@@ -80,6 +80,21 @@ class TwoTower(Model):
         self._calibration: Calibration | None = None
         self._bank: QueryBank | None = None
 
+    def __repr__(self) -> str:
+        sides = (
+            f"{side}={type(tower.encoder).__name__} + {type(tower.aggregator).__name__}"
+            for side, tower in (("image", self.image), ("text", self.text))
+        )
+        try:
+            fingerprint = self.fingerprint
+        except ModelError:  # of parts that no folder could hold
+            fingerprint = "none"
+        width = self.image.encoder.arguments().get("embed_dim")
+        return (
+            f"TwoTower({', '.join(sides)}, similarity={type(self.similarity).__name__}, embed_dim={width}, "
+            f"fingerprint={fingerprint})"
+        )
+
     def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
         """Embed a batch of each modality, in chunks if ``chunk_size`` is set and the model trains."""
         if self.chunk_size is None or not (self.training and torch.is_grad_enabled()):

@@ -369,11 +369,11 @@ class SearchEngine:
         """Rank at least the first ``count`` items by visual similarity, by words, or by both."""
         first = searches[0]
         if first.page.only == "words":
-            looks = [Ranking.by_similarity(np.empty(0, np.float32), np.empty(0, np.int64))] * len(searches)
+            similar = [Ranking.by_similarity(np.empty(0, np.float32), np.empty(0, np.int64))] * len(searches)
         else:
             crosses = first.query.is_image if self._are_texts else first.query.is_sentence
             columns = self.catalogue.nearest(queries, count, first.where, hubs_out=crosses)
-            looks = [Ranking.by_similarity(*each) for each in zip(*columns, strict=True)]
+            similar = [Ranking.by_similarity(*each) for each in zip(*columns, strict=True)]
 
         def best(
             number: int, positions: Int[np.ndarray, "n"], most: int
@@ -386,7 +386,7 @@ class SearchEngine:
             joined(each.words, ranking, partial(best, number), None if each.page.is_limited else count)
             if each.words
             else ranking
-            for number, (each, ranking) in enumerate(zip(searches, looks, strict=True))
+            for number, (each, ranking) in enumerate(zip(searches, similar, strict=True))
         ]
 
     def _folded(self, search: _Search, ranking: Ranking, wanted: int) -> Ranking:
@@ -475,7 +475,7 @@ class SearchEngine:
             hits.append(
                 Hit(
                     *(rank, score, item_id, path, probability, start, end, title, fit, uncertainty),
-                    by="looks" if row < 0 else "both" if 0 <= place < last else "words",
+                    by="similarity" if row < 0 else "both" if 0 <= place < last else "words",
                     matched=search.words.matched(row) if row >= 0 else (),
                     text=text,
                     alike=near,
@@ -505,12 +505,12 @@ class SearchEngine:
     def _word_hits(
         self, query: Query, page: Page, where: tuple[Condition, ...]
     ) -> tuple[WordHits, int | None]:
-        """Return the items with words of a query (none for ``looks``), and the number with all words, if known."""
+        """Return the items with words of a query (none for ``similarity``), and the number with all words, if known."""
         if page.only == "words" and not query.is_sentence:
             raise DataError(
                 "only=words needs queries that are just a sentence: leave it out, or give a sentence"
             )
-        if not query.is_sentence or (page.only == "looks" and self.calibration is None):
+        if not query.is_sentence or (page.only == "similarity" and self.calibration is None):
             return WordHits(), None
         indexed = self.catalogue.words(query.text, where)
         if indexed is None and page.only == "words":
@@ -519,7 +519,7 @@ class SearchEngine:
             )
         if indexed is None:
             return WordHits(), None
-        return WordHits() if page.only == "looks" else indexed, indexed.whole
+        return WordHits() if page.only == "similarity" else indexed, indexed.whole
 
     def _items(self, ids: Sequence[str]) -> ArraySet:
         positions = np.array([self.catalogue.position(each) for each in ids])

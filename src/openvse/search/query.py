@@ -24,7 +24,7 @@ from openvse.runtime.arrays import ArraySet
 OneQuery: TypeAlias = "str | Query | ClipSource"
 """A query by itself: a sentence, an image, or a ``Query``."""
 
-Only = Literal["words", "looks"]
+Only = Literal["words", "similarity"]
 """One of the two rankings of a search."""
 
 OnePer = Literal["file", "scene"]
@@ -147,7 +147,7 @@ class Page:
             the data of the model's curve (often 1).
         one_per: ``file`` for only the best segment of each clip, ``scene`` for only the first of items that are nearly
             the same, each with a count of the others (``Hit.alike``). None lists all.
-        only: ``words`` for items with words of the sentence, ``looks`` for the order by scores. None joins both.
+        only: ``words`` for items with words of the sentence, ``similarity`` for the order by scores. None joins both.
 
     Raises:
         DataError: a number is outside its range, ``where`` holds no conditions, or a word is not allowed.
@@ -177,7 +177,7 @@ class Page:
         if self.one_per not in (None, *get_args(OnePer)):
             raise DataError(f"one_per is {self.one_per!r}: give file, scene, or nothing for all hits")
         if self.only not in (None, *get_args(Only)):
-            raise DataError(f"only is {self.only!r}: give words, looks, or nothing for both")
+            raise DataError(f"only is {self.only!r}: give words, similarity, or nothing for both")
 
     @property
     def is_limited(self) -> bool:

@@ -128,7 +128,7 @@ ScoreBest: TypeAlias = Callable[
 
 def joined(
     words: WordHits,
-    looks: Ranking,
+    similar: Ranking,
     best: ScoreBest,
     count: int | None = None,
 ) -> Ranking:
@@ -138,16 +138,16 @@ def joined(
     are needed. ``best`` scores the others.
     """
     by_position = np.argsort(words.positions)
-    places, held = places_among(words.positions[by_position], looks.positions)
-    rows = np.where(held, by_position[np.where(held, places, 0)], -1) if len(words) else looks.rows
+    places, held = places_among(words.positions[by_position], similar.positions)
+    rows = np.where(held, by_position[np.where(held, places, 0)], -1) if len(words) else similar.rows
     others = np.setdiff1d(np.arange(len(words)), rows)
-    ranks = np.arange(1, len(looks) + 1)
+    ranks = np.arange(1, len(similar) + 1)
     sums = np.concatenate([np.where(held & (ranks > DEPTH), 0, 1 / (RRF_K + ranks)), np.zeros(len(others))])
     every = Ranking(
-        np.concatenate([looks.positions, words.positions[others]]),
-        np.concatenate([looks.scores, np.zeros(len(others), np.float32)]),
+        np.concatenate([similar.positions, words.positions[others]]),
+        np.concatenate([similar.scores, np.zeros(len(others), np.float32)]),
         np.concatenate([rows, others]),
-        np.concatenate([looks.places, np.full(len(others), -1)]),
+        np.concatenate([similar.places, np.full(len(others), -1)]),
     )
     has = every.rows >= 0
     sums[has] += words.sums()[every.rows[has]]

@@ -113,7 +113,8 @@ class PageFields(Fields):
     only: Annotated[
         Only | None,
         Field(
-            description="words or looks: one of the two rankings that are joined otherwise.", examples=[None]
+            description="words or similarity: one of the two rankings that are joined otherwise.",
+            examples=[None],
         ),
     ] = None
     one_per: Annotated[

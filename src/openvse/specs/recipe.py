@@ -89,16 +89,16 @@ class PlateauSpec(Strict):
 
     Attributes:
         factor: the factor of each reduction. It multiplies the rates of the phases until the end of the run.
-        patience: the number of successive validations without a new best after which the rate is lowered, one more than
-            the ``patience`` of ``torch.optim.lr_scheduler.ReduceLROnPlateau``, which lowers it one validation later.
+        patience: the number of successive validations without a new best that change nothing. The next one lowers the
+            rate, as in ``torch.optim.lr_scheduler.ReduceLROnPlateau``.
         metric: the metric of the validation. Answering questions has only ``accuracy``.
         mode: max if larger values are better. min if smaller ones are, as in PVSE's released code for RSUM: the rate is
-            then lowered every ``patience`` validations while RSUM stays above its first value.
+            then lowered every ``patience + 1`` validations while RSUM stays above its first value.
         threshold: the share of the best by which a value must be better to be a new best (1e-4 in PyTorch).
     """
 
     factor: float = Field(0.5, gt=0, lt=1)
-    patience: int = Field(ge=1)
+    patience: int = Field(ge=0)
     metric: Literal["rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy"] = "rsum"
     mode: Literal["max", "min"] = "max"
     threshold: float = Field(0.0, ge=0, lt=1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import and_, eq
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
@@ -65,13 +66,40 @@ def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
 
 
 def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the text of a recipe with all its keys, after its description and the names of its rows."""
+    """Yield the text of a recipe with all its keys, between its description and the commands that use it."""
     import yaml
 
     from openvse.specs.load import about
 
-    head = about(name)[0] + "".join(f"# Row: {each}\n" for each in rows if each != name)
+    told = about(name)[0]
+    head = told + "".join(f"# Row: {each}\n" for each in rows if each != name)
     yield (head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80)).rstrip("\n")
+    yield "\n# To train, measure and use a model of it:"
+    yield from (f"# {each}" for each in _commands(name, told, tree))
+
+
+def _commands(name: str, told: str, tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield three commands for a recipe, by the command that its file has for it or for the most similar row."""
+    lines = re.findall(r"^# openvse train (\S+) ([^#\n]*)", told, re.MULTILINE)
+    shared = [
+        sum(accumulate(map(eq, each, name), and_)) for each, _ in lines
+    ]  # the letters until they differ
+    first, settings = lines[shared.index(max(shared))] if lines else (name, "data.source=FOLDER")
+    given = dict(each.split("=", 1) for each in settings.split() if "=" in each)
+    data = given.get("data.source", "FOLDER")
+    stores = {"--features": "data.features", "--text-features": "data.text_features"}
+    read = "".join(f" {option} {given[key]}" for option, key in stores.items() if key in given)
+    yield f"openvse train {first if first.startswith('-') else name} {settings.strip()} --out runs/mine"
+    yield f"openvse evaluate runs/mine --on {data}{read}"
+    encoder = (tree.get("image") or {}).get("encoder") or {}
+    if encoder.get("name", "precomputed") == "precomputed":  # it sees no image file
+        yield f"openvse compare runs/mine runs/other --on {data}{read}"
+    elif tree["task"] == "vqa":
+        yield "openvse ask runs/mine IMAGE 'a question'"
+    elif isinstance(tree["similarity"], Mapping) and tree["similarity"]["name"] == "fused":
+        yield "openvse search INDEX 'a sentence' --rerank runs/mine"
+    else:
+        yield f"openvse index runs/mine {data.rpartition(':')[2]} --out runs/mine/index"
 
 
 def recipe_rows(names: Sequence[str]) -> Iterator[str]:

@@ -196,7 +196,7 @@ class Plateau:
             bar = self.best * (1.0 + spec.threshold)
         if value > bar:
             return replace(self, best=value, waited=0)
-        if self.waited + 1 < spec.patience:
+        if self.waited < spec.patience:
             return replace(self, waited=self.waited + 1)
         return replace(self, waited=0, rate_factor=self.rate_factor * spec.factor)
 

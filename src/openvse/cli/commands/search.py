@@ -106,10 +106,10 @@ Expected = Annotated[
     ),
 ]
 Only = Annotated[
-    Literal["words", "looks"] | None,
+    Literal["words", "similarity"] | None,
     typer.Option(
         metavar="WHICH",
-        help="words: only items with words of the sentence in their names, captions or keywords. looks: rank by "
+        help="words: only items with words of the sentence in their names, captions or keywords. similarity: rank by "
         "visual similarity alone. Default: both.",
     ),
 ]

@@ -103,7 +103,7 @@ export class Grid {
     const shot = make("span", { className: "shot" }, picture);
     if (hit.was !== null) shot.append(move(hit));
     if (hit.alike) shot.append(make("span", { className: "alike", title: `${hit.alike} more nearly the same` }, `+${hit.alike}`));
-    if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and its looks" : "found by its words" }, read ? `text: ${read}` : hit.matched.join(" ")));
+    if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and by similarity" : "found by its words" }, read ? `text: ${read}` : hit.matched.join(" ")));
     const name = make("span", { className: "name", title: hit.id }, hit.title);
     card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${fit}` }, fit || (hit.probability === null ? score(hit.score) : ""))));
     return make("li", {}, card);

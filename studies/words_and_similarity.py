@@ -1,6 +1,6 @@
-"""What words add to looks: half of the images of a split are indexed with one of their captions; the others are asked.
+"""What words add to similarity: half of the images of a split are indexed with a caption, and the others are asked.
 
-python studies/words_and_looks.py MODEL flickr8k:FOLDER [--features STORE] [--split test] [--seeds 0 1 2]
+python studies/words_and_similarity.py MODEL flickr8k:FOLDER [--features STORE] [--split test] [--seeds 0 1 2]
 
 The index holds all images of the split; each seed draws which of them carry a caption, and which one. The queries are
 all other captions. ``--weights`` prints the joined ranking for several weights of the words: choose one on validation.
@@ -64,7 +64,7 @@ def rank_of(position: int, ranking: Ranking) -> int:
 def ranks(
     engine: SearchEngine, corpus: Corpus, carried: dict[int, int], weights: list[float]
 ) -> dict[str, np.ndarray]:
-    """Return the rank of the image of each query (0 where it is not found) by looks, by words, and joined."""
+    """Return the rank of the image of each query (0 where it is not found) by similarity, by words, and joined."""
     catalogue, used = engine.catalogue, set(carried.values())
     asked = [
         (corpus.captions[text], corpus.image_ids[image])
@@ -72,7 +72,7 @@ def ranks(
         if int(text) not in used
     ]
     found: dict[str, list[int]] = {
-        name: [] for name in ("looks", "words", *(f"joined {w:g}" for w in weights))
+        name: [] for name in ("similarity", "words", *(f"joined {w:g}" for w in weights))
     }
     for start in range(0, len(asked), QUERIES):
         some = asked[start : start + QUERIES]
@@ -85,12 +85,12 @@ def ranks(
             assert said is not None
             by_position = np.empty_like(scores)
             by_position[positions] = scores
-            looks = Ranking.by_similarity(scores, positions)
-            alone = joined(said, looks.some(np.arange(0)), by_position.__getitem__)
-            found["looks"].append(rank_of(own, looks))
+            similar = Ranking.by_similarity(scores, positions)
+            alone = joined(said, similar.some(np.arange(0)), by_position.__getitem__)
+            found["similarity"].append(rank_of(own, similar))
             found["words"].append(rank_of(own, alone))
             for weight in weights:
-                both = joined(said, looks, by_position.__getitem__, weight=weight)
+                both = joined(said, similar, by_position.__getitem__, weight=weight)
                 found[f"joined {weight:g}"].append(rank_of(own, both))
     return {name: np.array(numbers) for name, numbers in found.items()}
 
