@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import tarfile
 import zlib
 from collections.abc import Callable
@@ -215,6 +216,23 @@ def test_a_text_of_a_picture_is_not_unpacked_without_end(monkeypatch: pytest.Mon
         assert len(bomb) < 1 << 19, name
         assert read_image(content[:at] + bomb + content[at:]).size == (64, 64), name
         assert 0 < len(unpacked) <= most, name
+
+
+def test_the_parts_of_an_avif_are_few() -> None:
+    """A grid of 65,025 tiles, or 65,000 numbers of parts that are not there, take more than a minute to look for."""
+    content, plain = _claims("AVIF"), io.BytesIO()
+    Image.new("RGB", (64, 64)).save(plain, "AVIF")
+    assert read_image(plain.getvalue()).size == (64, 64)
+    at = content.index(b"meta") - 4
+    size = int.from_bytes(content[at : at + 4], "big")
+    numbers = (
+        b"dimg" + struct.pack(">HH", 1, 40_000) + b"".join(struct.pack(">H", n) for n in range(2, 40_002))
+    )
+    refers = b"iref" + bytes(4) + struct.pack(">I", len(numbers) + 4) + numbers
+    many = struct.pack(">I", len(refers) + 4) + refers
+    head = struct.pack(">I", size + len(many)) + content[at + 4 : at + size] + many
+    with pytest.raises(BadImageError, match="65,536"):
+        read_image(content[:at] + head + content[at + size :])
 
 
 XMP = {

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.media.jxl import is_jxl, size_of
+from openvse.media.jxl import boxes_of, is_jxl, size_of
 from openvse.media.names import (
     AVIF_NEEDED,
     HEIF_NEEDED,
@@ -69,6 +69,7 @@ _WORK = {"JPEG2000": 4.0, "AVIF": 1.5, "HEIF": 1.5, "JXL": 1.5}  # as if each pi
 _IN_PYTHON = 10.0  # the same for what Pillow decodes in Python: PPM as text or of odd depths, packed BMP
 _TILES = 500_000  # strips or tiles of a TIFF, each of which takes 10 us
 _PARTS = 32  # packed texts and profiles of a PNG, each of which takes up to 0.2 s
+_LISTS = 65_536  # bytes that list the parts of an AVIF, of which a part takes about 50
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
@@ -318,6 +319,9 @@ def _formats() -> tuple[str, ...]:
     PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
     for name in ("chunk_tEXt", "chunk_zTXt", "chunk_iTXt", "chunk_iCCP"):
         setattr(PngImagePlugin.PngStream, name, _passed_over(getattr(PngImagePlugin.PngStream, name)))
+    if "AVIF" in Image.OPEN:
+        opener, accepts = Image.OPEN["AVIF"]
+        Image.register_open("AVIF", partial(_opened_avif, opener), accepts)
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
@@ -339,6 +343,20 @@ def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, 
             return whole  # of which a checksum follows
 
     return chunk
+
+
+def _opened_avif(opener: Callable[[Any, Any], ImageFile], file: Any, name: Any) -> ImageFile:
+    """Open an AVIF with Pillow. Raise BadImageError if it has many parts, each of which is looked for among all."""
+    content = file.read()
+    file.seek(0)
+    lists = [each for kind, data in boxes_of(content) if kind == b"meta" for each in boxes_of(data[4:])]
+    lists += [each for kind, data in lists if kind == b"iprp" for each in boxes_of(data)]
+    size = sum(len(data) for kind, data in lists if kind in (b"iinf", b"iloc", b"iref", b"ipma"))
+    if size > _LISTS:
+        raise BadImageError(
+            f"it lists its parts in {size:,} bytes, at most {_LISTS:,} are read: save it again"
+        )
+    return opener(file, name)
 
 
 def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image]:
