@@ -19,7 +19,7 @@ from openvse.corpus.splits import (
     without_leakage,
 )
 from openvse.errors import DataError
-from openvse.media.problems import Problem
+from openvse.media.listing import Problem
 
 SHARES = (0.8, 0.1, 0.1)
 

@@ -222,10 +222,11 @@ def test_a_stop_goes_on_and_a_search_works_before_it_is_done(
 def test_what_is_not_sure_or_too_much_is_left_out(model: Painter, photos: Path, tmp_path: Path) -> None:
     class Doubting(FakeReader):
         def read(self, image: Image.Image) -> list[TextLine]:
-            lines = [TextLine(f"line{number}", 1.0, BOX) for number in range(5 * MOST_LINES)]
+            lines = [TextLine(f"line{number}", 1.0, BOX) for number in range(100 * MOST_LINES)]
             return [TextLine("doubtful", LEAST_CONFIDENCE - 0.01, BOX), TextLine("-- •", 1.0, BOX), *lines]
 
-    shutil.rmtree(photos / "deeper")
+    for name in ("deeper/white.png", "green.png", "blue.png"):
+        (photos / name).unlink()
     update(model, photos, tmp_path / "index", Doubting())
     with Database(tmp_path / "index" / read_manifest(tmp_path / "index").items) as database:
         for (lines,) in database.read("SELECT lines FROM readings"):

@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from uvicorn import Server
 
 from openvse.indexing import build_index
+from openvse.media.text_reading import TextLine
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.serving.app import create_app
@@ -35,6 +36,8 @@ from tests.tiny_questions import COLOURS, answering_tree
 ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64}
 WORDS = ["a red dog runs", "the green cat sleeps", "two blue birds in the water", "grass"]
 NUM_PHOTOS = 60
+SIGN = (128, 64)
+BOX = ((0.1, 0.2), (0.5, 0.2), (0.5, 0.3), (0.1, 0.3))
 
 
 def make_model(seed: int, aggregator: object = "gpo", more: dict[str, str] | None = None) -> TwoTower:
@@ -118,6 +121,18 @@ def place(tmp_path_factory: pytest.TempPathFactory, model: TwoTower) -> Place:
 def own_place(tmp_path: Path, model: TwoTower) -> Place:
     """An index of a few photos that a test may change."""
     return make_place(tmp_path, model, 8)
+
+
+@dataclass
+class Signs:
+    """A reader that reads the same line in every photo of the size of a sign."""
+
+    name: str = "signs"
+    num_read: int = 0
+
+    def read(self, image: Image.Image) -> list[TextLine]:
+        self.num_read += 1
+        return [TextLine("Beach bar", 0.98, BOX)] if image.size == SIGN else []
 
 
 def wait_for(what: Callable[[], bool], *, seconds: float = 90) -> None:

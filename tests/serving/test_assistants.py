@@ -231,6 +231,12 @@ def test_nonsense_slow_and_leaving_clients_keep_nobody(listening: Listening) -> 
         each.close()
 
 
+def peak_mb(process_id: int) -> float:
+    """Return the largest memory that a process has had."""
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1000
+
+
 @pytest.mark.slow
 def test_nonsense_over_stdio_ends_nothing_and_the_end_of_input_ends_the_server(album: Path) -> None:
     words = [sys.executable, *command(album, "--mcp")]
@@ -251,6 +257,14 @@ def test_nonsense_over_stdio_ends_nothing_and_the_end_of_input_ends_the_server(a
         while 3 not in replies:
             reply = json.loads(process.stdout.readline())
             replies[reply.get("id")] = reply
+        before = peak_mb(process.pid)
+        for _ in range(100):
+            process.stdin.write("x" * 1_000_000)
+        process.stdin.write("\n" + json.dumps({"jsonrpc": "2.0", "id": 4, "method": "ping"}) + "\n")
+        process.stdin.flush()
+        refused, answered = (json.loads(process.stdout.readline()) for _ in range(2))
+        assert (refused["id"], refused["error"]["code"], answered["id"]) == (None, -32600, 4)
+        assert peak_mb(process.pid) < before + 20
         process.stdin.close()
         assert (process.stdout.read(), process.wait(30)) == ("", 0)
     assert "error" in replies[2] and len(replies[3]["result"]["tools"]) == 4

@@ -9,12 +9,15 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from openvse.indexing import build_index
+from openvse.indexing.readings import read_texts
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Page, Query, SearchEngine
 from openvse.serving.service import Service
+from openvse.serving.settings import Settings
 from tests.conftest import draw_photo
-from tests.serving.conftest import WORDS, png
+from tests.serving.conftest import BOX, SIGN, WORDS, Place, Signs, client_of, png
 
 DOG = "a red dog runs"
 
@@ -120,6 +123,26 @@ def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngin
     limited = client.get("/api/search", params={"q": DOG, "where": where, "min_score": middle}).json()
     assert ids(limited) == [hit["id"] for hit in reply["hits"] if hit["score"] >= middle]
     assert len(limited["hits"]) < len(reply["hits"]) and not limited["more"]
+
+
+def test_text_that_was_read_and_one_hit_a_scene(own_place: Place, model: TwoTower) -> None:
+    for name in ("bar.png", "again.png"):
+        draw_photo(7, SIGN).save(own_place.photos / name)
+    build_index(model, own_place.photos, own_place.index)
+    read_texts(own_place.index, Signs())
+    line = {"text": "Beach bar", "confidence": 0.98, "box": [*map(list, BOX)]}
+    with client_of(Service(own_place.index, model, Settings())) as client:
+
+        def hits(**asked: Any) -> list[dict[str, Any]]:
+            return [*client.get("/api/search", params={"q": "the beach bar", **asked}).json()["hits"]]
+
+        first, second, *others = hits()
+        assert {first["id"], second["id"]} == {"bar.png", "again.png"} and len(others) == 8
+        assert (first["text"], first["alike"], others[0]["text"]) == ([line], 0, [])
+        assert client.get(f"/api/items/{first['key']}").json()["text"] == [line]
+        (first, *others) = hits(one_per="scene")
+        assert first["alike"] >= 1 and not {"bar.png", "again.png"} & {hit["id"] for hit in others}
+        assert [hit["id"] for hit in hits(only="words", where="text ~ beach*")] == ["again.png", "bar.png"]
 
 
 def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -> None:

@@ -12,6 +12,7 @@ import pytest
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
 from openvse.indexing import Index
+from openvse.indexing.readings import read_texts
 from openvse.model.two_tower import TwoTower
 from openvse.serving import watching
 from openvse.serving.service import Service
@@ -19,7 +20,7 @@ from openvse.serving.settings import Settings
 from openvse.serving.watching import FolderWatch
 from photographs import xmp_packet
 from tests.conftest import draw_photo
-from tests.serving.conftest import Place, client_of, wait_for
+from tests.serving.conftest import SIGN, Place, Signs, client_of, wait_for
 
 pytest.importorskip("watchfiles")
 pytestmark = pytest.mark.medium
@@ -57,19 +58,23 @@ def watched(place: Place, model: TwoTower) -> Iterator[Callable[..., set[str]]]:
         yield found
 
 
-def test_what_is_new_moved_or_gone_is_found_and_embedded_once(
-    own_place: Place, model: TwoTower, embedded: list[int]
+def test_what_is_new_moved_or_gone_is_found_embedded_and_read_once(
+    own_place: Place, model: TwoTower, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw_photo(50).save(own_place.photos / "50.jpg")  # while no server ran
+    reader = Signs()
+    monkeypatch.setattr("openvse.search.updating.open_reader", lambda *_: reader)
+    read_texts(own_place.index, reader)
+    draw_photo(50, SIGN).save(own_place.photos / "50.jpg")  # while no server ran
     with watched(own_place, model) as found:
         wait_for(lambda: "50.jpg" in found())
-        draw_photo(51).save(own_place.photos / "51.jpg")
+        draw_photo(51, SIGN).save(own_place.photos / "51.jpg")
         (own_place.photos / "50.jpg").rename(own_place.photos / "trips" / "fifty.jpg")
         (own_place.photos / "001.jpg").unlink()
         (own_place.photos / "002.jpg.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
         wait_for(lambda: {"51.jpg", "trips/fifty.jpg"} <= found() and not {"50.jpg", "001.jpg"} & found())
         wait_for(lambda: found("rating >= 4") == {"002.jpg"})
-    assert sum(embedded) == 2
+        wait_for(lambda: found("text = beach bar") == {"trips/fifty.jpg", "51.jpg"})
+    assert (sum(embedded), reader.num_read) == (2, 10)
 
 
 def test_a_half_written_file_is_tried_again(own_place: Place, model: TwoTower, embedded: list[int]) -> None:

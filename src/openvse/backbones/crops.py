@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from openvse.backbones.base import Backbone, NestedBackbone, all_real
 from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
-from openvse.media.windows import pixel_windows, window_boxes
+from openvse.media.resizing import pixel_windows, window_places
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
@@ -154,3 +155,12 @@ def _check(windows: tuple[tuple[int, float], ...]) -> None:
                 f"windows has ({count}, {share:g}): give a number a side of 1 or more, and a share of the image's "
                 f"sides above 0 and at most 1"
             )
+
+
+def window_boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, float, float, float]]:
+    """Yield left, top, right and bottom of the windows as fractions of the image, row by row of each grid."""
+    for count, share in windows:
+        starts = [(1 - share) * place for place in window_places(count)]
+        for top in starts:
+            for left in starts:
+                yield left, top, min(1.0, left + share), min(1.0, top + share)

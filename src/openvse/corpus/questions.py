@@ -15,8 +15,8 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.splits import canonical_split, hashed_splits, split_positions, without_leakage
 from openvse.errors import DataError
 from openvse.files import whole_characters
+from openvse.media.listing import Problem, skipped
 from openvse.media.matching import find_files
-from openvse.media.problems import Problem, skipped
 from openvse.types import Relevance
 
 

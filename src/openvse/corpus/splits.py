@@ -12,8 +12,8 @@ from jaxtyping import Int
 
 from openvse.corpus.equal_files import equal_content
 from openvse.errors import DataError
+from openvse.media.listing import Problem
 from openvse.media.packed import ImageFile
-from openvse.media.problems import Problem
 from openvse.types import OnProgress
 
 SPLITS = ("train", "validation", "test")

@@ -19,9 +19,9 @@ from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import DATASETS, FACTS, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
+from openvse.media.listing import Problem
 from openvse.media.names import escaped
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
-from openvse.media.problems import Problem
 from openvse.types import OnProgress
 
 _NO_LEAKAGE = f"{LEAKAGE}: no two splits share a file"

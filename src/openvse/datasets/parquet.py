@@ -24,9 +24,8 @@ from openvse.datasets.rows import (
     read_record,
 )
 from openvse.errors import BadImageError, DataError, OpenVSEError, install
-from openvse.media.listing import walk_files
+from openvse.media.listing import Problem, walk_files
 from openvse.media.packed import PackedFile
-from openvse.media.problems import Problem
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
 """The suffixes of the files that this module reads."""

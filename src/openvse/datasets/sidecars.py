@@ -11,9 +11,8 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import refuse_outside_text, with_folder_splits
 from openvse.datasets.rows import check_size, table_lines
 from openvse.errors import DataError
-from openvse.media.listing import list_media, walk_files
+from openvse.media.listing import Problem, list_media, skipped, walk_files
 from openvse.media.matching import find_files
-from openvse.media.problems import Problem, skipped
 from openvse.media.videos import is_video
 
 SIDECAR_SUFFIXES = (".txt", ".caption")

@@ -14,10 +14,9 @@ from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import check_size, read_record
 from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json
-from openvse.media.listing import LeftOut, kind_left_out, walk_files
+from openvse.media.listing import LeftOut, Problem, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
-from openvse.media.problems import Problem
 
 _TEXTS = ("txt", "caption", "json")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")

@@ -86,6 +86,11 @@ class IndexReport:
     holds: Held = "images"
     segments: int = 0
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the index was up to date before, and no problem is to be told."""
+        return self.reused == self.count and not (self.removed or self.metadata_problems)
+
 
 def build_index(
     model: ImageEmbedder,
@@ -391,6 +396,9 @@ class _Run:
             if listing.missing:
                 continue
             has_new = listing.root.number in with_new or writer.first_unfinished > 0
+            if has_new and (unused := sorted(listing.sidecars.unused)):
+                first = escaped(Path(listing.root.path, unused[0]))
+                problems.append(f"{len(unused):,} sidecar(s) are beside no image or video (first: {first})")
             metadata = new_metadata(database, listing, has_new=has_new)
             if metadata is None:
                 continue

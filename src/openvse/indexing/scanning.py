@@ -139,6 +139,8 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
         beside = [above + each for each in sidecars.of(name)]
         times = status.st_mtime_ns, status.st_size, changed_ns(status, beside)
         entries.append((encode_id(label + name), *times, name))
+    for each in (path for paths in listing.left_out.files.values() for path in paths):
+        sidecars.of(each.relative_to(folder).as_posix())
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
     about = listing.unreadable, failed, listing.left_out

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from openvse.errors import DataError, TextError, decoded_text
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
-from openvse.media.problems import Problem
 
 LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
@@ -53,6 +52,29 @@ _MEDIA = re.compile(
     rb"\0\0\x01[\xb3\xba]|\x1aE\xdf\xa3|\0\0\0\x0cJXL |\0\0\0\x0cjP  ",
     re.DOTALL,
 )
+
+
+class Problem(str):
+    """A line about one kind of problem. As a string, it names the first case."""
+
+    summary: str
+    cases: tuple[str, ...]
+    fault: bool
+
+    def __new__(cls, summary: str, cases: Sequence[str] = (), *, fault: bool = False) -> Problem:
+        """Make the line from the summary and the first case."""
+        shown = tuple(map(escaped, cases))
+        problem = super().__new__(cls, f"{summary} (first: {shown[0]})" if shown else summary)
+        problem.summary, problem.cases, problem.fault = summary, shown, fault
+        return problem
+
+    def __reduce__(self) -> tuple[type[Problem], tuple[str, tuple[str, ...]], dict[str, bool]]:
+        return Problem, (self.summary, self.cases), {"fault": self.fault}
+
+
+def skipped(cases: Sequence[str], what: str, *, fault: bool = False) -> list[Problem]:
+    """Return a line about skipped items, or none without cases."""
+    return [Problem(f"skipped {len(cases)} {what}", cases, fault=fault)] if cases else []
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ image takes 13 GB, of which a network sees a square. Images of ordinary shapes a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from PIL.Image import Image, Resampling
@@ -88,3 +89,21 @@ def _seen(side: int, new: int, place: int, length: int) -> _Seen:
     margin = math.ceil(_SUPPORT * max(1.0, scale)) + 1
     first, last = max(0, math.floor(start) - margin), min(side, math.ceil(end) + margin)
     return _Seen(first, last, start - first, end - first, stop - begin)
+
+
+def pixel_windows(
+    windows: tuple[tuple[int, float], ...], width: int, height: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the windows in whole pixels. Windows of one grid have the same size, at least one pixel wide and high."""
+    for count, share in windows:
+        wide, high = max(1, round(share * width)), max(1, round(share * height))
+        for row in window_places(count):
+            top = round(row * (height - high))
+            for column in window_places(count):
+                left = round(column * (width - wide))
+                yield left, top, left + wide, top + high
+
+
+def window_places(count: int) -> list[float]:
+    """Return the starts of the windows of a grid, from 0 (the edge) to 1 (the last place). A single one is at 1/2."""
+    return [0.5] if count == 1 else [place / (count - 1) for place in range(count)]

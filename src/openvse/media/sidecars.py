@@ -45,13 +45,14 @@ class FileFacts:
 
 
 class Sidecars:
-    """The sidecars below a folder, by the names of the files that they describe."""
+    """The sidecars below a folder, by the names of their files. ``unused`` ones are of no file that was asked for."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: dict[tuple[str, str], str] = {}
         for name in names:
             stem, _, suffix = name.rpartition(".")
             self._names[stem, suffix.lower()] = name
+        self.unused = {each for (_, end), each in self._names.items() if end == "xmp" or _MORE[:5] in each}
 
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
@@ -62,7 +63,9 @@ class Sidecars:
             (name.rpartition(".")[0], "xmp"),
             *((each, "json") for each in _takeout(name)),
         ]
-        return [*dict.fromkeys(self._names[each] for each in wanted if each in self._names)]
+        found = [*dict.fromkeys(self._names[each] for each in wanted if each in self._names)]
+        self.unused.difference_update(found)
+        return found
 
 
 def _takeout(name: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -67,12 +68,16 @@ class RapidReader:
     def __init__(self, threads: int | None = None) -> None:
         if find_spec("rapidocr") is None:
             raise DataError(f"reading text needs the package rapidocr: {install('ocr')}")
+        self._threads = threads
+
+    @cached_property
+    def _engine(self) -> Any:  # it takes a second to open, and most updates read nothing
         from rapidocr import RapidOCR
 
         logging.getLogger("RapidOCR").setLevel(logging.CRITICAL)  # an image without text is no reason to warn
-        settings = {"Global.log_level": "critical", "Global.text_score": LEAST_CONFIDENCE}
-        count = {"EngineConfig.onnxruntime.intra_op_num_threads": threads or -1}
-        self._engine = RapidOCR(params={**settings, **count})
+        settings: dict[str, Any] = {"Global.log_level": "critical", "Global.text_score": LEAST_CONFIDENCE}
+        settings["EngineConfig.onnxruntime.intra_op_num_threads"] = self._threads or -1
+        return RapidOCR(params=settings)
 
     def read(self, image: Image.Image) -> list[TextLine]:
         """Return the lines of an RGB image, from the top down."""

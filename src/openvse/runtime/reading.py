@@ -15,8 +15,7 @@ from jaxtyping import Float
 from PIL.Image import Image, Resampling
 
 from openvse.errors import ModelError
-from openvse.media.resizing import cut_long, resized_middle, stretched
-from openvse.media.windows import pixel_windows
+from openvse.media.resizing import cut_long, pixel_windows, resized_middle, stretched
 from openvse.tokenization.cleaning import Cleaning, cleaned
 from openvse.tokenization.vocabulary import UnknownWord, Vocabulary
 from openvse.tokenization.word_pieces import unknown_words

@@ -179,12 +179,16 @@ class IndexCatalogue:
         """Return the text that was read in each of some items, if any."""
         if not self._reads_text:
             return [([], "")] * len(positions)
+        stored = self._rows("lines, words_in(lines) FROM readings", positions, ("[]", ""))
+        return [(lines_in(str(lines or "[]")), str(words)) for lines, words in stored]
+
+    def _rows(self, what: str, positions: Sequence[int], missing: Sequence[object]) -> list[Sequence[object]]:
+        """Return what a table has for each of some items."""
         keys = [self.key_of(each) for each in positions]
-        sql = "SELECT key, lines, words_in(lines) FROM readings WHERE key IN (SELECT value FROM json_each(?))"
+        sql = f"SELECT key, {what} WHERE key IN (SELECT value FROM json_each(?))"
         with self.index.database() as database:
             known = {row[0]: row[1:] for row in database.read(sql, (json.dumps(keys),))}
-        stored = [known.get(key, ("[]", "")) for key in keys]
-        return [(lines_in(str(lines or "[]")), str(words)) for lines, words in stored]
+        return [known.get(key, missing) for key in keys]
 
     def _having(
         self, database: Database, words: Words, where: Sequence[Condition], table: WordTable = "words"
@@ -250,9 +254,7 @@ class IndexCatalogue:
     def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item."""
         table = self.index.table
-        with self.index.database() as database:
-            rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (self.key_of(position),))
-        kind, metadata = rows[0] if rows else ("image", None)
+        ((kind, metadata),) = self._rows("kind, metadata FROM items", [position], ("image", None))
         times = int(table.modified_ns[position]), int(table.sizes[position])
         return ItemFacts(table.ids[position], str(kind), *times, read_metadata(metadata))
 
@@ -262,14 +264,7 @@ class IndexCatalogue:
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items, which may be empty."""
-        keys = [self.key_of(each) for each in positions]
-        sql = (
-            "SELECT key, metadata FROM items WHERE metadata IS NOT NULL AND "
-            "key IN (SELECT value FROM json_each(?))"
-        )
-        with self.index.database() as database:
-            texts = {row[0]: row[1] for row in database.read(sql, (json.dumps(keys),))}
-        return [read_metadata(texts.get(key)) for key in keys]
+        return [read_metadata(text) for (text,) in self._rows("metadata FROM items", positions, (None,))]
 
     def metadata_values(self) -> list[tuple[str, str]]:
         """Return keys and values of the metadata of some items, the most frequent first."""

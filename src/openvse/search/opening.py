@@ -167,7 +167,6 @@ def open_pictures(
     The index is made if there is none, and ``agreed`` returns. Otherwise it is updated. The model itself is loaded only
     if there is something to embed.
     """
-    from openvse.indexing.build import build_index
     from openvse.media.listing import list_media, rules_of
     from openvse.search.updating import index
 
@@ -184,11 +183,8 @@ def open_pictures(
         return out, loaded, index(loaded, folder, out, progress=progress).items
     loaded = load_for_index(out, read_manifest(out), model, device=device)
     try:
-        report = build_index(loaded, folder, out)
-        if report.reused == report.count and not (report.removed or report.metadata_problems):
-            return out, loaded, None
-        index(loaded, folder, out, progress=progress)
+        report = index(loaded, folder, out, if_changed=True, progress=progress).items
     except IndexFormatError as error:  # another process writes it, or nobody may
         _logger.warning("the index is searched as it is: %s", error)
         return out, loaded, None
-    return out, loaded, report
+    return out, loaded, None if report.is_unchanged else report

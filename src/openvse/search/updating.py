@@ -91,6 +91,7 @@ def index(
     features: str | Path | None = None,
     overwrite: bool = False,
     check: bool = False,
+    if_changed: bool = False,
     sharing: Sharing | None = None,
     threads: int | None = None,
     progress: StepProgress | None = None,
@@ -104,6 +105,7 @@ def index(
         batch_size, add, overwrite, check, sharing, progress: see ``build_index`` and ``StepProgress``.
         forget: folders to remove from the index, with their items.
         features: a feature store, read instead of images that have not changed since. Default: the run's store.
+        if_changed: end after the comparison of the folders, if nothing in them has changed.
         threads: the number of CPU threads that read text. None takes the processor's number.
 
     Raises:
@@ -128,6 +130,8 @@ def index(
     with IndexFolder(out) as opened:
         items, found = build(opened), opened.find()
         assert found is not None, "it was built just now"
+        if if_changed and items.is_unchanged:
+            return IndexUpdate(items, None, EngineReport("exact"), None)
         if check:
             Index.of(out, found.manifest, found.database).check()
         held = update_bank(found, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))

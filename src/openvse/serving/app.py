@@ -97,7 +97,7 @@ def interface_of(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _reply_status)
     app.add_exception_handler(TimeoutError, _reply_timeout)
     app.add_exception_handler(Exception, _reply_bug)
-    app.state.assistants = Assistants(app, app.openapi())
+    app.state.assistants = Assistants(app, app.openapi(), service.limits.json_bytes)
     if find_spec("mcp") is not None:
         app.router.routes.append(
             Route("/mcp", app.state.assistants, methods=["POST"], include_in_schema=False)

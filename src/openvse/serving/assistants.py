@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import AsyncIterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -40,10 +41,10 @@ _TOOLS = {
 
 
 class Assistants:
-    """The tools of a server. ``app`` answers the requests of its interface, ``schema`` is its description (OpenAPI)."""
+    """The tools of a server. ``app`` answers requests by ``schema``. A line of stdin has at most ``most`` bytes."""
 
-    def __init__(self, app: ASGIApp, schema: Mapping[str, Any]) -> None:
-        self._app, self._schema = app, schema
+    def __init__(self, app: ASGIApp, schema: Mapping[str, Any], most: int) -> None:
+        self._app, self._schema, self._most = app, schema, most
         self._asked, self._ready = asyncio.Event(), asyncio.Event()
         self._manager: Any = None
 
@@ -119,13 +120,29 @@ class Assistants:
             await asyncio.Event().wait()
 
     async def run_stdio(self) -> None:
-        """Answer the messages of standard input, a line each, until it ends."""
+        """Answer the messages of standard input, a line each, until it ends. A line that is too long is refused."""
         if find_spec("mcp") is None:
             raise OpenVSEError(f"--mcp needs the package mcp, which is not installed: {install('mcp')}")
+        from mcp import types
         from mcp.server.stdio import stdio_server
+        from mcp.shared.message import SessionMessage
+
+        refusal = types.ErrorData(
+            code=types.INVALID_REQUEST, message=f"more than {self._most:,} bytes: send less"
+        )
+
+        async def lines() -> AsyncIterator[str]:
+            read = sys.stdin.buffer.readline
+            while line := await asyncio.to_thread(read, self._most + 1):
+                if len(line) <= self._most:
+                    yield line.decode("utf-8", "replace")
+                    continue
+                while line and not line.endswith(b"\n"):  # what was read of it is dropped
+                    line = await asyncio.to_thread(read, self._most)
+                await sent.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=None, error=refusal)))
 
         server = self.server()
-        async with stdio_server() as (received, sent):
+        async with stdio_server(stdin=lines()) as (received, sent):  # type: ignore[arg-type]
             await server.run(received, sent, server.create_initialization_options())
 
 

@@ -100,15 +100,6 @@ class Served:
         """Count the items again."""
         self._count = len(self._catalogue)
 
-    def close(self) -> None:
-        """Close the engine."""
-        self.engine.close()
-
-    @property
-    def place(self) -> str:
-        """The address of a store, without secrets, or "" for an index, which is in memory."""
-        return self._catalogue.place
-
     @property
     def has_images(self) -> bool:
         """Whether one of the indexed folders is on this machine."""
@@ -135,7 +126,9 @@ class Served:
         """Return the file of an item, resolved, if it may be shown (``Note.shown``)."""
         path = self._catalogue.path_of(self._catalogue.at(key))
         if not self.has_images:
-            remedy = "say where the first one is with --images" if self.place else "index them again"
+            remedy = (
+                "say where the first one is with --images" if self._catalogue.place else "index them again"
+            )
             raise MissingItemError(
                 f"the indexed folders are not on this machine, so no image is shown: {remedy}"
             )

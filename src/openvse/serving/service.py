@@ -128,7 +128,7 @@ class Service:
         if self._watch is not None:
             await asyncio.to_thread(self._watch.stop, self.limits.stop_s)
         await self._gatherer.drained()
-        self._main.submit(self.served.close)
+        self._main.submit(self.served.engine.close)
         self._main.shutdown(wait=False)
         self._slow.shutdown(wait=False, cancel_futures=True)
         self.decoders.close()
@@ -377,7 +377,7 @@ class Service:
         if state == self._seen and not self.trouble:
             return False
         before, self.served = self.served, self._source.open(self._remembering)
-        self._main.submit(before.close)  # what is being searched there is answered first
+        self._main.submit(before.engine.close)  # what is being searched there is answered first
         self._read_captions()
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()

@@ -267,7 +267,7 @@ def announce(service: Service) -> None:
 
     settings = service.settings
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.shown_host
-    count, engine = len(service.served), service.served.place
+    count, engine = len(service.served), service.served.engine.catalogue.place
     what = f"{count:,} images" + (f" of {engine}" if engine else "")
     note(f"{what} at http://{host}:{settings.port}/ (Ctrl-C stops the server)")
     if not service.served.has_images:
