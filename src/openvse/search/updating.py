@@ -136,22 +136,26 @@ def index(
             Index.of(out, found.manifest, found.database).check()
         held = update_bank(found, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))
         noted = found.database.setting(READER)
-    sent = change.apply(out, _timed(tell, "engine"))
-    towers = _write_towers(out, model, wanted.towers, tell)
-    if noted and not wanted.read_text:
-        reader = _noted_reader(noted, threads)
-    is_known = reader is not None or (noted and wanted.read_text)
-    text = read_texts(out, reader, partial(tell, "text")) if is_known else None
+    sent, towers = change.apply(out, _timed(tell, "engine")), _write_towers(out, model, wanted.towers, tell)
+    text = _read_text(out, noted, wanted.read_text, reader, threads, partial(tell, "text"))
     return IndexUpdate(items, held, sent, towers, text)
 
 
-def _noted_reader(name: str, threads: int | None) -> TextReader | None:
-    """Open the reader that an index notes, or return None, with a warning, if that is impossible here."""
+def _read_text(
+    out: Path,
+    noted: str,
+    wanted: str | TextReader | None,
+    reader: TextReader | None,
+    threads: int | None,
+    tell: Callable[[WorkProgress], None],
+) -> TextReport | None:
+    """Read the images by the reader, else by the noted one, with a warning if it is not here. ``none`` forgets."""
     try:
-        return open_reader(name, threads)
+        reader = open_reader(noted, threads) if noted and not wanted else reader
     except DataError as error:
         _logger.warning("the text of new images is not read: %s", error)
         return None
+    return read_texts(out, reader, tell) if reader is not None or (noted and wanted) else None
 
 
 def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None) -> Any:
