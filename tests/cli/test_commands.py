@@ -323,6 +323,13 @@ def test_version_and_help(invoke) -> None:
     for command in ("train", "evaluate", "extract", "index", "search", "list", "data", "demo"):
         assert invoke(command, "--help").exit_code == 0
         assert command in invoke("--help").stdout
+    for command in ("search", "index", "evaluate"):
+        text = invoke(command, "--help").stdout
+        assert max(map(len, text.splitlines())) <= 80
+        panels = {panel[0]: panel[1] for panel in re.findall(r"^╭─ (.+?) ─+╮\n(.*?)^╰", text, re.M | re.S)}
+        shown = {name: re.findall(r"^│ +\*? *(--[a-z-]+)", each, re.M) for name, each in panels.items()}
+        assert len({*shown.pop("Options")} - {"--help"}) == 6, command
+        assert len(shown) >= 3 and all(len(options) <= 8 for options in shown.values()), shown
 
 
 @pytest.mark.medium

@@ -109,11 +109,17 @@ def chosen_workers(processes: int, cluster: str | None, threads: int | None, dev
     return None
 
 
-def few_first(*names: str, bare: Mapping[str, Sequence[str]] | None = None) -> type[TyperCommand]:
-    """Return a class of commands whose help shows these options first, and the others in a panel of their own.
+def few_first(
+    *names: str,
+    panels: Mapping[str, Sequence[str]] | None = None,
+    bare: Mapping[str, Sequence[str]] | None = None,
+) -> type[TyperCommand]:
+    """Return a class of commands whose help shows these options first, and the others in panels of their own.
 
-    An option that may stand without a value is in ``bare``, with its values. It then has the first of them.
+    Options that no panel of ``panels`` names are in the last panel. An option that may stand without a value is in
+    ``bare``, with its values. It then has the first of them.
     """
+    panel_of = {name: panel for panel, held in (panels or {}).items() for name in held}
 
     class FewFirst(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -127,12 +133,13 @@ def few_first(*names: str, bare: Mapping[str, Sequence[str]] | None = None) -> t
             return super().parse_args(ctx, args)
 
         def get_params(self, ctx: Any) -> list[Any]:
-            """Return arguments and options, each with its panel."""
+            """Return arguments and options, each with its panel, in the order of the panels."""
             params = super().get_params(ctx)
             for each in params:
                 if isinstance(each, TyperOption) and each.name not in (*names, "help"):
-                    each.rich_help_panel = "More options"
-            return params
+                    each.rich_help_panel = panel_of.get(str(each.name), "More options")
+            order = [None, *(panels or {}), "More options"]
+            return sorted(params, key=lambda each: order.index(getattr(each, "rich_help_panel", None)))
 
     return FewFirst
 

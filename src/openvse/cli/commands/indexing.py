@@ -66,8 +66,9 @@ SegmentSeconds = Annotated[
 NumberFormat = Annotated[
     Literal["float32", "float16"] | None,
     typer.Option(
-        help="Number type of the embeddings. float16 halves disk and memory. Default: as in the index, or float32 for "
-        "a new one."
+        metavar="TYPE",
+        help="Number type of the embeddings, float32 or float16. float16 halves disk and memory. Default: as in the "
+        "index, or float32 for a new one.",
     ),
 ]
 Features = Annotated[
@@ -99,6 +100,7 @@ TowersBeside = Annotated[
     Literal["text", "both", "none"] | None,
     typer.Option(
         "--towers",
+        metavar="WHICH",
         envvar="OPENVSE_TOWERS",
         help="Towers to write beside the index, so that searches start without PyTorch: text (the default of a "
         "new index), both (for queries by images, too) or none. Default: as before.",
@@ -118,13 +120,12 @@ CheckAll = Annotated[
 @app.command(
     rich_help_panel="Search",
     cls=few_first(
-        "out",
-        "add",
-        "forget",
-        "ignore",
-        "read_text",
-        "check",
-        "device",
+        *("out", "add", "forget", "ignore", "read_text", "device"),
+        panels={
+            "What is indexed": ("follow_links", "segment_seconds", "features", "query_bank"),
+            "How it is kept": ("dtype", "engine", "towers", "overwrite", "check"),
+            "Speed and output": ("batch_size", "processes", "cluster", "threads", "as_json"),
+        },
         bare={"--read-text": ("rapidocr", "none")},
     ),
 )

@@ -125,7 +125,16 @@ Output = Annotated[
 ]
 
 
-@app.command(rich_help_panel="Search", cls=few_first("like", "avoid", "where", "top_k", "html", "as_json"))
+@app.command(
+    rich_help_panel="Search",
+    cls=few_first(
+        *("where", "top_k", "like", "avoid", "html", "as_json"),
+        panels={
+            "Which hits": ("with_image", "skip", "one_per", "min_score", "min_precision", "expected", "only"),
+            "How they are printed": ("output", "null"),
+        },
+    ),
+)
 def search(
     words: Words,
     model: ModelOption = None,

@@ -56,7 +56,21 @@ WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
 """The files in ``--out`` afterwards. The last two are for questions and for probabilities."""
 
 
-@app.command(rich_help_panel="Explain", cls=few_first("on", "split", "features", "out", "device", "as_json"))
+@app.command(
+    rich_help_panel="Explain",
+    cls=few_first(
+        "on",
+        "split",
+        "features",
+        "out",
+        "device",
+        "as_json",
+        panels={
+            "For papers": ("protocol", "annotations", "folds", "every", "query_bank", "exchanged"),
+            "Speed": ("batch_size", "processes", "threads"),
+        },
+    ),
+)
 def evaluate(
     models: Models,
     on: On,
