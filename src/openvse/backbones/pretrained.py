@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from openvse.backbones.base import Backbone
-from openvse.errors import ModelError, install
+from openvse.errors import ModelError, OpenVSEError, install
 from openvse.files import read_json, read_text, write_whole
 from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 
@@ -101,7 +101,9 @@ def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what:
     place = model_source(source)
     try:
         return load(place)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except OpenVSEError:
+        raise
+    except Exception as error:  # what a damaged or hostile folder makes the libraries raise
         if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
             raise ModelError(
                 f"cannot load {what} of {str(source)!r} without SentencePiece: {install('siglip')}"
