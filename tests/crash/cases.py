@@ -366,7 +366,7 @@ def _index(name: str, options: Sequence[str] = (), **more: Any) -> Case:
     model = more.pop("model", MODEL)
     prepare = more.pop("prepare", indexed())
     between = more.pop("between", some_items)
-    option = next((each for each in ("--overwrite", "--query-bank") if each in options), "")
+    option = next((each for each in ("--overwrite", "--query-bank", "--read-text") if each in options), "")
     return Case(
         name,
         f"index {option}".strip(),
@@ -391,6 +391,13 @@ def without_hits(state: Path) -> Any:
         "vectors": seen["vectors"],
         "hits": {query: dict.fromkeys(hits, 0) for query, hits in seen["hits"].items()},
     }
+
+
+def with_text(state: Path) -> Any:
+    """Look at an index and at the text that was read in its pictures, which comes after they can be searched."""
+    seen = in_index(state)
+    found = printed("search", state, "invoice", "-k", "99")["queries"][0]["hits"]
+    return {**seen, "text": {hit["id"]: [line["text"] for line in hit["text"]] for hit in found}}
 
 
 def with_towers(state: Path) -> Any:
@@ -436,6 +443,24 @@ def index_beside(home: Path) -> None:
     in_directory(home)
 
 
+def lettered(home: Path) -> None:
+    """Make an index, and then draw letters into two of its pictures."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    indexed(change=False)(home)
+    for number in (1, 2):
+        image = Image.new("RGB", (400, 120), "white")
+        draw = ImageDraw.Draw(image)
+        draw.text((20, 30), f"Invoice {number}17", fill="black", font=ImageFont.load_default(48))
+        image.save(home / "pictures" / f"{number:02d}.png")
+
+
+def photos_beside(home: Path) -> None:
+    """Make a state that holds photos without an index."""
+    in_directory(home)
+    pictures(home, range(8)).rename(home / "state" / "photos")
+
+
 def old_page(home: Path) -> None:
     """Make a state that holds a page."""
     in_directory(home)
@@ -479,6 +504,16 @@ CASES: tuple[Case, ...] = (
     _index("index in half precision", ("--dtype", "float16"), prepare=indexed(change=False)),
     _index("index checked and compacted", ("--check",), prepare=indexed()),
     _index("index with a bank", ("--query-bank", "WORDS"), prepare=indexed(change=False), look=without_hits),
+    _index("index with text", ("--read-text",), prepare=lettered, look=with_text, most=4),
+    Case(
+        "search first",
+        "search",
+        lambda home: ["search", home / "state" / "photos", "red", "--model", MODEL, "--yes"],
+        in_folder("photos.index", in_index),
+        photos_beside,
+        some_items,
+        env=NO_TOWERS,
+    ),
     Case(
         "index of sentences",
         "index",
@@ -494,7 +529,7 @@ CASES: tuple[Case, ...] = (
         index_words("--towers", "text"),
         with_towers,
         indexed(change=False),
-        most=4,
+        most=2,
     ),
     Case(
         "extract first",
@@ -548,7 +583,7 @@ CASES: tuple[Case, ...] = (
         said("export", MODEL, "STATE"),
         in_export,
         between=nothing_yet,
-        most=4,
+        most=1,
     ),
     Case(
         "export replaced",
@@ -556,7 +591,7 @@ CASES: tuple[Case, ...] = (
         said("export", MODEL, "STATE"),
         in_export,
         made_by("export", OTHER, "STATE"),
-        most=4,
+        most=1,
     ),
     Case(
         "blend",
@@ -573,7 +608,7 @@ CASES: tuple[Case, ...] = (
         in_run,
         between=reads_or_refuses,
         again=said("train", RECIPE, "--out", "STATE", *OFTEN, "--resume"),
-        most=40,
+        most=30,
     ),
     Case(
         "train replaced",
@@ -582,7 +617,7 @@ CASES: tuple[Case, ...] = (
         in_run,
         made_by("train", RECIPE, "seed=5", "--out", "STATE"),
         old_run_or_new,
-        most=40,
+        most=30,
     ),
     Case(
         "sweep",

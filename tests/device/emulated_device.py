@@ -11,6 +11,7 @@ sequences on the device. Not emulated: what is no operator of PyTorch (cuDNN, gr
 from __future__ import annotations
 
 import contextlib
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -279,6 +280,12 @@ def _module_to(module: Any, *args: Any, plain: Any = torch.nn.Module.to, **kwarg
     return plain(module, *args, **kwargs)
 
 
+def _begin_with_modes(thread: threading.Thread, plain: Any = threading.Thread._bootstrap_inner) -> None:  # type: ignore[attr-defined]
+    """Run a thread, which begins without the modes of the thread that starts it."""
+    with _Functions(), _Operations():
+        plain(thread)
+
+
 def _enter_no_grad(mode: Any) -> None:
     mode.had_gradients = torch.is_grad_enabled()
     torch.set_grad_enabled(mode.had_gradients and not mode.mode)
@@ -306,7 +313,8 @@ def emulated_device() -> Iterator[Waits]:
             lambda check_available=False: None if check_available else CUDA,
         )
         patch.setattr(torch.nn.Module, "to", _module_to)
-        patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)  # also in threads, which have no modes
+        patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+        patch.setattr(threading.Thread, "_bootstrap_inner", _begin_with_modes)
         patch.setattr(torch.cuda, "get_device_name", lambda *_: "emulated")
         patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
         patch.setattr(torch.cuda, "max_memory_allocated", lambda *_: 0)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import Result
+from starlette.testclient import TestClient
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from openvse.cli.program import app
+from openvse.serving.service import Service
 from tests.cli.album import answering_recipe, write_album, write_pictured_questions, write_recipe
 from tests.device.emulated_device import Waits, emulated_device
 
@@ -32,8 +38,23 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "evaluate, re-ranked": ("evaluate", "{run}", "--rerank", "{run}", *ON),
     "extract": ("extract", "efficientnet_lite0", "{album}", "{out}", "pretrained=false", "image_size=64"),
     "index": ("index", "{run}/best", "{album}", "--out", "{out}"),
+    "serve": (
+        "serve",
+        "{index}",
+        "--model",
+        "{run}/best",
+        "--rerank",
+        "{run}",
+        "--answer",
+        "{answers}",
+        "--port",
+        "0",
+    ),
     "search": ("search", "{index}", "a photo", "--model", "{run}/best"),
 }
+
+ELSEWHERE = {"train", "demo"}
+"""What prepares the others, and what is made of it: the demo trains, evaluates and indexes."""
 
 
 def invoke(*words: object) -> Result:
@@ -67,8 +88,32 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         return write_places(tmp_path_factory.mktemp("device"))
 
 
+def commands(group: Any, before: str = "") -> Iterator[str]:
+    for name, each in group.commands.items():
+        if hasattr(each, "commands"):
+            yield from commands(each, f"{before}{name} ")
+        elif any("--device" in parameter.opts for parameter in each.params):
+            yield f"{before}{name}"
+
+
+def ask_server(service: Service, opened: socket.socket, on_start: Callable[[], None]) -> None:
+    """Take the place of a running server: each of its models answers once."""
+    from openvse.serving.app import create_app
+
+    with TestClient(create_app(service), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        found = client.get("/api/search", params={"q": "a photo", "rerank": True}).json()
+        photo = {"image": ("a.png", client.get("/api/items/1/file").content)}
+        similar = client.post("/api/search/image", files=photo).json()
+        answer = client.post("/api/ask", files=photo, params={"question": "what is it"}).json()
+    assert similar["hits"] and answer["answers"], (found, similar, answer)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_it_runs(name: str, places: dict[str, Path], tmp_path: Path, waits: Waits) -> None:
+def test_it_runs(
+    name: str, places: dict[str, Path], tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openvse.serving.server.run", ask_server)
+    assert {*commands(get_command(app))} <= {each.partition(",")[0].strip() for each in COMMANDS} | ELSEWHERE
     words = [word.format(**places, out=tmp_path / "out") for word in COMMANDS[name]]
     result = invoke(*words, "--device", "cuda")
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
 from openvse.indexing import Index, Item, build_index
 from openvse.indexing.database import Entry, Root
-from openvse.indexing.manifest import MANIFEST
+from openvse.indexing.manifest import MANIFEST, UNFINISHED
 from openvse.indexing.writer import IndexWriter
 from resealing import reseal
 
@@ -115,6 +115,8 @@ def test_a_killed_write_is_never_opened_and_swept_by_the_next(tmp_path: Path) ->
     with pytest.raises(IndexFormatError, match="index"):
         Index.open(tmp_path)
     del killed  # its lock ends with it
+    for name in (MANIFEST, UNFINISHED):  # killed while it wrote these, once for each
+        (tmp_path / f".{name}.partial").write_text("{")
     write(tmp_path)
     assert len(files_of(tmp_path)) == 4
     assert len(Index.open(tmp_path)) == 6

@@ -131,7 +131,7 @@ class IndexFolder:
         return named
 
     def _remove_all_but(self, named: set[str]) -> None:
-        for pattern in (PATTERN, "items-*.sqlite*"):
+        for pattern in (PATTERN, "items-*.sqlite*", ".*.json.partial"):
             for path in self.path.glob(pattern):
                 if path.name not in named:
                     # Some systems refuse while a reader has it: the next writer removes it.
