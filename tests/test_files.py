@@ -173,7 +173,7 @@ def content_of(folder: Path) -> dict[str, str]:
     return {str(path): (folder / path).read_text() for path in found if not path.parts[0].startswith(".")}
 
 
-OLD = {"config": "old", "curve": "old", "mine": "old", "text/words": "old", "weights": "old"}
+OLD = {"config": "old", "curve": "old", "mine": "old", "text/more": "old", "text/words": "old", "weights": "old"}
 NEW = {"config": "new", "mine": "old", "text/words": "new", "weights": "new", "zebra": "new"}
 
 
@@ -209,6 +209,8 @@ def test_a_set_is_the_old_or_the_new_one_wherever_its_writer_is_stopped(tmp_path
         code = ends_at(lambda place=folder: replace_the_set(place), folder, len(states))
         unsettled = content_of(folder)
         assert "config" not in unsettled or unsettled in (OLD, NEW)
+        of_folder = [text for name, text in unsettled.items() if name.startswith("text/")]
+        assert of_folder.count("old") in (0, 2), of_folder  # a folder goes as a whole
         assert settle(folder, "config") is not None
         assert content_of(folder) in (OLD, NEW), len(states)
         states.append(content_of(folder)["config"])

@@ -205,15 +205,14 @@ def _places_of_set(folder: Path, named: str) -> tuple[Path, Path]:
 
 
 def _put_into_place(folder: Path, ready: Path, named: str) -> None:
-    new = sorted(
-        path.relative_to(ready) for path in ready.rglob("*") if not path.is_dir() and path.name != _GONE
-    )
-    new.sort(key=lambda path: str(path) == named)
+    files = (path for path in ready.rglob("*") if not path.is_dir() and path.name != _GONE)
+    new = sorted((path.relative_to(ready) for path in files), key=lambda path: (str(path) == named, path))
     if (ready / _GONE).exists():
         for name in (named, *json.loads((ready / _GONE).read_text()), *new):
-            old = folder / name
-            is_folder = old.is_dir() and not old.is_symlink()
-            shutil.rmtree(old) if is_folder else old.unlink(missing_ok=True)
+            old, aside = folder / name, folder / f".{Path(name).name}.gone"
+            if old.is_dir() and not old.is_symlink():
+                old.rename(aside)  # so that nobody finds half of it
+            shutil.rmtree(aside) if aside.is_dir() else old.unlink(missing_ok=True)
         (ready / _GONE).unlink()
     for name in new:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
