@@ -44,7 +44,7 @@ def _changes(event: str, given: tuple[Any, ...], folder: str) -> bool:
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
         return bool(writes) and not isinstance(path, int) and _below(path, folder)
     if event in ("os.remove", "os.rmdir") and given[1] >= 0:  # below an open folder
-        given = (f"{os.readlink(f'/proc/self/fd/{given[1]}')}/{given[0]}",)
+        given = (str(Path(f"/proc/self/fd/{given[1]}").readlink() / given[0]),)
     count = _CHANGES.get(event, 0)
     return any(_below(path, folder) for path in given[:count])
 

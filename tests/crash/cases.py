@@ -468,9 +468,12 @@ def old_page(home: Path) -> None:
 
 
 def in_sweep(state: Path) -> Any:
-    """Return the results of a sweep, without its runs."""
+    """Return the results of a sweep; its runs are read as ``compare`` reads them, and not returned."""
     from openvse.files import settle
+    from openvse.training.checkpoint import CHECKPOINT
 
+    for run in state.glob("runs/*"):
+        settle(run, CHECKPOINT)
     settle(state, "sweep.csv")
     return {path.name: _content(path) for path in state.glob("sweep*")}
 

@@ -268,7 +268,8 @@ class Trial:
         found = self.found()
         kind = self._kind(found, wrong, is_done=is_done)
         done = self.run(again=True)
-        is_there = kind == "after" and (" already there" in done.line or " exists: " in done.line)
+        refusals = (" already there", " already holds ", " exists: ")
+        is_there = kind == "after" and any(each in done.line for each in refusals)
         if done.code and not is_there:
             wrong.append(f"the same command again ends with {done.code}: {done.line[:300]}")
         if not close(self.after, found := self.found()):

@@ -183,7 +183,8 @@ def open_pictures(
         return out, loaded, index(loaded, folder, out, progress=progress).items
     loaded = load_for_index(out, read_manifest(out), model, device=device)
     try:
-        report = index(loaded, folder, out, if_changed=True, progress=progress).items
+        has_towers = isinstance(loaded, OnnxModel)  # a stopped first search may have left none
+        report = index(loaded, folder, out, if_changed=has_towers, progress=progress).items
     except IndexFormatError as error:  # another process writes it, or nobody may
         _logger.warning("the index is searched as it is: %s", error)
         return out, loaded, None
