@@ -27,6 +27,7 @@ from openvse.indexing.manifest import read_manifest
 from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import Towers, towers_of
 from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.hubs import write_arrays
 from openvse.search import Query, SearchEngine
 from openvse.search.towers import IndexTowers, open_towers
 from tests.cli.album import write_album
@@ -234,6 +235,12 @@ def test_the_curve_is_that_of_the_model_folder(
     (best / "calibration.json").write_text(json.dumps(other | {"model": "another"}))  # trained anew
     assert opened(index, not_needed).calibration == curve
     assert [message for message in caplog.messages if str(index) in message and str(best) in message]
+    (best / "calibration.json").unlink()  # as of a model of few images, whose bank says what it is
+    for name, told in ((model.fingerprint, 0), ("another", 1)):
+        caplog.clear()
+        write_arrays(best, {"model": np.array(name)})
+        opened(index, not_needed)
+        assert len([message for message in caplog.messages if str(index) in message]) == told
 
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from openvse.cli import main; main()"

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from openvse import __version__
-from openvse.errors import IndexFormatError, ModelError
+from openvse.errors import DataError, IndexFormatError, ModelError
 from openvse.files import several
 from openvse.halves import missing_package
 from openvse.indexing.manifest import IndexManifest, find_model
@@ -21,6 +21,7 @@ from openvse.media.videos import ClipSource
 from openvse.runtime import ArraySet, OnnxModel, is_export
 from openvse.runtime.beside import left_out_of, towers_of
 from openvse.scoring.calibration import read_calibration
+from openvse.scoring.hubs import read_arrays
 from openvse.search.query import as_arrays
 
 _logger = logging.getLogger(__name__)
@@ -113,14 +114,20 @@ def open_towers(
     with suppress(IndexFormatError):  # the model has a curve that is newer, or it is gone
         source = Path(find_model(index, manifest)[0])
         curve = read_calibration(source) if source.is_dir() else None
-        if curve is not None and curve.model == manifest.model:
-            towers.calibration = curve
-        elif curve is not None:
+        of_folder = curve.model if curve is not None else _model_of_bank(source)
+        if of_folder and of_folder != manifest.model:
             _logger.warning(
                 "index %s was made by an earlier model of %s, and is searched with that: make it anew with "
                 "openvse index %s FOLDER --out %s --overwrite",
                 *(index, source, source, index),
             )
         elif source.is_dir():
-            towers.calibration = None
+            towers.calibration = curve
     return towers, ""
+
+
+def _model_of_bank(folder: Path) -> str:
+    """Return the fingerprint of the model in a folder, as its query bank states it, or ""."""
+    with suppress(DataError):
+        return str(read_arrays(folder, ["model"])["model"])
+    return ""
