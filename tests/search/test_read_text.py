@@ -223,7 +223,12 @@ def test_what_is_not_sure_or_too_much_is_left_out(model: Painter, photos: Path, 
     class Doubting(FakeReader):
         def read(self, image: Image.Image) -> list[TextLine]:
             lines = [TextLine(f"line{number}", 1.0, BOX) for number in range(100 * MOST_LINES)]
-            return [TextLine("doubtful", LEAST_CONFIDENCE - 0.01, BOX), TextLine("-- •", 1.0, BOX), *lines]
+            return [
+                TextLine("doubtful", LEAST_CONFIDENCE - 0.01, BOX),
+                TextLine("-- •", 1.0, BOX),
+                TextLine("金", 1.0, BOX),
+                *lines,
+            ]
 
     for name in ("deeper/white.png", "green.png", "blue.png"):
         (photos / name).unlink()

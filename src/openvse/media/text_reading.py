@@ -105,9 +105,12 @@ def open_reader(reader: str | TextReader, threads: int | None = None) -> TextRea
 
 
 def stored_lines(lines: Sequence[TextLine]) -> str:
-    """Return the lines of sufficient confidence as JSON, cut to the number and length that an index has room for."""
+    """Return the lines of sufficient confidence as JSON, cut to the number and length that an index has room for.
+
+    A line of one letter or digit is left out: in photographs, most of these are shapes and no text.
+    """
     sure = (
-        each for each in lines if each.confidence >= LEAST_CONFIDENCE and any(map(str.isalnum, each.text))
+        each for each in lines if each.confidence >= LEAST_CONFIDENCE and sum(map(str.isalnum, each.text)) > 1
     )
     kept = [
         [

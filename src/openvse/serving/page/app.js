@@ -66,7 +66,8 @@ function showPage(page) {
   tools.learn(page);
   grid.show(page.hits);
   more = page.more;
-  const unknown = page.unknown_words.map((each) => `“${each.word}”`);
+  const found = new Set(page.hits.flatMap((hit) => hit.matched)); // by their words, which the model need not know
+  const unknown = page.unknown_words.filter((each) => !found.has(each.word)).map((each) => `“${each.word}”`);
   const note = unknown.length ? ` The model does not know ${unknown.join(", ")}.` : "";
   by("nothing").hidden = page.hits.length > 0;
   if (!page.hits.length) {
