@@ -28,6 +28,12 @@ def test_a_trained_model_keeps_its_bank_and_an_index_uses_it(trained: Path, tmp_
     with np.load(tmp_path / "index" / BANK) as held:
         assert held["beta"] == bank.texts.beta
         assert np.array_equal(held["vectors"], bank.texts.vectors)
+    (tmp_path / "captions.txt").write_text("a red sky\na blue sky\na wide sky\na low sky\n")
+    told = invoke("index", best, tmp_path / "captions.txt", "--out", tmp_path / "asked", "--json", "-q")
+    assert json.loads(told.stdout)["result"]["query_bank"]["queries"] == 12  # images ask for captions
+    with np.load(tmp_path / "asked" / BANK) as held:
+        assert held["beta"] == bank.images.beta
+        assert np.array_equal(held["vectors"], bank.images.vectors)
 
 
 @pytest.mark.medium
@@ -41,20 +47,3 @@ def test_a_bank_of_other_weights_is_not_carried_along(trained: Path, tmp_path: P
     assert model.query_bank is None
     model.save(tmp_path / "same")
     assert not (tmp_path / "same" / BANK).exists()
-
-
-@pytest.mark.medium
-def test_images_that_ask_for_captions_use_the_images_of_the_bank(
-    trained: Path, tmp_path: Path, invoke
-) -> None:
-    (tmp_path / "captions.txt").write_text(
-        "".join(f"a {word} sky\n" for word in ("red", "blue", "wide", "low"))
-    )
-    best = trained / "run" / "best"
-    told = invoke("index", best, tmp_path / "captions.txt", "--out", tmp_path / "index", "--json", "-q")
-    assert json.loads(told.stdout)["result"]["query_bank"]["queries"] == 12
-    bank = read_bank(best)
-    assert bank is not None
-    with np.load(tmp_path / "index" / BANK) as held:
-        assert np.array_equal(held["vectors"], bank.images.vectors)
-        assert held["beta"] == bank.images.beta
