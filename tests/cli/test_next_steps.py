@@ -55,7 +55,9 @@ def test_an_evaluation_begins_with_a_sentence(visit: tuple[Path, str], invoke: A
 def test_a_comparison_names_the_keys_in_which_runs_differ(visit: tuple[Path, str], invoke: Any) -> None:
     place, _ = visit
     (place / "writer.lock").touch()  # as beside the runs of a sweep
-    done = invoke("compare", place / "run", place / "other", place / "writer.lock", "--on", place / "album")
+    (place / "stores").mkdir()
+    listed = [place / each for each in ("other", "run", "stores", "writer.lock")]
+    done = invoke("compare", *reversed(listed), "--on", place / "album")
     assert done.exit_code == 0, done.output
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("other differs from run in ")]
     assert "image.aggregator" in line and "seed" not in line

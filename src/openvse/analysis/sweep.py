@@ -38,6 +38,7 @@ from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import changed_keys, run_recipe, without_places
+from openvse.tasks.runs import SHARED_STORES
 from openvse.training.inputs import RunInputs, open_features, open_text_features
 from openvse.training.records import Silent, Watcher
 from openvse.types import FeatureSource, OnProgress
@@ -326,7 +327,7 @@ class _Runs:
             digests = {split: SplitData.of_pairs(corpus.split(split)).digest for split in read_splits}
             varied = [each for each in setting.overrides if each.startswith("data.source=")]
             name = _digest(without_places(tree["data"]), seed, encoders, digests, varied)
-            stores = _share_stores(recipe, corpus, self._sweep.folder / "stores" / name, self._progress)
+            stores = _share_stores(recipe, corpus, self._sweep.folder / SHARED_STORES / name, self._progress)
             made = zip(("features", "text features"), stores, strict=True)
             digests |= {what: store.fingerprint for what, store in made if isinstance(store, FeatureStore)}
             self._shared[key] = corpus, stores, digests

@@ -19,6 +19,8 @@ from openvse.tasks.run import RECIPE
 from openvse.training.checkpoint import BEST, CHECKPOINT
 from openvse.training.records import METRICS, read_records
 
+SHARED_STORES = "stores"
+"""The folder of the feature stores that the runs of a sweep share, beside these runs."""
 _KEYS, _SAYS_NOTHING = 6, ("name", "description")
 _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
 
@@ -162,7 +164,9 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     """
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}
-    for word in (each for each in words if Path(each).name != LOCK):  # as a shell lists the runs of a sweep
+    for word in (
+        each for each in words if Path(each).name not in (LOCK, SHARED_STORES)
+    ):  # as a shell lists a sweep
         name, listed = split_name(word)
         if name is None:
             run = find_runs(word)
