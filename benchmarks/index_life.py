@@ -7,7 +7,7 @@ The first table compares indexing with the extraction of features alone, by the 
 photos; both take turns and write anew each time. Extraction stops before the pooling, which indexing does as well. The
 second runs over a folder of small files that have not changed: the walk alone lists the files and asks for their times,
 with the standard library and nothing else.
-The third writes an index of many items, opens it, adds one and removes one, without a walk.
+The third writes an index of many items, opens it and adds one, without a walk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from _measure import environment, median_times, table
 from extraction import draw
 from openvse.features.extract import extract_features
-from openvse.indexing import Index, Item, build_index, remove_items
+from openvse.indexing import Index, Item, build_index
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.writer import IndexWriter
 from openvse.media.listing import list_media
@@ -148,7 +148,6 @@ def one_of_many(folder: Path, items: int, dim: int, repeats: int) -> str:
     steps: list[tuple[str, Callable[[], object]]] = [
         ("open", lambda: Index.open(folder / "large")),
         ("add 1", lambda: write([next(numbers)])),
-        ("remove 1", lambda: remove_items(folder / "large", [f"{next(numbers) - items:09d}.jpg"])),
     ]
     taken = median_times([step for _, step in steps], repeats, warmup=1)
     rows += [[name, seconds] for (name, _), seconds in zip(steps, taken, strict=True)]
