@@ -37,7 +37,7 @@ test: $(INSTALLED)  ## Every test.
 	$(PYTEST)
 
 crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (at most 15 minutes on 2 cores; needs gcc).
-	$(BIN)/python -m tests.crash.run --most 15
+	$(BIN)/python -m tests.crash.run --most 12
 
 gpu-check:  ## On a machine with a GPU and its PyTorch: the tests of a GPU and one table (PYTHON has the extra train and pytest; JSON=FILE keeps the table).
 	@export PYTHONPATH="src:.:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu -rs; status=$$?; \

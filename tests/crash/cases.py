@@ -507,7 +507,7 @@ CASES: tuple[Case, ...] = (
     _index("index in half precision", ("--dtype", "float16"), prepare=indexed(change=False)),
     _index("index checked and compacted", ("--check",), prepare=indexed()),
     _index("index with a bank", ("--query-bank", "WORDS"), prepare=indexed(change=False), look=without_hits),
-    _index("index with text", ("--read-text",), prepare=lettered, look=with_text, most=4),
+    _index("index with text", ("--read-text",), prepare=lettered, look=with_text, most=2),
     Case(
         "search first",
         "search",
@@ -516,6 +516,7 @@ CASES: tuple[Case, ...] = (
         photos_beside,
         some_items,
         env=NO_TOWERS,
+        most=4,
     ),
     Case(
         "index of sentences",
