@@ -95,21 +95,11 @@ def test_a_folder_that_breaks_the_library_is_one_line_and_runs_nothing(
     vision_checkpoint: Callable[[str], str],  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    mark, loaders = (
-        tmp_path / "it_ran",
-        {
-            "text": (
-                bert_checkpoint,
-                lambda place: TransformersText(model=place, embed_dim=8),
-                BAD | BAD_TEXT,
-            ),
-            "vision": (
-                vision_checkpoint("vit"),
-                lambda place: TransformersVision(model=place),
-                BAD | BAD_VISION,
-            ),
-        },
-    )
+    mark, texts, images = tmp_path / "it_ran", BAD | BAD_TEXT, BAD | BAD_VISION
+    loaders = {
+        "text": (bert_checkpoint, lambda place: TransformersText(model=place, embed_dim=8), texts),
+        "vision": (vision_checkpoint("vit"), lambda place: TransformersVision(model=place), images),
+    }
     for kind, (source, load, cases) in loaders.items():
         for name, spoil in cases.items():
             folder = tmp_path / f"{kind} {name}"

@@ -7,18 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
-from typer.main import get_command
 
-from openvse.cli.program import app
 from tests.crash import power
 from tests.crash.cases import CASES, MADE_OF_OTHERS, READS_ONLY, nothing_yet
 from tests.crash.tries import Call, NoCompilerError, built
+from tests.leaf_commands import leaf_commands
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = (
@@ -29,20 +25,12 @@ SAMPLE = (
 """Cases of the faults that were found once."""
 
 
-def commands(group: Any, before: str = "") -> Iterator[str]:
-    for name, each in group.commands.items():
-        if isinstance(each, click.Group) or hasattr(each, "commands"):
-            yield from commands(each, f"{before}{name} ")
-        else:
-            yield f"{before}{name}"
-
-
 def test_every_command_that_writes_has_a_case() -> None:
     """A new one brings its case, or says of which others it is made, or that it writes nothing."""
     tried = {re.sub(r" --.*", "", case.command) for case in CASES}
     known = {
         name.removesuffix(f" {kind}") if (kind := name.split()[-1]) and name.startswith("analyze ") else name
-        for name in commands(get_command(app))
+        for name, _ in leaf_commands()
     }
     assert known == tried | READS_ONLY | {*MADE_OF_OTHERS}
     assert all({*parts} <= tried for parts in MADE_OF_OTHERS.values())

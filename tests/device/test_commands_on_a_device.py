@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from click.testing import Result
 from starlette.testclient import TestClient
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from openvse.cli.program import app
 from openvse.serving.service import Service
 from tests.cli.album import answering_recipe, write_album, write_pictured_questions, write_recipe
 from tests.device.emulated_device import Waits, emulated_device
+from tests.leaf_commands import leaf_commands
 
 pytestmark = pytest.mark.medium
 
@@ -84,16 +83,12 @@ def write_places(root: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    with_device = {
+        name for name, each in leaf_commands() if any("--device" in option.opts for option in each.params)
+    }
+    assert with_device <= {each.partition(",")[0] for each in COMMANDS} | ELSEWHERE
     with emulated_device():
         return write_places(tmp_path_factory.mktemp("device"))
-
-
-def commands(group: Any, before: str = "") -> Iterator[str]:
-    for name, each in group.commands.items():
-        if hasattr(each, "commands"):
-            yield from commands(each, f"{before}{name} ")
-        elif any("--device" in parameter.opts for parameter in each.params):
-            yield f"{before}{name}"
 
 
 def ask_server(service: Service, opened: socket.socket, on_start: Callable[[], None]) -> None:
@@ -113,7 +108,6 @@ def test_it_runs(
     name: str, places: dict[str, Path], tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("openvse.serving.server.run", ask_server)
-    assert {*commands(get_command(app))} <= {each.partition(",")[0].strip() for each in COMMANDS} | ELSEWHERE
     words = [word.format(**places, out=tmp_path / "out") for word in COMMANDS[name]]
     result = invoke(*words, "--device", "cuda")
     assert result.exit_code == 0, result.output

@@ -114,7 +114,7 @@ def few_first(
     panels: Mapping[str, Sequence[str]] | None = None,
     bare: Mapping[str, Sequence[str]] | None = None,
 ) -> type[TyperCommand]:
-    """Return a class of commands whose help shows these options first, and the others in panels of their own.
+    """Return a command class. Its help shows the named options first, and the others in panels.
 
     Options that no panel of ``panels`` names are in the last panel. An option that may stand without a value is in
     ``bare``, with its values. It then has the first of them.

@@ -164,9 +164,10 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     """
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}
-    for word in (
+    runs = [
         each for each in words if Path(each).name not in (LOCK, SHARED_STORES)
-    ):  # as a shell lists a sweep
+    ]  # as a shell lists a sweep
+    for word in runs:
         name, listed = split_name(word)
         if name is None:
             run = find_runs(word)

@@ -50,7 +50,7 @@ def answer_accuracy(
 def exact_match(
     predictions: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "Q"]:
-    """Return 1 for each question whose predicted set of answers equals the given set, otherwise 0.
+    """Return 1 for each question whose predicted answers are those given, and 0 for the others.
 
     It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form. Their order
     and repetitions do not matter.
