@@ -18,7 +18,7 @@ from album import digest, write_album
 from test_stopping import start, wait_for
 
 from openvse.errors import IndexFormatError
-from openvse.indexing import Index
+from openvse.indexing import Index, find_model
 from openvse.model import base
 from tests.naming import names
 
@@ -45,6 +45,12 @@ def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> Non
     assert (
         result.stdout == invoke("search", place / "run" / "best", index, "a red sky", "above", "-k", 2).stdout
     )
+    # A run's folder stands for its best model, whose curve and features belong to the index, too.
+    made = invoke("index", place / "run", place / "album", "--out", place / "run" / "index", "--json")
+    assert json.loads(made.stdout)["result"]["stored"] == 20
+    assert find_model(place / "run" / "index") == (str(place / "run" / "best"), "")
+    found = invoke("search", place / "run", "a red sky", "above", "-k", 2)
+    assert (found.stdout, found.stderr) == (result.stdout, "")
 
 
 @pytest.mark.medium

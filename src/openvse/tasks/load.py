@@ -57,7 +57,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     model.provenance = dict(config.provenance)
     model.read_more(folder)
     check_same(folder, CONFIG, found)
-    model.source = str(source)
+    model.source = str(folder if Path(source).exists() else source)
     return model.to(device).eval()
 
 
