@@ -18,6 +18,8 @@ def test_it_equals_a_slow_loop(power: float) -> None:
     part = PooledLinear(input_dim=5, embed_dim=3, pool=lambda **widths: KMax(**widths, k=2), power=power)
     mask = torch.tensor([[True, True, True], [True, False, False]])
     features = Features(torch.randn(2, 3, 5), mask)
+    features.local[0, :, 0] = 0.0  # as behind a ReLU: a network below the part must still get a gradient
+    features.local.requires_grad_()
     vectors = part(features).vectors[:, 0]
     for item in range(2):
         real = features.local[item][mask[item]]
@@ -25,6 +27,9 @@ def test_it_equals_a_slow_loop(power: float) -> None:
         largest = torch.stack([column.sort(descending=True).values[:2].mean() for column in real.T])
         expected = part.linear.weight @ (largest / largest.norm()) + part.linear.bias
         torch.testing.assert_close(vectors[item], expected)
+    vectors.sum().backward()
+    assert features.local.grad is not None
+    assert features.local.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("pool", [PIENet, Tokens])

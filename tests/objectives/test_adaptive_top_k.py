@@ -111,6 +111,8 @@ def test_fewer_negatives_as_the_scores_mature(rule: str) -> None:
     course = [miner.diagnostics(*matured(align, 0.0))["num_negatives"] for align in (0.0, 0.2, 0.4, 0.6, 0.8)]
     assert course == sorted(course, reverse=True)
     assert course[0] > course[-1]
+    unknown, positives = matured(math.nan, math.nan)
+    assert miner.mine(unknown, positives).shape == unknown.shape  # the loss tells, not the miner
 
 
 def test_the_released_rule_comes_down_to_few_and_the_printed_one_does_not() -> None:

@@ -25,6 +25,10 @@ from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features, moved, on_cpu
 
 
+_LEAST = 1e-6
+"""Smaller absolute values count as this one where a power is taken."""
+
+
 class PooledLinear(SingleVector):
     """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``.
 
@@ -68,7 +72,8 @@ class PooledLinear(SingleVector):
         """Return u, the pooled item of length 1 that the linear map reads."""
         if self.power != 1:
             local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
-            features = replace(features, local=local.sign() * local.abs() ** self.power, ranked=None)
+            sizes = local.abs().clamp(min=_LEAST)  # the slope of a root at 0 is infinite
+            features = replace(features, local=local.sign() * sizes**self.power, ranked=None)
         pooled: Tensor = self.inner(features).vectors.squeeze(1)
         return normalize(pooled)
 

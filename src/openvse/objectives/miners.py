@@ -138,4 +138,5 @@ class AdaptiveTopK(Miner):
         else:
             # It is below 0 only if positives score worse than in any trained model. Maturity is then lowest.
             chosen = (candidates * ((align + uniformity).clamp(min=0) ** 1.25).cos()).floor() + 1
-        return chosen.clamp(max=candidates - 1).clamp(min=1).long()
+        # Scores that are not numbers have no K. Their loss is no number either, and the trainer stops there.
+        return chosen.nan_to_num().clamp(max=candidates - 1).clamp(min=1).long()
