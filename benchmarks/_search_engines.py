@@ -18,12 +18,13 @@ import torch
 
 from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
-from openvse.indexing import Index, Item
+from openvse.indexing import Index
 from openvse.indexing.database import Entry, Root
+from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
-from openvse.runtime import ArraySet
-from openvse.search import ExactSearch
+from openvse.runtime.arrays import ArraySet
 from openvse.search.catalogue import open_searcher
+from openvse.search.exact import ExactSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores.following import plan_engine, update_engine
 

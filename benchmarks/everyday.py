@@ -177,7 +177,7 @@ def cold_search(folder: Path) -> list[list[object]]:
     """Return the seconds of one search in a fresh process: as it is, with the model in PyTorch, and the peer's."""
     from openvse.backbones.pretrained import model_source
     from openvse.retrieval.build import build_model
-    from openvse.specs import TwoTowerSpec
+    from openvse.specs.model import TwoTowerSpec
 
     photos, model, index = folder / "photos", folder / "searched", folder / "index"
     draw(photos, (320, 240), 20)
@@ -211,11 +211,12 @@ def describe(photos: Path, count: int) -> None:
 def words(folder: Path) -> list[list[object]]:
     """Return index time, size and a search in a fresh process, each without the table of words and with it."""
     from openvse.exporting.beside import write_towers
-    from openvse.indexing import build_index, place_of
+    from openvse.indexing import build_index
     from openvse.indexing.database import Database
+    from openvse.indexing.manifest import place_of
     from openvse.model.two_tower import TwoTower
     from openvse.retrieval.build import build_model
-    from openvse.specs import TwoTowerSpec
+    from openvse.specs.model import TwoTowerSpec
     from openvse.tasks.load import load_as
 
     photos, saved, places = folder / "described", folder / "indexing", [folder / "without", folder / "with"]

@@ -24,11 +24,12 @@ from PIL import Image
 
 import openvse
 from _measure import environment, median_times, table
-from openvse.indexing import build_index, place_of
+from openvse.indexing import build_index
+from openvse.indexing.manifest import place_of
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.runtime import OnnxModel
-from openvse.specs import TwoTowerSpec
+from openvse.specs.model import TwoTowerSpec
 
 SPEC = {
     "embed_dim": 512,

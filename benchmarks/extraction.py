@@ -32,7 +32,8 @@ from openvse.features.extract import extract_features
 from openvse.features.writer import FeatureStoreWriter
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
-from openvse.specs import Part, parse_override
+from openvse.specs.load import parse_override
+from openvse.specs.model import Part
 from openvse.types import Features, Inputs
 
 BATCH = 32

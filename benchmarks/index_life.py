@@ -27,8 +27,9 @@ import torch
 from _measure import environment, median_times, table
 from extraction import draw
 from openvse.features.extract import extract_features
-from openvse.indexing import Index, Item, build_index
+from openvse.indexing import Index, build_index
 from openvse.indexing.database import Entry, Root
+from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
 from openvse.media.listing import list_media
 from openvse.media.videos import ClipSource

@@ -29,11 +29,13 @@ import torch
 from _measure import environment, median_times, table
 from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
-from openvse.indexing import Index, Item
+from openvse.indexing import Index
 from openvse.indexing.database import Entry, Root
+from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
-from openvse.runtime import ArraySet
-from openvse.search import ExactSearch, Page, SearchEngine
+from openvse.runtime.arrays import ArraySet
+from openvse.search import Page, SearchEngine
+from openvse.search.exact import ExactSearch
 from openvse.search.query import EmbeddedQueries
 
 TOP_K = 10

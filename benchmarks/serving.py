@@ -33,8 +33,8 @@ from PIL import Image
 
 from _measure import environment, table
 from openvse import export, load
-from openvse.indexing import Item
 from openvse.indexing.database import Entry, Root
+from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model

@@ -10,7 +10,7 @@ import torch
 from openvse.assembly.parts import build_image_encoder
 from openvse.backbones import Backbone
 from openvse.encoders import ImageEncoder
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.types import Inputs
 
 

@@ -27,7 +27,7 @@ from openvse.encoders.projections import PROJECTIONS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
-from openvse.specs import list_recipes
+from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import parse_recipe
 from openvse.testing import check_dataset
 from openvse.tokenization.word_splitters import WORD_SPLITTERS

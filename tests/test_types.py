@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.runtime import ArraySet
+from openvse.runtime.arrays import ArraySet
 from openvse.types import EmbeddingSet
 
 

@@ -1,36 +1,94 @@
-"""Write ``docs/reference/names.md``, the names of the library page with their first sentences, for readers of a clone.
+"""Write ``docs/reference/names.md``: every public name with its first sentence and its example, for readers of a clone.
 
 python docs/figures/library.py
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import pkgutil
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-PAGES = Path(__file__).resolve().parents[1] / "reference"
-PAGE = PAGES / "names.md"
+import openvse
+from openvse.registry import Registry
+
+DOCS = Path(__file__).resolve().parents[1]
+PAGE = DOCS / "reference" / "names.md"
+LISTS = ("library", "pooling", "scores", "encoders", "data", "evaluation")
+"""The pages of the reference that list names."""
+
+PROGRAMS = ("reference/examples.md", "parts.md", "export.md", "add_a_part.md", "backbones.md", "data.md")
+"""The pages whose Python blocks the tests run. A name is linked to the first one that uses it."""
+
 HEAD = """# Names of the library
 
-The names of the [library](library.md) with the first sentence of their documentation. `docs/figures/library.py` writes
-this page. On the site, the library page has their arguments and errors.
+Every public name with the first sentence of its documentation and its example, which the tests run.
+`docs/figures/library.py` writes this page. On the site, the [library](library.md) and the pages beside it have their
+arguments and errors.
 """
 
 
-def found(name: str) -> object:
-    """Return the module, class or function of a dotted name."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        room, _, own = name.rpartition(".")
-        return getattr(importlib.import_module(room), own)
+@cache
+def public() -> dict[str, object]:
+    """Return what the package and its rooms hand out, by dotted name."""
+    rooms = [openvse.__name__, *(f"openvse.{each.name}" for each in pkgutil.iter_modules(openvse.__path__))]
+    modules = [importlib.import_module(room) for room in rooms if not room.endswith("__main__")]
+    return {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in modules
+        for name in getattr(module, "__all__", ())
+    }
+
+
+def used(tree: ast.AST, bound: dict[str, str]) -> Iterator[str]:
+    """Yield the dotted name of everything of openvse that code uses. ``bound`` keeps what it imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            bound |= {each.asname or each.name: each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            bound |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            first, dot, rest = ast.unparse(node).partition(".")
+            yield bound.get(first, "") + dot + rest
+
+
+def blocks(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the heading above each Python block of a page, and the block."""
+    heading = ""
+    for title, block in re.findall(
+        r"^#+ (.*?)$|^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL
+    ):
+        heading = title or heading
+        if block:
+            yield heading, block
+
+
+@cache
+def examples() -> dict[str, str]:
+    """Return the link to the example of each public name that has one. Two names of one object share it."""
+    links: dict[int, str] = {}
+    for page in PROGRAMS:
+        bound: dict[str, str] = {}
+        for heading, block in blocks(page):
+            place = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+            target = page.removeprefix("reference/") if page.startswith("reference/") else f"../{page}"
+            for name in used(ast.parse(block), bound):
+                if name in public():
+                    links.setdefault(id(public()[name]), f"[{heading}]({target}#{place})")
+    return {name: links[id(thing)] for name, thing in public().items() if id(thing) in links}
 
 
 def first_sentence(thing: object) -> str:
     """Return the first sentence of a docstring, as a cell of a table."""
+    if isinstance(thing, Registry):
+        return f"The registry: every {thing.kind} by its name."
     text = " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())
     sentence = re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0]
     return sentence.replace("``", "`").replace("|", "\\|")
@@ -38,25 +96,22 @@ def first_sentence(thing: object) -> str:
 
 def rows(name: str) -> list[str]:
     """Return a row for a name, and for what a module hands out."""
-    thing = found(name)
-    made = [f"| `{name}` | {first_sentence(thing)} |"]
-    if isinstance(thing, ModuleType):
-        made += [
-            f"| `{name}.{own}` | {first_sentence(getattr(thing, own))} |"
-            for own in getattr(thing, "__all__", [])
-            if inspect.isclass(getattr(thing, own)) or inspect.isroutine(getattr(thing, own))
-        ]
-    return made
+    thing = public().get(name) or importlib.import_module(name)
+    if not isinstance(thing, ModuleType):
+        return [f"| `{name}` | {first_sentence(thing)} | {examples().get(name, '')} |"]
+    own = [row for each in getattr(thing, "__all__", []) for row in rows(f"{name}.{each}")]
+    return [f"| `{name}` | {first_sentence(thing)} | |", *own]
 
 
 def page() -> str:
     """Return the page."""
     text = [HEAD]
-    for line in (PAGES / "library.md").read_text().splitlines():
-        if line.startswith("## "):
-            text.append(f"\n{line}\n\n| name | meaning |\n|---|---|")
-        elif line.startswith("::: "):
-            text += rows(line[4:])
+    for each in LISTS:
+        for line in (DOCS / "reference" / f"{each}.md").read_text().splitlines():
+            if line.startswith("## " if each == "library" else "# "):
+                text.append(f"\n## {line.lstrip('# ')}\n\n| name | meaning | example |\n|---|---|---|")
+            elif line.startswith("::: "):
+                text += rows(line[4:])
     return "\n".join(text) + "\n"
 
 

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         model,
         objectives,
         runtime,
-        scoring,
         search,
         similarities,
         specs,
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
     from openvse.search import SearchEngine
     from openvse.search.opening import open
     from openvse.search.updating import IndexSettings, index
-    from openvse.specs import list_recipes
+    from openvse.specs.load import list_recipes
     from openvse.tasks.front import evaluate, list_models, list_parts, train
     from openvse.tasks.load import load
     from openvse.tasks.recipes import load_recipe

@@ -21,7 +21,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import Hit, Page, SearchEngine, contact_sheet
 from openvse.search.updating import index
-from openvse.specs import read_recipe, validated
+from openvse.specs.load import read_recipe, validated
 from openvse.tasks.load import load_as
 from openvse.tasks.run import run_recipe
 from openvse.training.records import Watcher

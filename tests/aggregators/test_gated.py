@@ -13,7 +13,7 @@ from openvse.assembly.parts import build_part
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import normalize
 from openvse.similarities import ScaledCosine, SetMax
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.types import EmbeddingSet, Features
 from tests.failures import Failures
 

@@ -19,7 +19,7 @@ from openvse.errors import RecipeError
 from openvse.objectives import MINERS, All, Contrast, Hardest, InfoNCE
 from openvse.registry import Registry
 from openvse.retrieval.build import build_objective
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.tasks.recipes import parse_recipe
 from openvse.train_cli.listing import first_line, options_of
 from tests.tiny import tiny_tree

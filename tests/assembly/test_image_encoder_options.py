@@ -13,7 +13,7 @@ from openvse.encoders.augmentations import GridAugmentation, NoAugmentation, Reg
 from openvse.encoders.global_vectors import BiGRUVector, MeanVector
 from openvse.encoders.projections import LinearProjection, ResidualMLP
 from openvse.errors import RecipeError
-from openvse.specs import Part
+from openvse.specs.model import Part
 from tests.failures import Failures
 from tests.seeing import image_encoder
 

@@ -15,7 +15,7 @@ from openvse.errors import RecipeError
 from openvse.objectives import All, Miner
 from openvse.registry import Maker, Registry
 from openvse.retrieval.build import build_model
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.tasks.recipes import parse_recipe
 
 CONTEXT = {"input_dim": 6, "embed_dim": 6}

@@ -32,7 +32,7 @@ from openvse.features.formats import read_npz
 from openvse.features.importing import import_features
 from openvse.files import parse_json, read_json
 from openvse.media.images import read_image
-from openvse.specs import parse_override, read_recipe
+from openvse.specs.load import parse_override, read_recipe
 
 pytestmark = pytest.mark.medium
 pa = pytest.importorskip("pyarrow")

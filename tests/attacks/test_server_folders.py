@@ -21,7 +21,8 @@ from openvse.indexing.vector_files import row_checksum
 from openvse.media.names import escaped
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
-from openvse.search import Page, Query, SearchEngine, captions_beside, contact_sheet
+from openvse.search import Page, Query, SearchEngine, contact_sheet
+from openvse.search.contact_sheet import captions_beside
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from tests.conftest import draw_photo

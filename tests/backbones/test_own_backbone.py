@@ -16,7 +16,7 @@ from openvse.features.extract import extract_features
 from openvse.features.store import FeatureStore
 from openvse.model.two_tower import TwoTower
 from openvse.registry import load_plugin
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

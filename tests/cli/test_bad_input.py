@@ -306,7 +306,7 @@ def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
     def interrupted(within: str = "") -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("openvse.specs.list_recipes", interrupted)
+    monkeypatch.setattr("openvse.specs.load.list_recipes", interrupted)
     result = invoke("list", "recipes")
     assert (result.exit_code, result.stderr) == (
         130,
@@ -325,7 +325,7 @@ def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -
     def broken(within: str = "") -> list[str]:
         raise EOFError("No data left in file")
 
-    monkeypatch.setattr("openvse.specs.list_recipes", broken)
+    monkeypatch.setattr("openvse.specs.load.list_recipes", broken)
     result = invoke("list", "recipes")
     assert "Aborted" not in result.output and "No data left in file" in str(result.exception)
 
@@ -334,7 +334,7 @@ def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
     def broken(within: str = "") -> list[str]:
         raise OSError("no file is named")
 
-    monkeypatch.setattr("openvse.specs.list_recipes", broken)
+    monkeypatch.setattr("openvse.specs.load.list_recipes", broken)
     assert isinstance(invoke("list", "recipes").exception, OSError)
 
 

@@ -13,8 +13,7 @@ from click.testing import Result
 
 import openvse
 from openvse.model.two_tower import TwoTower
-from openvse.scoring import Calibration
-from openvse.scoring.calibration import CALIBRATION
+from openvse.scoring.calibration import CALIBRATION, Calibration
 from openvse.search.hits import FITS
 from tests.naming import names
 

@@ -21,7 +21,7 @@ from openvse.aggregators import AGGREGATORS
 from openvse.evaluation.metrics import RECALL_AT
 from openvse.features.writer import FeatureStoreWriter
 from openvse.retrieval.build import build_model
-from openvse.specs import list_recipes
+from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
 from tests.naming import names
 

@@ -125,7 +125,7 @@ def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
     def refuse(within: str = "") -> list[str]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("openvse.specs.list_recipes", refuse)
+    monkeypatch.setattr("openvse.specs.load.list_recipes", refuse)
     result = invoke("list", "recipes")
     assert result.exit_code == 2
     assert names(result.stderr, "openvse: error: ", "No space left on device")

@@ -22,7 +22,7 @@ from PIL import Image
 from coco_judgements import write_cxc
 from openvse.analysis.sweep import Sweep, parse_axes
 from openvse.features.writer import FeatureStoreWriter
-from openvse.specs import list_recipes
+from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
 from tests.tiny_questions import answering_tree, write_tiny_questions
 

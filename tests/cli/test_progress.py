@@ -178,7 +178,7 @@ def test_what_the_library_logs_is_a_warning_or_a_detail(
         logger.warning("a word is unknown")
         raise OpenVSEError("enough")
 
-    monkeypatch.setattr("openvse.runtime.load_embedder", log)
+    monkeypatch.setattr("openvse.runtime.model.load_embedder", log)
     said = invoke("index", tmp_path, tmp_path, "--out", tmp_path / "index", *["--verbose"] * verbose).stderr
     assert "warning: a word is unknown" in said and ("in bf16" in said) is verbose
 

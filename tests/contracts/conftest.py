@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from encoders.conftest import bert_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
-from openvse.specs import list_recipes, read_recipe
+from openvse.specs.load import list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe
 
 

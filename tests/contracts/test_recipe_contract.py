@@ -17,7 +17,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import list_recipes
+from openvse.specs.load import list_recipes
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.types import Inputs, ScoredBatch

@@ -14,7 +14,7 @@ from openvse.functional import pad
 from openvse.model.start import Start
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model, build_objective
-from openvse.specs import list_recipes, read_recipe
+from openvse.specs.load import list_recipes, read_recipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.training.optimizer import build_optimizer, freeze

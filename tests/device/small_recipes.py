@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openvse.specs import Part, RunRecipe
+from openvse.specs import RunRecipe
+from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe
 from tests.tiny import FEATURE_DIM
 

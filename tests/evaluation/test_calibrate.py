@@ -12,7 +12,7 @@ from score_matrices import counted, drawn, member, relevance_of
 from openvse.errors import DataError
 from openvse.evaluation.calibrate import ScoreCounts, fit_calibration, isotonic
 from openvse.evaluation.evaluator import evaluate_sets
-from openvse.scoring import Calibration
+from openvse.scoring.calibration import Calibration
 
 DISTANCE = 3.0
 

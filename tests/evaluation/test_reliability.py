@@ -13,7 +13,7 @@ from openvse.errors import OpenVSEError
 from openvse.evaluation.calibrate import ScoreCounts, fit_calibration
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.reliability import Reliability, measure_reliability, shown_images
-from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 
 LINE = Calibration(
     model="m",

@@ -9,7 +9,7 @@ import torch
 
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.specs import TwoTowerSpec
+from openvse.specs.model import TwoTowerSpec
 
 CAPTIONS = ("a red dog runs on the grass", "a blue cat sleeps", "two green birds", "a dog and a cat")
 WORDS = {"name": "bigru", "word_dim": 6, "min_count": 1, "max_words": 40}

@@ -24,7 +24,7 @@ from openvse.evaluation.ensemble import Member
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Page
-from openvse.specs import TwoTowerSpec
+from openvse.specs.model import TwoTowerSpec
 from search.engine_helpers import engine_of
 from tests.conftest import draw_photo
 from tests.dual_checkpoints import NORMALISATION, VISION, WORDS, save_dual

@@ -27,8 +27,9 @@ from openvse.exporting.programs import quantize
 from openvse.files import replacing_files
 from openvse.functional import pad
 from openvse.model.two_tower import TwoTower
-from openvse.runtime import OnnxModel, read_description
-from openvse.scoring import Calibration, CalibrationData
+from openvse.runtime import OnnxModel
+from openvse.runtime.description import read_description
+from openvse.scoring.calibration import Calibration, CalibrationData
 from tests import torchless
 from tests.cli.album import write_album
 from tests.dual_checkpoints import save_dual

@@ -18,7 +18,7 @@ from openvse.assembly.parts import build_part
 from openvse.exporting.programs import quantize, traced, with_tables, write_onnx
 from openvse.functional import position_mask
 from openvse.runtime.model import open_program
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.types import Features
 
 WIDTH, LONGEST = 8, 200

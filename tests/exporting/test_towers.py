@@ -26,7 +26,7 @@ from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
 from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import Towers, towers_of
-from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.scoring.hubs import write_arrays
 from openvse.search import Query, SearchEngine
 from openvse.search.towers import IndexTowers, open_towers

@@ -14,7 +14,7 @@ from openvse.assembly.parts import build_part
 from openvse.errors import RecipeError
 from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttentionFusion, pairs
 from openvse.fusion.pairs import score_pairs
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.types import EmbeddingSet, Features
 from tests.failures import Failures
 

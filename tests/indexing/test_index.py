@@ -10,9 +10,9 @@ import pytest
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.indexing import Index, Item, build_index
+from openvse.indexing import Index, build_index
 from openvse.indexing.database import Entry, Root
-from openvse.indexing.manifest import MANIFEST, UNFINISHED
+from openvse.indexing.manifest import MANIFEST, UNFINISHED, Item
 from openvse.indexing.writer import IndexWriter
 from resealing import reseal
 

@@ -15,14 +15,9 @@ import pytest
 
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
-from openvse.indexing import (
-    Index,
-    Item,
-    build,
-    build_index,
-    forget_root,
-    vector_files,
-)
+from openvse.indexing import Index, build, build_index, vector_files
+from openvse.indexing.maintenance import forget_root
+from openvse.indexing.manifest import Item
 from openvse.media.listing import AGAIN
 from openvse.search import Query, SearchEngine
 

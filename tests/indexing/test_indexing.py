@@ -10,7 +10,8 @@ import torch
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.indexing import Index, IndexReport, build_index
+from openvse.indexing import Index, build_index
+from openvse.indexing.build import IndexReport
 from openvse.pipeline import WorkProgress
 from openvse.types import EmbeddingSet
 

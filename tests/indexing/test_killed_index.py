@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openvse.indexing import Index, Item
+from openvse.indexing import Index
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.maintenance import rewrite
+from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexFolder, IndexWriter
 
 ROOTS = [Root(0, "/photos", "")]

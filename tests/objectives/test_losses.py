@@ -16,7 +16,7 @@ from openvse.errors import DataError, RecipeError
 from openvse.functional import normalize, set_max_scores
 from openvse.losses import Loss
 from openvse.objectives import TERMS
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.types import EmbeddingSet, ScoredBatch
 from tests.failures import Failures
 

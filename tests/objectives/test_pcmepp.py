@@ -13,7 +13,7 @@ from openvse.objectives import PCMEPP
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import CSD
-from openvse.specs import validated
+from openvse.specs.load import validated
 from openvse.types import EmbeddingSet, ScoredBatch
 
 

@@ -11,7 +11,7 @@ from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.errors import RecipeError
 from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
-from openvse.specs import PhaseSpec
+from openvse.specs.recipe import PhaseSpec
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.types import EmbeddingSet, Features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from openvse.evaluation.calibrate import fit_short
-from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 
 DATA = CalibrationData("some", 10, 50, 50)
 

@@ -12,9 +12,12 @@ from PIL import Image
 
 from openvse.errors import DataError, ModelError
 from openvse.indexing import Index, build_index
-from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
-from openvse.runtime.arrays import score_sets
-from openvse.search import ExactSearch, Page, Query, SearchEngine
+from openvse.runtime import OnnxModel
+from openvse.runtime.arrays import ArraySet, score_sets
+from openvse.runtime.description import is_export
+from openvse.runtime.reading import Preprocessing
+from openvse.search import Page, Query, SearchEngine
+from openvse.search.exact import ExactSearch
 from openvse.stores.following import plan_engine, update_engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"

@@ -15,9 +15,8 @@ import openvse
 from openvse.errors import DataError, ModelError
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.scoring import Calibration, CalibrationData
-from openvse.scoring.calibration import CALIBRATION
-from openvse.specs import TwoTowerSpec
+from openvse.scoring.calibration import CALIBRATION, Calibration, CalibrationData
+from openvse.specs.model import TwoTowerSpec
 
 CURVE = Calibration(
     model="abc",

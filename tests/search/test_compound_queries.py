@@ -12,7 +12,8 @@ import torch
 
 from colour_model import ColourModel, paint
 from openvse.errors import DataError
-from openvse.indexing import Index, build_index, parse_condition
+from openvse.indexing import Index, build_index
+from openvse.indexing.conditions import parse_condition
 from openvse.search import Hit, Page, Query, SearchEngine
 from tests.failures import Failures
 

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from openvse.datasets import open_corpus
-from openvse.search import Hit, captions_beside, contact_sheet
+from openvse.search import Hit, contact_sheet
+from openvse.search.contact_sheet import captions_beside
 
 VOID = {"meta", "img"}
 

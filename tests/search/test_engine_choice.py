@@ -15,8 +15,9 @@ from colour_model import ColourModel
 from openvse.errors import EngineError
 from openvse.indexing import Index
 from openvse.indexing.manifest import read_manifest
-from openvse.search import ExactSearch, SearchEngine
+from openvse.search import SearchEngine
 from openvse.search.catalogue import open_searcher
+from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import STORES, EngineAddress, StoreKind

@@ -14,14 +14,14 @@ from engine_helpers import DIM, engine_of, opened, queries, unit, write
 
 from local_qdrant import LOCAL, local_qdrant  # noqa: F401 - a fixture of all tests here
 from openvse.errors import EngineError
-from openvse.indexing import Index, parse_condition
-from openvse.indexing.conditions import allowed_items
-from openvse.runtime import ArraySet
+from openvse.indexing import Index
+from openvse.indexing.conditions import allowed_items, parse_condition
+from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import Within, engine_names
-from openvse.stores.choice import EngineAddress
+from openvse.stores import Within
+from openvse.stores.choice import EngineAddress, engine_names
 from openvse.stores.following import plan_engine, update_engine
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from openvse.errors import IndexFormatError, ModelError
 from openvse.functional import normalize, set_max_scores
 from openvse.indexing.vector_files import MappedVectors
-from openvse.runtime import ArraySet
-from openvse.search import ExactSearch
-from openvse.search.exact import ArrayComparison, ModelComparison
+from openvse.runtime.arrays import ArraySet
+from openvse.search.exact import ArrayComparison, ExactSearch, ModelComparison
 from openvse.search.query import EmbeddedQueries
 from openvse.similarities import Order, SetMax
 from openvse.stores import ranking

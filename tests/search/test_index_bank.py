@@ -14,7 +14,7 @@ from engine_helpers import DIM, engine_of, write
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index
 from openvse.indexing.writer import IndexFolder
-from openvse.runtime import ArraySet
+from openvse.runtime.arrays import ArraySet
 from openvse.scoring.hubs import BankQueries, QueryBank
 from openvse.search import Page, Query, SearchEngine
 from openvse.search import bank as bank_of_index

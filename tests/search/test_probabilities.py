@@ -15,8 +15,7 @@ from PIL import Image
 from colour_model import COLOURS, ColourModel
 from openvse.errors import DataError, ModelError
 from openvse.indexing import Index, build_index
-from openvse.scoring import Calibration, CalibrationData
-from openvse.scoring.calibration import ShortCurve
+from openvse.scoring.calibration import Calibration, CalibrationData, ShortCurve
 from openvse.search import Hit, Page, Query, SearchEngine, contact_sheet
 from openvse.search.hits import FITS, SAID, Probabilities, title_of
 from openvse.types import EmbeddingSet

@@ -19,7 +19,7 @@ from openvse.features.writer import FeatureStoreWriter
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.hit_reranker import HitReranker
-from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.search import Answer, Hit, Page, Query
 from openvse.search.hits import Hits
 from openvse.tasks.recipes import parse_recipe

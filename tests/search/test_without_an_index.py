@@ -142,7 +142,7 @@ def test_more_candidates_than_are_remembered(
     monkeypatch.setattr("openvse.search.catalogue._REMEMBERED", 5)
     folder = tmp_path / "index"
     address = filled(folder, "qdrant", request)
-    with SearchEngine(Words(), address) as engine:
+    with SearchEngine(Words(), f"{LOCAL}/{address.name}") as engine:
         hits = engine.search(["a dog", "a cat"], 40)
     exact = SearchEngine(Words(), Index.open(folder), engine="exact")
     assert [[hit.id for hit in row] for row in hits] == [
@@ -159,9 +159,8 @@ def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureReques
     other.fingerprint = "random-2"
     with pytest.raises(IndexFormatError, match="filled"):
         SearchEngine(other, address)
-    unknown = read_address(f"{LOCAL}/openvse_0123456789ab")
     with pytest.raises(EngineError, match="openvse_0123456789ab"):
-        SearchEngine(Words(), unknown)
+        SearchEngine(Words(), f"{LOCAL}/openvse_0123456789ab")
 
 
 @pytest.mark.medium

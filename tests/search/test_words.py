@@ -22,7 +22,7 @@ from openvse.indexing.words import query_words
 from openvse.indexing.writer import IndexWriter
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
-from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.search import Hit, Page, Query, SearchEngine
 from openvse.search.rank_fusion import DEPTH, MOST, Ranking, WordHits, joined
 from openvse.types import EmbeddingSet

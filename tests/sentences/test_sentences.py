@@ -20,7 +20,7 @@ from openvse.errors import ModelError, RecipeError
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.sentences import SentencePooling
-from openvse.specs import TwoTowerSpec
+from openvse.specs.model import TwoTowerSpec
 from tests.failures import Failures
 
 pytestmark = pytest.mark.slow
@@ -153,11 +153,7 @@ def test_a_text_tower_is_a_sentence_transformer(bert: Path, tmp_path: Path) -> N
 
 
 def test_the_examples_of_the_page_run(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export(
-        text_model({"name": "bigru", "word_dim": 6, "min_count": 1}),
-        tmp_path / "exported",
-        format="sentence_transformers",
-    )
+    text_model({"name": "bigru", "word_dim": 6, "min_count": 1}).save(tmp_path / "runs/mine/best")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     first, second = (

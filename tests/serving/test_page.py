@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from openvse.indexing import build_index
 from openvse.model.two_tower import TwoTower
-from openvse.scoring import Calibration, CalibrationData
+from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse.vqa.answerer import Answerer

@@ -9,7 +9,8 @@ import pytest
 
 from openvse.errors import RecipeError
 from openvse.evaluation.protocols import PROTOCOLS, protocol_named
-from openvse.specs import Part, apply_override, list_recipes, read_recipe
+from openvse.specs.load import apply_override, list_recipes, read_recipe
+from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
 

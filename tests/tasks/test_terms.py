@@ -16,7 +16,7 @@ from openvse.objectives import TERMS
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES
-from openvse.specs import list_recipes
+from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.terms import PaperTerm, paper_terms
 from openvse.train_cli.listing import terms_as_text

@@ -24,7 +24,8 @@ from openvse.functional import pad
 from openvse.model.base import Model
 from openvse.model.tower import Tower, evaluating
 from openvse.model.two_tower import TwoTower
-from openvse.specs import ModelSpec, RunRecipe
+from openvse.specs import RunRecipe
+from openvse.specs.model import ModelSpec
 from openvse.tasks import TASKS, task_kind
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe

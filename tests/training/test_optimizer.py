@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from openvse.errors import RecipeError
-from openvse.specs import AverageSpec, OptimizerSpec, PhaseSpec
+from openvse.specs.recipe import AverageSpec, OptimizerSpec, PhaseSpec
 from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import (
     Schedule,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from openvse.errors import RecipeError
 from openvse.evaluation.metrics import chance_metrics
-from openvse.specs import OptimizerSpec, PhaseSpec, PlateauSpec
+from openvse.specs.recipe import OptimizerSpec, PhaseSpec, PlateauSpec
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.inputs import small_split_warning

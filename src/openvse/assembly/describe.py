@@ -13,7 +13,7 @@ from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS, ImageEncoder, TextEncoder
 from openvse.errors import ModelError
 from openvse.registry import Configured, Registry
-from openvse.specs import Part, TowerSpec
+from openvse.specs.model import Part, TowerSpec
 
 _GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim", "side")
 """Arguments that the build decides, so that they are not in a recipe."""

@@ -25,7 +25,8 @@ from openvse.fusion import FUSIONS
 from openvse.fusion.base import Fusion
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.registry import Maker, Registry
-from openvse.specs import Part, TowerSpec, describe
+from openvse.specs.load import describe
+from openvse.specs.model import Part, TowerSpec
 from openvse.tokenization.word_splitters import WORD_SPLITTERS, WordSplitter
 
 PartT = TypeVar("PartT")

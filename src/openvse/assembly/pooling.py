@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.assembly.parts import build_part
 from openvse.errors import DataError, RecipeError
-from openvse.specs import Part
+from openvse.specs.model import Part
 from openvse.types import EmbeddingSet, Features
 
 

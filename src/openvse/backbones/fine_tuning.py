@@ -21,7 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from openvse.errors import ModelError, RecipeError, install
-from openvse.specs import Strict, describe
+from openvse.specs.load import describe
+from openvse.specs.model import Strict
 
 _STILL = "_kept_still"
 _STATES = "hidden_states"  # transformers' name of a block's first argument

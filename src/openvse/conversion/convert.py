@@ -32,7 +32,8 @@ from openvse.files import is_free, locked, read_lines, settle, user_cache
 from openvse.model.folder import CONFIG
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
+from openvse.specs.load import apply_override, parse_override, validated
+from openvse.specs.model import TwoTowerSpec
 from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 
 CACHE_VARIABLE = "OPENVSE_CACHE"

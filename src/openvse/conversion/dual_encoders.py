@@ -34,7 +34,8 @@ from openvse.conversion.weights import Names, Weights, again, fill, renamed, sha
 from openvse.errors import CheckpointError
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
+from openvse.specs.load import apply_override, parse_override, validated
+from openvse.specs.model import TwoTowerSpec
 
 # The names of all architectures. Each has some of them.
 NAMES: Names = {

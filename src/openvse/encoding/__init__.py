@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.encoding.run import EncodingReport, encode
+from openvse.encoding.run import encode
 
-__all__ = ["EncodingReport", "encode"]
+__all__ = ["encode"]

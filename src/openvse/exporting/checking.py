@@ -24,8 +24,9 @@ from openvse.media.packed import ImageFile
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower
 from openvse.pipeline import decoded, in_batches, tell_skipped
-from openvse.runtime import ArraySet, Description, OnnxModel
-from openvse.runtime.description import Side
+from openvse.runtime import OnnxModel
+from openvse.runtime.arrays import ArraySet
+from openvse.runtime.description import Description, Side
 from openvse.similarities.order import Order
 from openvse.similarities.set_max import CSD
 from openvse.types import EmbeddingSet, Inputs

@@ -17,7 +17,7 @@ from openvse.encoders.transformers_text import PROBE, TransformersText
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import ModelError
 from openvse.media.images import probe_image
-from openvse.runtime import Preprocessing, read_tokenizer
+from openvse.runtime.reading import Preprocessing, read_tokenizer
 from openvse.tokenization.word_splitters import WORD_SPLITTERS
 
 TOKENIZER_FILE = "tokenizer.json"

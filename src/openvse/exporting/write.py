@@ -43,15 +43,15 @@ from openvse.model.base import Model
 from openvse.model.folder import CARD
 from openvse.model.tower import evaluating
 from openvse.model.two_tower import TwoTower
-from openvse.runtime import Description, OnnxModel, is_export
+from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
-from openvse.runtime.description import CLIPS, EXPORT, Side
+from openvse.runtime.description import CLIPS, EXPORT, Description, Side, is_export
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
 from openvse.similarities import SetMax, Similarity
 from openvse.similarities.order import Order
 from openvse.similarities.set_max import CSD, ScaledCosine
-from openvse.specs import TowerSpec
+from openvse.specs.model import TowerSpec
 
 Format: TypeAlias = Literal["onnx", "sentence_transformers"]
 MODULES = "modules.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.features.importing import FEATURE_FILES
+from openvse.features.entries import FeatureEntry, Local
+from openvse.features.importing import FEATURE_FILES, import_features
 
-__all__ = ["FEATURE_FILES"]
+__all__ = ["FEATURE_FILES", "FeatureEntry", "Local", "import_features"]

@@ -21,7 +21,7 @@ from openvse.files import replacing_files, write_whole
 from openvse.model.folder import CARD, CONFIG, FORMAT_VERSION, WEIGHTS, model_card, write_weights
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
-from openvse.specs import ModelSpec
+from openvse.specs.model import ModelSpec
 
 _fingerprints: WeakKeyDictionary[Model, tuple[object, str]] = WeakKeyDictionary()
 """The last fingerprint of each model, with the state of its weights."""

@@ -21,7 +21,7 @@ from openvse import __version__
 from openvse.errors import ModelError, message_of
 from openvse.files import read_json
 from openvse.output.table import Table
-from openvse.specs import ModelSpec
+from openvse.specs.model import ModelSpec
 
 FORMAT_VERSION = 2
 CONFIG = "config.json"

@@ -20,8 +20,7 @@ from openvse.errors import ModelError, RecipeError
 from openvse.model.base import Model
 from openvse.model.tower import Tower
 from openvse.registry import Configured, Registry
-from openvse.specs import ModelSpec, Part, TowerSpec
-from openvse.specs.model import without_folders
+from openvse.specs.model import ModelSpec, Part, TowerSpec, without_folders
 
 _OF_TRAINING = frozenset(
     {

@@ -36,7 +36,7 @@ from openvse.report.tables import (
     shown_metrics,
     sign_table,
 )
-from openvse.specs import list_recipes, read_recipe
+from openvse.specs.load import list_recipes, read_recipe
 from openvse.training.kind import published_for
 
 if TYPE_CHECKING:

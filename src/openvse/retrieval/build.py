@@ -17,7 +17,9 @@ from openvse.objectives import TERMS, Term
 from openvse.objectives.base import Objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
-from openvse.specs import Part, PhaseSpec, TwoTowerSpec, apply_override, validated
+from openvse.specs.load import apply_override, validated
+from openvse.specs.model import Part, TwoTowerSpec
+from openvse.specs.recipe import PhaseSpec
 
 
 # Encoders use a gradient to find the trainable parameters of a backbone, also if the caller is in inference mode.

@@ -15,8 +15,7 @@ from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.ensemble import Member
 from openvse.indexing.words import query_words
 from openvse.model.two_tower import TwoTower
-from openvse.scoring import Calibration
-from openvse.scoring.calibration import ShortCurve
+from openvse.scoring.calibration import Calibration, ShortCurve
 from openvse.types import EmbeddingSet
 
 _MOST_IMAGES = 2000  # whose scores with short queries are computed

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
+from openvse.specs import RunRecipe
+from openvse.specs.model import ModelSpec, TwoTowerSpec
 from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 
 if TYPE_CHECKING:

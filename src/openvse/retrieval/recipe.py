@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from openvse.specs import Part, RunRecipe, Strict, TrainingSpec, TwoTowerSpec
+from openvse.specs import RunRecipe
+from openvse.specs.model import Part, Strict, TwoTowerSpec
+from openvse.specs.recipe import TrainingSpec
 
 
 class PublishedRecalls(Strict):

@@ -43,7 +43,7 @@ from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import Part, TwoTowerSpec
+from openvse.specs.model import Part, TwoTowerSpec
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names
-from openvse.search.contact_sheet import captions_beside, contact_sheet
+from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import SearchEngine
-from openvse.search.exact import ExactSearch
-from openvse.search.hits import Answer, Hit, Probabilities
+from openvse.search.hits import Answer, Hit
 from openvse.search.query import Page, Query
 
 if TYPE_CHECKING:
@@ -17,15 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
-    "ExactSearch",
     "Hit",
     "Index",
     "Page",
-    "Probabilities",
     "Query",
     "SearchEngine",
     "build_index",
-    "captions_beside",
     "contact_sheet",
     "find_duplicates",
 ]

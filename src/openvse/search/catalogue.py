@@ -42,16 +42,8 @@ from openvse.search.text_hits import (
     beside_each_other,
     joined_words,
 )
-from openvse.stores import (
-    CatalogueStore,
-    EngineAddress,
-    ItemFacts,
-    Note,
-    Within,
-    open_vector_store,
-    store_kind,
-)
-from openvse.stores.base import check_payloads, read_metadata
+from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
+from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
 from openvse.stores.choice import split_engine
 from openvse.stores.following import EngineState, check_served, state_file
 

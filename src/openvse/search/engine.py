@@ -39,7 +39,8 @@ from openvse.search.query import (
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
 from openvse.search.text_hits import lines_with
-from openvse.stores import EngineAddress, Note
+from openvse.stores.base import Note
+from openvse.stores.choice import EngineAddress, read_address
 from openvse.tokenization.vocabulary import UnknownWord
 
 _MOST_FOLDED = 10_000
@@ -91,7 +92,8 @@ class SearchEngine:
 
     Args:
         model: the model that made the embeddings, in PyTorch or exported.
-        source: the searched index or its folder, or the address of a store that an index has filled (``read_address``).
+        source: the searched index or its folder, or the URL of a server with a store that an index has filled, such as
+            ``qdrant://HOST``.
         engine: ``exact``, for an exact search whatever the index has, or the engine of the index, by its name or by the
             URL of its server, with the secrets that the index does not know. None takes the index's engine, and its URL
             from the index and the environment.
@@ -120,7 +122,8 @@ class SearchEngine:
     ) -> None:
         self._model = model
         self.catalogue: Catalogue
-        source = Index.open(source) if isinstance(source, str | Path) else source
+        if isinstance(source, str | Path):
+            source = read_address(str(source)) if "://" in str(source) else Index.open(source)
         if isinstance(source, Index):
             check_model(source.path, source.manifest, model.fingerprint)
             compare = comparison_of(model, source.manifest.holds)

@@ -16,8 +16,9 @@ from openvse.halves import missing_package, training_module
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST, IndexManifest, find_model, index_folder, read_manifest
 from openvse.media.names import escaped
-from openvse.runtime import OnnxModel, load_embedder
+from openvse.runtime import OnnxModel
 from openvse.runtime.description import EXPORT
+from openvse.runtime.model import load_embedder
 from openvse.search.engine import SearchEngine
 from openvse.search.towers import open_towers
 

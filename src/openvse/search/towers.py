@@ -18,8 +18,10 @@ from openvse.indexing.manifest import IndexManifest, find_model
 from openvse.media.images import read_image
 from openvse.media.names import is_image
 from openvse.media.videos import ClipSource
-from openvse.runtime import ArraySet, OnnxModel, is_export
+from openvse.runtime import OnnxModel
+from openvse.runtime.arrays import ArraySet
 from openvse.runtime.beside import left_out_of, towers_of
+from openvse.runtime.description import is_export
 from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.query import as_arrays

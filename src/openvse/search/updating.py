@@ -23,8 +23,8 @@ from openvse.indexing.readings import TextReport, read_texts
 from openvse.indexing.writer import IndexFolder
 from openvse.media.text_reading import TextReader, open_reader
 from openvse.pipeline import WorkProgress
-from openvse.runtime import load_embedder
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
+from openvse.runtime.model import load_embedder
 from openvse.search.bank import update_bank
 from openvse.stores.following import EngineReport, plan_engine
 

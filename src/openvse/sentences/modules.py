@@ -22,7 +22,7 @@ from openvse.files import read_json
 from openvse.functional import pad
 from openvse.model.folder import write_weights
 from openvse.model.tower import Tower, evaluating
-from openvse.specs import TowerSpec
+from openvse.specs.model import TowerSpec
 from openvse.types import Inputs
 
 WEIGHTS = "model.safetensors"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from openvse.errors import DataError
-from openvse.indexing import parse_condition
+from openvse.indexing.conditions import parse_condition
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query
 from openvse.search.query import OnePer, Only

@@ -19,8 +19,8 @@ from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.media.text_reading import TextLine
 from openvse.scoring.hubs import BANK
-from openvse.search import Answer, Hit, Probabilities, SearchEngine
-from openvse.search.hits import FILE_KEYS, uncertainty_of
+from openvse.search import Answer, Hit, SearchEngine
+from openvse.search.hits import FILE_KEYS, Probabilities, uncertainty_of
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress
 from openvse.stores.following import state_file

@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING
 from openvse.errors import EngineError, install
 from openvse.lazy import lazy_names
 from openvse.registry import Registry
-from openvse.stores.base import CatalogueStore, ItemFacts, Note, VectorStore, Within
+from openvse.stores.base import ItemFacts, VectorStore, Within
 
 if TYPE_CHECKING:
-    from openvse.stores.choice import EngineAddress, engine_names, read_address
+    from openvse.stores.choice import EngineAddress
 
 __all__ = [
     "STORES",
-    "CatalogueStore",
     "EngineAddress",
     "ItemFacts",
-    "Note",
     "StoreKind",
     "VectorStore",
     "Within",
-    "engine_names",
-    "open_vector_store",
-    "read_address",
 ]
 
 # These use the registry below.

@@ -19,8 +19,8 @@ from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.indexing.index import Index, places_among
 from openvse.indexing.manifest import MANIFEST, read_manifest
-from openvse.stores import CatalogueStore, ItemFacts, Note, VectorStore, open_vector_store, store_kind
-from openvse.stores.base import PAYLOADS, read_metadata
+from openvse.stores import ItemFacts, VectorStore, open_vector_store, store_kind
+from openvse.stores.base import PAYLOADS, CatalogueStore, Note, read_metadata
 from openvse.stores.choice import PLACE, PREFIX, EngineAddress, split_engine
 
 _logger = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.stores import STORES, CatalogueStore, ItemFacts, StoreKind, Within
+from openvse.stores import STORES, ItemFacts, StoreKind, Within
+from openvse.stores.base import CatalogueStore
 from openvse.stores.choice import (
     PLACE,
     URL_VARIABLE,

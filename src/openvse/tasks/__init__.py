@@ -13,6 +13,3 @@ TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval, "vqa": VQA
 def task_kind(task: str) -> TaskKind:
     """Return the definition of a task. Raise RecipeError for an unknown name."""
     return TASKS.get(task)()
-
-
-__all__ = ["TASKS", "TaskKind"]

@@ -15,7 +15,7 @@ from openvse.files import check_same, given_path, read_json, settle
 from openvse.model.base import Model
 from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
 from openvse.model.two_tower import TwoTower
-from openvse.specs import describe
+from openvse.specs.load import describe
 from openvse.tasks import TASKS, task_kind
 
 ModelT = TypeVar("ModelT", bound=Model)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import RunRecipe, read_recipe, validated
-from openvse.specs.load import FROM_START, Overrides, inherited, is_complete
+from openvse.specs import RunRecipe
+from openvse.specs.load import FROM_START, Overrides, inherited, is_complete, read_recipe, validated
 from openvse.tasks import TASKS, task_kind
 
 START = "start"

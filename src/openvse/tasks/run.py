@@ -24,7 +24,8 @@ from openvse.functional import computes_bf16
 from openvse.model.folder import WEIGHTS
 from openvse.model.start import Start
 from openvse.pipeline import WorkProgress
-from openvse.specs import RunRecipe, TrainingSpec
+from openvse.specs import RunRecipe
+from openvse.specs.recipe import TrainingSpec
 from openvse.tasks import task_kind
 from openvse.tasks.load import folder_of_model, load
 from openvse.tasks.recipes import START, load_recipe

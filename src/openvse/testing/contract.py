@@ -11,7 +11,7 @@ from torch import Tensor
 
 from openvse.assembly.parts import build_part, construct
 from openvse.registry import Maker, Registry
-from openvse.specs import Part
+from openvse.specs.model import Part
 
 PartT = TypeVar("PartT")
 SubjectT = TypeVar("SubjectT")

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from openvse.errors import EngineError
 from openvse.indexing.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
-from openvse.stores import CatalogueStore, EngineAddress, ItemFacts, VectorStore, Within
+from openvse.stores import EngineAddress, ItemFacts, VectorStore, Within
+from openvse.stores.base import CatalogueStore
 from openvse.testing.contract import hold, part_name, require
 
 OpenStore: TypeAlias = Callable[..., VectorStore]

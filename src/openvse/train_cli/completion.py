@@ -15,7 +15,7 @@ from openvse.errors import OpenVSEError
 
 def complete_recipe() -> list[str]:
     """Complete the name of a shipped recipe."""
-    from openvse.specs import list_recipes
+    from openvse.specs.load import list_recipes
 
     return list_recipes()
 

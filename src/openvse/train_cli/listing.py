@@ -35,7 +35,7 @@ USES = {
 
 def recipe_facts(names: Sequence[str]) -> list[dict[str, Any]]:
     """Return name, use (a key of ``USES``), description and published figures of recipes."""
-    from openvse.specs import read_recipe
+    from openvse.specs.load import read_recipe
 
     facts = []
     for name in names:

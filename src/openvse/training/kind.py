@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.evaluation.processes import ALONE, Processes
-from openvse.specs import ModelSpec, RunRecipe
+from openvse.specs import RunRecipe
+from openvse.specs.model import ModelSpec
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model.base import Model
     from openvse.output.documents import Document
-    from openvse.scoring import Calibration
+    from openvse.scoring.calibration import Calibration
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 

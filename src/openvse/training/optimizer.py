@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import AverageSpec, OptimizerSpec, PhaseSpec, PlateauSpec, RunRecipe, apply_override
+from openvse.specs import RunRecipe
+from openvse.specs.load import apply_override
+from openvse.specs.recipe import AverageSpec, OptimizerSpec, PhaseSpec, PlateauSpec
 
 
 def build_optimizer(

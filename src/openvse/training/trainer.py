@@ -20,7 +20,8 @@ from openvse.corpus.identity import SplitData
 from openvse.errors import TrainingError, message_of
 from openvse.files import sync
 from openvse.model.start import Start
-from openvse.specs import PhaseSpec, RunRecipe
+from openvse.specs import RunRecipe
+from openvse.specs.recipe import PhaseSpec
 from openvse.training.before_after import FromStart
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.collapse import CollapseDetector

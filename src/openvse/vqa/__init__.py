@@ -8,37 +8,19 @@ from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
     from openvse.vqa.accuracy import answer_accuracy, exact_match
-    from openvse.vqa.answerer import Answerer
     from openvse.vqa.answers import AnswerVocabulary
-    from openvse.vqa.build import build_answerer
     from openvse.vqa.evaluator import evaluate_answers, most_frequent_answers
-    from openvse.vqa.explain import Explained
-    from openvse.vqa.predict import (
-        Predictions,
-        predict_batches,
-        question_dataset,
-        read_results,
-        write_results,
-    )
-    from openvse.vqa.report import AnswerProtocol, AnswerReport
+    from openvse.vqa.predict import read_results, write_results
     from openvse.vqa.wordnet import WordNet, find_wordnet
 
 __all__ = [
-    "AnswerProtocol",
-    "AnswerReport",
     "AnswerVocabulary",
-    "Answerer",
-    "Explained",
-    "Predictions",
     "WordNet",
     "answer_accuracy",
-    "build_answerer",
     "evaluate_answers",
     "exact_match",
     "find_wordnet",
     "most_frequent_answers",
-    "predict_batches",
-    "question_dataset",
     "read_results",
     "write_results",
 ]

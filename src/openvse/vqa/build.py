@@ -14,7 +14,7 @@ from openvse.fusion import FUSIONS
 from openvse.fusion.base import Fusion
 from openvse.model.start import Start
 from openvse.model.tower import Tower
-from openvse.specs import TowerSpec
+from openvse.specs.model import TowerSpec
 from openvse.vqa.answerer import ANSWERS_FILE, Answerer
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from openvse.specs import ModelSpec, RunRecipe
+from openvse.specs import RunRecipe
+from openvse.specs.model import ModelSpec
 from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 from openvse.vqa.recipe import AnswererSpec, VQARecipe
 

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from openvse.specs import ModelSpec, Part, RunRecipe, Strict, TowerSpec
+from openvse.specs import RunRecipe
+from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec
 
 
 class AnswersSpec(Strict):

@@ -156,7 +156,7 @@ def index(
 ) -> None:
     """Embed folders of images for search. A later run embeds only changes, and a stopped run continues."""
     from openvse.cli.progress import bar
-    from openvse.runtime import load_embedder
+    from openvse.runtime.model import load_embedder
     from openvse.search.updating import IndexSettings
     from openvse.search.updating import index as update
 

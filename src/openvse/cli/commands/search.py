@@ -364,7 +364,8 @@ def write_paths(paths: Sequence[str], *, null: bool) -> None:
 def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answers: Sequence[Answer]) -> None:
     """Write the contact sheet, with the captions of the images."""
     from openvse.cli.progress import note
-    from openvse.search import captions_beside, contact_sheet
+    from openvse.search import contact_sheet
+    from openvse.search.contact_sheet import captions_beside
 
     page = contact_sheet(
         {one.title: answer.hits for one, answer in zip(asked, answers, strict=True)},

@@ -213,7 +213,7 @@ def load_served(
     """Load the model that embeds the queries of an index or an engine, and return it with its place."""
     from openvse.errors import IndexFormatError
     from openvse.indexing.manifest import find_model, read_manifest
-    from openvse.runtime import load_embedder
+    from openvse.runtime.model import load_embedder
     from openvse.search.opening import load_for_index
 
     if not isinstance(source.place, Path):  # an engine, whose model has to be named
@@ -245,7 +245,7 @@ def load_answerer(source: str, device: str) -> Any:
 def refuse_without_torch(option: str, source: str) -> None:
     """Raise OpenVSEError if an option needs a PyTorch model and the user names an exported one."""
     from openvse.errors import OpenVSEError
-    from openvse.runtime import is_export
+    from openvse.runtime.description import is_export
 
     if is_export(source):
         raise OpenVSEError(

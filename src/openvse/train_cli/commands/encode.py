@@ -22,7 +22,7 @@ from openvse.cli.options import (
 from openvse.cli.stopping import going_on
 
 if TYPE_CHECKING:
-    from openvse.encoding import EncodingReport
+    from openvse.encoding.run import EncodingReport
 
 
 Records = Annotated[

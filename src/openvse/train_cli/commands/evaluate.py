@@ -36,7 +36,7 @@ from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
     from openvse.model.base import Model
-    from openvse.scoring import Calibration
+    from openvse.scoring.calibration import Calibration
     from openvse.training.kind import Evaluation
 
 Reports: TypeAlias = Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")]

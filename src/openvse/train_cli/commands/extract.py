@@ -136,7 +136,7 @@ def _run(
 
 def _tree(options: Sequence[str]) -> dict[str, Any]:
     """Return arguments of the form KEY=VALUE as the options of a part."""
-    from openvse.specs import apply_override, parse_override
+    from openvse.specs.load import apply_override, parse_override
 
     given: dict[str, Any] = {}
     for path, value in map(parse_override, options):
@@ -152,7 +152,7 @@ def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | 
     from openvse.datasets import open_corpus
     from openvse.features.extract import extract_features
     from openvse.pipeline import DECODERS
-    from openvse.specs import Part
+    from openvse.specs.model import Part
 
     backbone = build_part(BACKBONES, Part(**{**options, "name": name}), name, {"assets": None})
     corpus = open_corpus(data, allow_outside=voice.allow_outside)
@@ -169,7 +169,7 @@ def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     from openvse.encoders import TEXT_ENCODERS
     from openvse.encoders.transformers_text import TransformersText
     from openvse.features.extract import extract_text_features
-    from openvse.specs import Part
+    from openvse.specs.model import Part
 
     corpus = open_corpus(data, require_images=False, allow_outside=voice.allow_outside)
     # These options only change what training does with the states.

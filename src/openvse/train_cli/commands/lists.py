@@ -45,7 +45,7 @@ def list_names(
 
 
 def _recipes(name: str | None) -> tuple[Any, Iterator[str]]:
-    from openvse.specs import list_recipes
+    from openvse.specs.load import list_recipes
     from openvse.tasks.recipes import shown_recipe
     from openvse.train_cli.listing import recipe_facts, recipe_rows, recipes_by_use, shown_keys
 
