@@ -18,7 +18,8 @@ from album import digest, write_album
 from test_stopping import start, wait_for
 
 from openvse.errors import IndexFormatError
-from openvse.indexing import Index, find_model
+from openvse.indexing import Index
+from openvse.indexing.manifest import find_model
 from openvse.model import base
 from tests.naming import names
 

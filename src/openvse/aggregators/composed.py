@@ -24,7 +24,6 @@ from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features, moved, on_cpu
 
-
 _LEAST = 1e-6
 """Smaller absolute values count as this one where a power is taken."""
 
