@@ -82,7 +82,7 @@ def models(root: Path) -> Iterator[tuple[str, Path, Path]]:
         model.save(root / name)
         make_bank(model.fingerprint, member, embedded.corpus).write(root / name)
         yield name, root / name, root / name
-    openvse.export(openvse.load(root / "pooled"), root / "exported")
+    openvse.export(root / "pooled", root / "exported")
     yield "exported", root / "pooled", root / "exported"
 
 

@@ -117,6 +117,8 @@ def test_what_does_not_fit_the_export_is_refused(several: tuple[TwoTower, Path])
         runtime.encode_features([np.zeros((61, 10), np.float32)])
     with pytest.raises(Exception, match="1.*60.*10"):
         runtime.encode_features([np.zeros((3, 9), np.float32)])
+    with pytest.raises(ModelError, match="exported already"):
+        export(several[1], several[1].parent / "again")
 
 
 def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path], tmp_path: Path) -> None:

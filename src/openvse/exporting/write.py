@@ -46,6 +46,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import CLIPS, EXPORT, Description, Side, is_export
+from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
 from openvse.similarities import SetMax, Similarity
@@ -82,7 +83,7 @@ class Exported:
 
 
 def export(
-    model: Model,
+    model: Model | str | Path,
     folder: str | Path,
     *,
     format: Format = "onnx",
@@ -93,7 +94,7 @@ def export(
     """Write a model for other runtimes, after a comparison with the model.
 
     Args:
-        model: a model of two towers.
+        model: a model of two towers, or its place, as ``openvse.load`` takes it.
         folder: the folder to write. A complete new export replaces an earlier one in it.
         format: ``onnx`` for ONNX Runtime and others, ``sentence_transformers`` for the text tower as a
             ``SentenceTransformer``.
@@ -106,13 +107,14 @@ def export(
             into place then.
 
     Examples:
-        >>> openvse.export(openvse.load("clip-b32"), "exported")  # doctest: +SKIP
+        >>> openvse.export("runs/mine", "exported")  # doctest: +SKIP
     """
     target = given_path(folder, "the folder of the export")
+    if isinstance(model, str | Path):
+        model = load_embedder(str(model))
     if not isinstance(model, TwoTower):
-        raise ModelError(
-            f"a model that {model.purpose} has no export: export a model that {TwoTower.purpose}"
-        )
+        purpose = getattr(model, "purpose", "is exported already")
+        raise ModelError(f"a model that {purpose} has no export: export a model that {TwoTower.purpose}")
     _check_target(target, format)
     if int8 and format != "onnx":
         raise ModelError(
