@@ -7,22 +7,14 @@ from openvse.search import contact_sheet
 from shapes import draw
 
 paths, _ = draw(Path("shapes"))
-changes = [
-    "embed_dim=64",
-    "image.encoder.image_size=96",
-    "text.encoder.min_count=1",
-    "training.batch_size=16",
-    "training.threads=1",
-    "training.phases=[{epochs: 1, objective: {ranking.miner: all}}, {epochs: 12, learning_rate: 2.0e-3}]",
-]
-run = openvse.train("vse_infinity/folder_cpu", data="shapes", out="runs/shapes", overrides=changes)
-print(f"best epoch on validation: {run.progress.best_epoch}")
+run = openvse.train("folder", data="shapes", out="runs/shapes", overrides="seed=1")
+print(f"RSUM on validation: {run.progress.best_score:.1f}")
 
 model = openvse.load(run.best)  # a folder, or a name on the Hugging Face hub
-items = openvse.index(model, "shapes", "shapes_index").items
+items = openvse.index(model, "shapes", "runs/shapes/index").items
 print(f"{items.count} images indexed, {len(items.failed)} that cannot be read")
 
-engine = openvse.open("shapes_index")
+engine = openvse.open("runs/shapes")  # its index, with its model
 queries = ["a small blue square", "a large orange triangle"]
 results = engine.search(queries, top_k=4)
 for query, hits in zip(queries, results, strict=True):

@@ -108,6 +108,7 @@ def test_plugin_pooling(run: Run) -> None:
 def test_search_from_python(run: Run, tmp_path: Path) -> None:
     printed = run("search_from_python")
     assert "48 images indexed, 0 that cannot be read" in printed
+    assert "a small blue square: small_blue_square.png" in printed
     assert (tmp_path / "hits.html").read_text().count("<img") == 8
 
 

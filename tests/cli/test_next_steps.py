@@ -67,6 +67,7 @@ def test_keys_of_other_programs_are_understood_or_led_to_the_right_one() -> None
     assert load_recipe("folder", "data=photos").data.source == "photos"
     for key, meant in (
         ("training.epochs", "training.phases.0.epochs"),
+        ("epochs", "(or .1"),
         ("lr", "optimizer.learning_rate"),
         ("batch_size", "training.batch_size"),
     ):

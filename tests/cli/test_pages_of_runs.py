@@ -14,6 +14,7 @@ from album import digest, write_recipe
 from click.testing import Result
 
 from openvse.datasets.check import check_data
+from openvse.search import Hit, contact_sheet
 from tests.naming import names
 
 pytestmark = pytest.mark.medium
@@ -107,7 +108,17 @@ def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: st
         colours = tab.evaluate(
             "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
         )
+        many = [Hit(rank, -0.379, "a.png", page, probability=0.02, fit="unlikely") for rank in (9, 10, 100)]
+        tab.set_viewport_size({"width": 1100, "height": 800})
+        tab.set_content(contact_sheet({"a dog": many}))
+        ends = tab.evaluate(
+            "[...document.querySelectorAll('figcaption')].map(each => ['.rank', '.score', '.fit'].flatMap("
+            "name => { const box = each.querySelector(name).getBoundingClientRect();"
+            " return [box.left, box.right, box.bottom]; }))"
+        )
         started.close()
+    for _, rank_ends, _, score_begins, _, bottom, _, _, fit_bottom in ends:  # side by side, in one line
+        assert score_begins >= rank_ends + 4 and abs(fit_bottom - bottom) < 4
     assert [url for url in asked if not url.startswith("data:")] == [page.as_uri()]
     assert said == [] and broken == 0
     assert width == 390

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -40,7 +41,8 @@ _KEYS_AN_ITEM = 4  # more are searched for: a place for each would take too much
 class Index:
     """Embeddings of images or sentences, memory-mapped. ``build_index`` makes them.
 
-    It keeps the state of the index when it was opened. Later writes do not change it.
+    It keeps the state of the index when it was opened. Later writes do not change it. It does not search, as this
+    takes the model, too: ``openvse.open`` gives a ``SearchEngine``.
 
     Attributes:
         manifest: the model that made it, and its shape.
@@ -73,6 +75,12 @@ class Index:
         self.is_complete = is_complete
         self._root_of = {root.number: root for root in roots}
         self._database, self._reading = database, RLock()
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> None:
+            more = f": openvse.open({str(self.path)!r}) has it" if name == "search" else ""
+            raise AttributeError(f"an Index has no attribute {name!r}{more}", name=name, obj=self)
 
     @classmethod
     def open(cls, path: str | Path, model_fingerprint: str | None = None, *, check: bool = False) -> Index:

@@ -33,7 +33,7 @@ AROUND = {GATED: "base", "pooled_linear": "pool"}
 _RATE = "optimizer.learning_rate, or training.phases.0.learning_rate of one phase"
 _MEANT = {
     **dict.fromkeys(("lr", "learning_rate"), _RATE),
-    **dict.fromkeys(("epochs", "num_epochs"), "training.phases.0.epochs"),
+    **dict.fromkeys(("epochs", "num_epochs"), "training.phases.0.epochs (or .1 and so on, a later phase)"),
     **dict.fromkeys(("batch_size", "batch"), "training.batch_size"),
     **dict.fromkeys(("dim", "embedding_dim"), "embed_dim"),
 }

@@ -80,7 +80,7 @@ def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
         least = " and ".join(f"{each:,}" for each in needed)
         watcher.note(
             f"{count:,} images for training are too few to train networks, which needs {least}, so the model is its "
-            f"start. The recipe means it so"
+            f"start. This is as intended"
             if not left
             else f"{count:,} images for training are too few for {len(phases) - len(left)} of {len(phases)} phases, "
             f"which need {least}"

@@ -19,7 +19,8 @@ def list_names(
         Literal["recipes", "parts", "terms", "models", "data", "protocols"],
         typer.Argument(
             metavar="KIND",
-            help="recipes, parts of recipes, terms of the papers, published models, data sets, or test protocols.",
+            help="recipes, parts of recipes, terms of the papers, models (of this folder and published), data sets, or "
+            "test protocols.",
         ),
     ],
     name: Annotated[
@@ -87,8 +88,13 @@ def _data(name: str | None) -> tuple[Any, Iterator[str]]:
 
 def _models() -> tuple[Any, Iterator[str]]:
     from openvse.conversion.published import PUBLISHED
+    from openvse.tasks.front import list_models
+
+    here = [each for each in list_models() if each not in PUBLISHED]
 
     def lines() -> Iterator[str]:
+        if here:
+            yield from ("In this folder:", *(f"  {each}" for each in here), "")
         yield f"{'name':17}{'model':28}{'px':>3}{'weights':>8}{'width':>6}  languages"
         for name, model in PUBLISHED.items():
             size = f"{model.millions} M"
@@ -97,7 +103,7 @@ def _models() -> tuple[Any, Iterator[str]]:
         yield "\nThe first use downloads a model from the Hugging Face hub and converts it once:"
         yield "  openvse index clip-b32 FOLDER && openvse search clip-b32 index 'a red bicycle'"
 
-    return {name: vars(model) for name, model in PUBLISHED.items()}, lines()
+    return {each: {} for each in here} | {name: vars(model) for name, model in PUBLISHED.items()}, lines()
 
 
 def _protocols() -> tuple[Any, Iterator[str]]:
