@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import openvse
-from openvse.errors import DataError, IndexFormatError, OpenVSEError, RecipeError
+from openvse.errors import DataError, IndexFormatError, ModelError, OpenVSEError, RecipeError
 from openvse.search import SearchEngine
 from openvse.specs.load import override_list, read_recipe
 from openvse.types import EmbeddingSet
@@ -50,11 +50,14 @@ def test_load_encode_and_compare(here: Path) -> None:
     assert len(repr(images)) < 60
     texts = model.encode(["red sky above blue ground", "green"])
     assert model.similarity(images, texts).shape == (2, 2)
+    with pytest.raises(ModelError, match="encode"):
+        model.similarity(["photos/00.png"], ["green"])
     assert openvse.load(Path("runs/mine/best")).fingerprint == model.fingerprint
 
 
 def test_search_by_sentence_image_and_date(here: Path) -> None:
     with openvse.open("runs/mine") as engine:
+        assert repr(engine) == f"SearchEngine(20 images of {engine.root})"
         hits = engine.search("red sky", top_k=3)
         assert [hit.rank for hit in hits] == [1, 2, 3]
         assert str(hits).splitlines()[0].split()[:2] == ["rank", "score"]
@@ -78,7 +81,9 @@ def test_search_by_sentence_image_and_date(here: Path) -> None:
 
 def test_index_and_evaluate(here: Path) -> None:
     model = openvse.load("runs/mine")
-    assert openvse.index(model, "photos", out="other").items.count == 20
+    update = openvse.index(model, "photos", out="other")
+    assert update.items.count == 20
+    assert repr(update) == "IndexUpdate(20 images (20 new, 20 from stored features, 0 unreadable))"
     report = openvse.evaluate(model, "photos", split="validation")
     assert report.protocol.num_images == 4
     assert report.to_dict()["metrics"] == report.metrics

@@ -137,6 +137,9 @@ class SearchEngine:
             None if self._are_texts else getattr(model, "calibration", None)
         )
 
+    def __repr__(self) -> str:
+        return f"SearchEngine({len(self.catalogue)} {self.note.holds} of {self.root})"
+
     @property
     def note(self) -> Note:
         """The common properties of the items: the model, the shape of the embeddings, the indexed folders."""

@@ -51,6 +51,9 @@ class IndexUpdate:
     towers: Towers | None
     text: TextReport | None = None
 
+    def __repr__(self) -> str:
+        return f"IndexUpdate({self.items})"
+
 
 @dataclass(frozen=True)
 class IndexSettings:

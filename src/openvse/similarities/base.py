@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from openvse.errors import ModelError
 from openvse.registry import Configured
 from openvse.types import EmbeddingSet
 
@@ -58,6 +59,20 @@ class Similarity(Configured, nn.Module, ABC):
         nearest = next(base for base in cls.__mro__ if {"forward", "indexable"} & vars(base).keys())
         if "indexable" not in vars(nearest):  # the subclass overrides forward without its own promise
             cls.indexable, cls.near_maximum = False, vars(nearest).get("near_maximum", False)
+
+    def __call__(self, images: object, texts: object) -> Float[Tensor, "I T"]:
+        """Score all pairs, by ``forward``.
+
+        Raises:
+            ModelError: the images or the texts are no embeddings.
+        """
+        for given in (images, texts):
+            if not isinstance(given, EmbeddingSet):
+                raise ModelError(
+                    f"embeddings are compared, got {type(given).__name__}: encode images and texts first"
+                )
+        scores: Tensor = super().__call__(images, texts)
+        return scores
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

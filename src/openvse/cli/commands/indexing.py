@@ -283,18 +283,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
         }
         print_json("index", result)
         return
-    more = {
-        "new": max(0, report.count - report.reused - report.resumed - report.recognised),
-        "unchanged": report.reused,
-        "segments of clips": report.segments,
-        "kept by the stopped run": report.resumed,
-        "from stored features": report.stored,
-        "recognised by their content": report.recognised,
-        "with changed metadata": report.described,
-        "removed": report.removed,
-    }
-    parts = [f"{count} {what}" for what, count in more.items() if count] or ["0 new"]
-    typer.echo(f"{out}: {report.count} {report.holds} ({', '.join(parts)}, {len(report.failed)} unreadable)")
+    typer.echo(f"{out}: {report}")
     if report.compacted:
         typer.echo(f"{report.compacted} rows that were no longer needed are gone from its files")
     if bank is not None and bank["source"] != "model":
