@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def test_everything_that_openvse_offers_is_in_the_reference() -> None:
     elsewhere = {"openvse.model", "openvse.SearchEngine"}  # its classes by themselves; in openvse.search
     offered = {f"openvse.{name}" for name in dir(openvse) if not name.startswith("__")}
     assert offered - elsewhere - {*SHOWN} == set()
+
+
+def test_a_module_of_the_reference_says_which_names_are_public() -> None:
+    modules = [each for each in map(found, SHOWN) if inspect.ismodule(each) and not hasattr(each, "__all__")]
+    assert [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, own in vars(module).items()
+        if getattr(own, "__module__", "") == module.__name__ and name[0] not in "_"
+    ] == []
 
 
 def test_nothing_is_in_the_reference_twice() -> None:

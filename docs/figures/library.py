@@ -20,7 +20,7 @@ from openvse.registry import Registry
 
 DOCS = Path(__file__).resolve().parents[1]
 PAGE = DOCS / "reference" / "names.md"
-LISTS = ("library", "pooling", "scores", "encoders", "data", "evaluation")
+LISTS = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
 """The pages of the reference that list names."""
 
 PROGRAMS = ("reference/examples.md", "parts.md", "export.md", "add_a_part.md", "backbones.md", "data.md")

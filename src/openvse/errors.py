@@ -7,6 +7,21 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
+__all__ = [
+    "BadFeaturesError",
+    "BadImageError",
+    "DataError",
+    "DiskError",
+    "EngineError",
+    "IndexFormatError",
+    "MissingItemError",
+    "ModelError",
+    "OpenVSEError",
+    "RecipeError",
+    "StoreError",
+    "TrainingError",
+]
+
 _SECRETS = (
     # What stands before the last @ of a URL: all but the user of a database may be a password or a key.
     (

@@ -15,6 +15,8 @@ from openvse.errors import DataError
 from openvse.kernels.ranked import is_usable, sort_elements, sum_ranked
 from openvse.types import EmbeddingSet, Inputs, moved, on_cpu
 
+__all__ = ["masked_max", "masked_mean", "normalize"]
+
 MASKED = float("-inf")
 
 

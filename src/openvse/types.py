@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
+__all__ = ["EmbeddingSet", "Features", "Inputs", "Relevance", "ScoredBatch"]
+
 _ORIGINS = WeakTensorKeyDictionary()
 _STAGED = 1 << 16  # bytes that CUDA copies from anywhere without blocking
 
