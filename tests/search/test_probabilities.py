@@ -15,7 +15,7 @@ from PIL import Image
 from colour_model import COLOURS, ColourModel
 from openvse.errors import DataError, ModelError
 from openvse.indexing import Index, build_index
-from openvse.scoring.calibration import Calibration, CalibrationData, ShortCurve
+from openvse.scoring.calibration import PART, Calibration, CalibrationData, ShortCurve
 from openvse.search import Hit, Page, Query, SearchEngine, contact_sheet
 from openvse.search.hits import FITS, SAID, Probabilities, title_of
 from openvse.types import EmbeddingSet
@@ -181,7 +181,7 @@ def test_the_words_of_a_short_query_say_how_many_images_to_expect(captioned: Pat
     (answer,) = engine.answer("red", Page(20))
     assert answer.probabilities is not None and answer.probabilities.expected == 3.0
     scores = np.array([hit.score for hit in answer.hits])
-    curve = SHORT.of_short(1, float(scores.mean()), float(scores.std()))
+    curve = SHORT.of_short("1", float(scores.mean()), float(scores.std()))
     assert curve is not None
     of_all, of_red = (curve.probabilities(scores, size, 3.0).tolist() for size in (20, 3))
     for hit, by_score, among_red in zip(answer.hits, of_all, of_red, strict=True):
@@ -195,6 +195,19 @@ def test_the_words_of_a_short_query_say_how_many_images_to_expect(captioned: Pat
     (many,) = engine.answer("red", Page(20, expected=9.0))
     assert sum(hit.probability or 0 for hit in many.hits) > sum(hit.probability or 0 for hit in answer.hits)
     assert engine.answer("red", Page(20, only="similarity"))[0].probabilities == answer.probabilities
+
+    # A caption that names half of what is shown leaves half of the red images unnamed: the odds of the others halve.
+    half = SearchEngine(CalibratedModel(calibration=replace(SHORT, said=0.5)), captioned)
+    odds = (values := curve.probabilities(scores, 20, 6.0)) / (1 - values) / 2
+    for hit, wanted in zip(half.search("red", 20), (odds / (1 + odds)).tolist(), strict=True):
+        assert hit.matched or hit.probability == pytest.approx(wanted, abs=1e-4)
+
+    # An item with one of two words has a curve of its own, as the word raises its score already.
+    flat = ShortCurve(30, (-2.0, 2.0), (0.0, 0.0))
+    both = replace(CURVE, short={"2": SHORT.short["1"], PART: flat})
+    found = SearchEngine(CalibratedModel(calibration=both), captioned).search("07 red", 20)
+    said = {hit.matched: hit.probability for hit in found if hit.matched}
+    assert said == {("red",): pytest.approx(0.5 / 3), ("07",): pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize("curve", [CURVE, SHORT], ids=["no curve of short queries", "no captions"])

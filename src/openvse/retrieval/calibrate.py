@@ -15,7 +15,7 @@ from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.ensemble import Member
 from openvse.indexing.words import query_words
 from openvse.model.two_tower import TwoTower
-from openvse.scoring.calibration import Calibration, ShortCurve
+from openvse.scoring.calibration import PART, Calibration, ShortCurve
 from openvse.types import EmbeddingSet
 
 _MOST_IMAGES = 2000  # whose scores with short queries are computed
@@ -57,8 +57,10 @@ def _short_curves(model: TwoTower, images: EmbeddingSet, words: list[set[str]]) 
             continue
         texts = model.encode_text([" ".join(each) for each in chosen]).to(images.vectors.device)
         rows = [model.score(images[at : at + _ROWS], texts).cpu() for at in range(0, len(images), _ROWS)]
-        relevant = np.array([[all(word in held for word in each) for held in words] for each in chosen])
-        curves[str(count)] = fit_short(np.concatenate([row.float().numpy() for row in rows]).T, relevant)
+        held = np.array([[sum(word in some for word in each) for some in words] for each in chosen])
+        scores = np.concatenate([row.float().numpy() for row in rows]).T
+        for key, least in ((str(count), 0), (PART, 1))[:count]:
+            curves[key] = fit_short(scores, held == count, held >= least)
     return curves
 
 

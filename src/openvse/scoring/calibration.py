@@ -29,6 +29,9 @@ from openvse.files import parse_json, read_text
 CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
 VERSION = 1
+PART = "1 of 2"
+"""The curve of the images that are known to have one of the two words of a query, which raises the score already."""
+
 PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
 """The precisions whose thresholds the file lists and ``openvse evaluate --calibrate`` shows."""
 
@@ -76,7 +79,8 @@ class Calibration:
         scores: the K knots, ascending.
         log_ratios: ``log LR`` at each knot, which never falls.
         relevant_above: the share of the relevant pairs that score at least the knot.
-        short: the curves of queries of one and of two words (``"1"``, ``"2"``), as far as there were enough.
+        short: the curves of queries of one and of two words (``"1"``, ``"2"``), and of ``PART``, as far as there were
+            enough.
         said: how often one caption of an image has a word that its captions have.
 
     Raises:
@@ -107,9 +111,9 @@ class Calibration:
         if min(sizes.num_images, sizes.num_texts, sizes.num_pairs) < 1:
             raise DataError("a curve must be fitted on at least one image, sentence and pair")
 
-    def of_short(self, num_words: int, mean: float, spread: float) -> Calibration | None:
-        """Return the curve of a query of so few words, by mean and standard deviation of its scores, or None."""
-        curve = self.short.get(str(num_words))
+    def of_short(self, kind: str, mean: float, spread: float) -> Calibration | None:
+        """Return a curve of short queries, by mean and standard deviation of a query's scores, or None."""
+        curve = self.short.get(kind)
         if curve is None:
             return None
         scores = tuple(mean + max(spread, 1e-6) * each for each in curve.deviations)

@@ -22,7 +22,7 @@ from openvse.indexing.words import TITLE_KEYS, query_words
 from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
-from openvse.scoring.calibration import Calibration
+from openvse.scoring.calibration import PART, Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ExactSearch, comparison_of
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
@@ -310,16 +310,19 @@ class SearchEngine:
         sampled, captioned = self._sample
         if expected is None and search.whole is not None and captioned:
             expected = max(search.whole, 0.5) / captioned
-        curve = None
+        curve = part = None
         if expected is not None and sampled is not None:
             (scores,), _ = sampled.search(queries.some(np.array([number])), SAMPLE)
-            curve = given.curve.of_short(num_words, float(scores.mean()), float(scores.std()))
+            of_short = partial(given.curve.of_short, mean=float(scores.mean()), spread=float(scores.std()))
+            curve, part = of_short(str(num_words)), of_short(PART)
         if curve is None and given.min_precision is not None:
             raise DataError(
                 f"min_precision: too little is known of how many images show {query.text!r:.60}: say how many you "
                 f"expect, or give a longer sentence"
             )
-        return replace(given, curve=curve, expected=expected, is_short=True, captioned=captioned or 1.0)
+        return replace(
+            given, curve=curve, expected=expected, is_short=True, captioned=captioned or 1.0, part=part
+        )
 
     @cached_property
     def _sample(self) -> tuple[ExactSearch | None, float]:
@@ -336,7 +339,7 @@ class SearchEngine:
             for each in metadata
         ]
         few = 1.0 if self.calibration is None else self.calibration.said
-        captioned = np.array([min(count, 1) * (few if count == 1 else 1.0) for count in said])
+        captioned = 1 - (1 - few) ** np.array(said)
         enough = sum(map(bool, said)) >= CAPTIONED * len(said)
         return ExactSearch(self.catalogue.vectors(chosen), self._compare), float(captioned.mean()) * enough
 
@@ -446,13 +449,13 @@ class SearchEngine:
         if search.query.is_sentence:
             rows = np.full(len(scores), -1) if rows is None else rows
             words, given = search.words, search.probabilities
-            among = None
+            among, count = None, len(query_words(search.query.text))
             if given.is_short:  # captions name a part of what is shown, as they do for the whole query
                 among = words.among(rows, given.searched) / max(1e-6, given.captioned)
                 among = np.clip(np.rint(among), 1, given.searched).astype(np.int64)
-            count = len(query_words(search.query.text))
             shares = [len(words.matched(row)) / count if row >= 0 else 0.0 for row in rows.tolist()]
-            likely = given.of(scores, among, np.array(shares))
+            unnamed = 1 - given.captioned if given.is_short and count == 1 and given.captioned < 1 else 1.0
+            likely = given.of(scores, among, np.array(shares), unnamed)
         good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
         return likely, good if least is None else good & (scores >= least)
 

@@ -155,6 +155,7 @@ class Probabilities:
         min_precision: the lowest probability of a hit. None takes all hits.
         is_short: whether it is a query of so few words that it has a curve of its own.
         captioned: the share of the items' contents that their captions name.
+        part: the curve of an item that has some words of a short query. None takes ``curve``.
     """
 
     curve: Calibration | None
@@ -163,6 +164,7 @@ class Probabilities:
     min_precision: float | None = None
     is_short: bool = False
     captioned: float = 1.0
+    part: Calibration | None = None
 
     def __post_init__(self) -> None:
         if self.min_precision is None:
@@ -192,11 +194,13 @@ class Probabilities:
         scores: Float[np.ndarray, "n"],
         among: Int[np.ndarray, "n"] | None = None,
         shares: Float[np.ndarray, "n"] | None = None,
+        unnamed: float = 1.0,
     ) -> list[tuple[float | None, str]]:
         """Return the probability of each score of a sentence, and the same in a word (``FITS``).
 
         ``among`` is how many items have the same words of the sentence (all, for one that has none), and ``shares`` the
         share of the words that an item has. All are a second reason, and one that has some is not called unlikely.
+        ``unnamed`` is how often a relevant item has none.
         """
         if self.curve is None:
             return [(None, "")] * len(scores)
@@ -204,7 +208,11 @@ class Probabilities:
         sizes = np.full(len(scores), self.searched) if among is None else among
         likely = np.zeros(len(scores))
         for size in np.unique(sizes).tolist():
-            likely[sizes == size] = self.curve.probabilities(scores[sizes == size], size, self.expected)
+            for curve, some in ((self.curve, shares % 1 == 0), (self.part or self.curve, shares % 1 > 0)):
+                of_size = (sizes == size) & some
+                likely[of_size] = curve.probabilities(scores[of_size], size, self.expected)
+        lacking = np.where(shares > 0, 1.0, unnamed)
+        likely = likely * lacking / (likely * lacking + 1 - likely)
         likely = np.where(shares == 1, 1 - (1 - likely) * (1 - SAID), likely)
         words = [next(word for word, least in FITS.items() if fit >= least) for fit in likely.tolist()]
         words = [
