@@ -1,10 +1,10 @@
 """How far the probabilities of hits hold for queries of one word, of two words, and for sentences.
 
-``python studies/words_of_hits.py MODEL DATA [FROM:TO]`` searches images of the test split, of which the index knows
-one caption each. Queries of one and of two words are drawn from the other captions, and an image is relevant if any
-of its captions has the words. The sentences are other captions, each with one relevant image. For each kind of query
-it prints mean probability, share of relevant hits and expected calibration error (ten bins) of the ten best hits, and
-of these the share of relevant hits that are called unlikely.
+``python studies/words_of_hits.py MODEL DATA [FROM:TO [K]]`` searches images of the test split, of which the index
+knows the first K captions each, one by default. Queries of one and of two words are drawn from all captions, and an
+image is relevant if any of its captions has the words. The sentences are the last captions, each with one relevant
+image. For each kind of query it prints mean probability, share of relevant hits and expected calibration error (ten
+bins) of the ten best hits, and of these the share of relevant hits that are called unlikely.
 """
 
 from __future__ import annotations
@@ -47,15 +47,17 @@ def drawn(captions: Sequence[Sequence[str]], rng: np.random.Generator) -> Iterat
         yield "sentence", captions[at][-1], {at}
 
 
-def write_folder(images: Sequence[object], captions: Sequence[Sequence[str]], folder: Path) -> list[str]:
-    """Write the images and one caption of each; return the names of the images."""
+def write_folder(
+    images: Sequence[object], captions: Sequence[Sequence[str]], folder: Path, known: int
+) -> list[str]:
+    """Write the images and the first captions of each; return the names of the images."""
     folder.mkdir()
     names = []
     with (folder / "metadata.jsonl").open("w") as lines:
         for path, said in zip(images, captions, strict=True):
             names.append(Path(str(path)).name)
             (folder / names[-1]).write_bytes(Path(str(path)).read_bytes())
-            lines.write(json.dumps({"file_name": names[-1], "captions": [said[0]]}) + "\n")
+            lines.write(json.dumps({"file_name": names[-1], "captions": [*said[:known]]}) + "\n")
     return names
 
 
@@ -87,14 +89,15 @@ def measure(engine: SearchEngine, names: Sequence[str], captions: Sequence[Seque
 
 def main() -> None:
     model, data, *part = sys.argv[1:]
-    begin, end = (int(each) if each else None for each in "".join(part or [":"]).split(":"))
+    begin, end = (int(each) if each else None for each in (part or [":"])[0].split(":"))
+    known = int(part[1]) if part[1:] else 1
     corpus = open_corpus(data).split("test")
     captions: list[list[str]] = [[] for _ in range(len(corpus))]
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         captions[image].append(corpus.captions[text])
     images, captions = corpus.image_paths[begin:end], captions[begin:end]
     with tempfile.TemporaryDirectory() as place:
-        names = write_folder(images, captions, Path(place, "images"))
+        names = write_folder(images, captions, Path(place, "images"), known)
         openvse.index(model, Path(place, "images"), Path(place, "index"))
         with openvse.open(Path(place, "index")) as engine:
             measure(engine, names, captions)

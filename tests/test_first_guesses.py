@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import openvse
+from openvse.cli.program import app
 from openvse.errors import DataError, IndexFormatError, ModelError, OpenVSEError, RecipeError
-from openvse.search import SearchEngine
+from openvse.search import Index, SearchEngine
 from openvse.specs.load import override_list, read_recipe
 from openvse.types import EmbeddingSet
 from tests.cli.album import write_album
@@ -50,8 +54,13 @@ def test_load_encode_and_compare(here: Path) -> None:
     assert len(repr(images)) < 60
     texts = model.encode(["red sky above blue ground", "green"])
     assert model.similarity(images, texts).shape == (2, 2)
-    with pytest.raises(ModelError, match="encode"):
-        model.similarity(["photos/00.png"], ["green"])
+    jaxtyping.config.update("jaxtyping_disable", True)  # as for a user
+    try:
+        for guess in (model.similarity, model.score):
+            with pytest.raises(ModelError, match="encode"):
+                guess(["photos/00.png"], ["green"])
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
     assert openvse.load(Path("runs/mine/best")).fingerprint == model.fingerprint
 
 
@@ -75,6 +84,10 @@ def test_search_by_sentence_image_and_date(here: Path) -> None:
             engine.search("photos/nowhere.png")
     with openvse.open(Path("runs/mine/index")) as again:
         assert again.search("red sky", top_k=3) == hits
+    with pytest.raises(AttributeError, match=r"openvse\.open\("):  # which has the model, too
+        Index.open("runs/mine").search("red sky")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"openvse\.search"):
+        openvse.Page  # type: ignore[attr-defined]  # noqa: B018
     with SearchEngine(openvse.load("runs/mine"), "runs/mine/index") as other:
         assert [hit.id for hit in other.search("red sky", top_k=3)] == [hit.id for hit in hits]
 
@@ -97,6 +110,8 @@ def test_save_and_list(here: Path) -> None:
     openvse.load("runs/mine").save("kept")
     listed = openvse.list_models()
     assert {"kept", "runs/mine/best", "clip-b32"} <= {*listed}
+    shown = CliRunner().invoke(app, ["list", "models", "--json"])
+    assert [*json.loads(shown.stdout)["result"]["listed"]] == listed
     assert "folder" in openvse.list_recipes()
     assert "gpo" in openvse.list_parts("aggregators")
     assert openvse.list_parts("similarity") == openvse.list_parts("similarities")

@@ -20,8 +20,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def get(name: str) -> Any:
         source = _sources(package).get(name)
         if source is None:
-            in_rooms = [each for each in _sources(package) if f'"{name}",' in _text(package, each)]
-            more = f": it is in {package}.{in_rooms[0]}" if in_rooms else ""
+            rooms = (each for each in _sources(package) if f'"{name}",' in _text(package, each))
+            more = next((f": it is in {package}.{room}" for room in rooms), "")
             raise AttributeError(f"module {package!r} has no attribute {name!r}{more}")
         # A submodule is imported; any other name is taken from its module.
         return (

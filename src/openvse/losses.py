@@ -28,11 +28,6 @@ from openvse.types import EmbeddingSet, ScoredBatch
 
 __all__ = ["Loss", "adopt", "info_nce", "mil", "multi_view_bound", "triplet"]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
 Negatives: TypeAlias = Literal["hardest", "all"]
 Reduction: TypeAlias = Literal["sum", "mean"]
 

@@ -50,6 +50,8 @@ def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> Non
     made = invoke("index", place / "run", place / "album", "--out", place / "run" / "index", "--json")
     assert json.loads(made.stdout)["result"]["stored"] == 20
     assert find_model(place / "run" / "index") == (str(place / "run" / "best"), "")
+    again = invoke("index", place / "run", place / "album", "--out", place / "third")
+    assert names(again.stderr, place / "run" / "index") and not names(made.stderr, place / "run" / "index")
     found = invoke("search", place / "run", "a red sky", "above", "-k", 2)
     assert (found.stdout, found.stderr) == (result.stdout, "")
 

@@ -19,7 +19,7 @@ def test_a_curve_holds_for_queries_whose_scores_lie_anywhere() -> None:
     drawn = rng.normal(size=relevant.shape) + relevant + some
     scores = (rng.normal(size=(200, 1)) + np.exp(rng.normal(size=(200, 1))) * drawn).astype(np.float64)
     for among in (np.ones_like(some), some):
-        curve = fit_short(scores[:100], relevant[:100], among[:100])
+        curve = fit_short(scores[:100], relevant[:100], (among & ~relevant)[:100])
         assert curve.num_queries == 100
         known, seen = [], []
         for row, right, counted in zip(scores[100:], relevant[100:], among[100:], strict=True):

@@ -113,20 +113,13 @@ SHORT, MIN_SHORT = 200, 20
 """The most queries of one word, and of two, on which their curve is fitted, and the fewest."""
 
 
-def fit_short(
-    scores: Float[np.ndarray, "q i"], relevant: Bool[np.ndarray, "q i"], among: Bool[np.ndarray, "q i"]
-) -> ShortCurve:
-    """Fit the curve of short queries, each of which has relevant images, to their deviations from their means.
-
-    ``among`` are the images of each query whose scores count. They include the relevant ones.
-    """
+def fit_short(scores: Float[np.ndarray, "q i"], *groups: Bool[np.ndarray, "q i"]) -> ShortCurve:
+    """Fit the curve of short queries to their deviations from their means, by relevant and irrelevant images."""
     deviations = (scores - scores.mean(1, keepdims=True)) / np.maximum(scores.std(1, keepdims=True), 1e-6)
     low, bins = float(deviations.min()), 512
     width = max(float(deviations.max()) - low, 1e-6) / bins
     place = np.minimum((deviations - low) / width, bins - 1).astype(np.int64)
-    counts = [
-        np.bincount(place[chosen], minlength=bins).astype(float) for chosen in (relevant, among & ~relevant)
-    ]
+    counts = [np.bincount(place[chosen], minlength=bins).astype(float) for chosen in groups]
     knots, log_ratios = isotonic(*counts)
     return ShortCurve(len(scores), tuple((low + (knots + 0.5) * width).tolist()), tuple(log_ratios.tolist()))
 

@@ -41,8 +41,7 @@ _KEYS_AN_ITEM = 4  # more are searched for: a place for each would take too much
 class Index:
     """Embeddings of images or sentences, memory-mapped. ``build_index`` makes them.
 
-    It keeps the state of the index when it was opened. Later writes do not change it. It does not search, as this
-    takes the model, too: ``openvse.open`` gives a ``SearchEngine``.
+    It keeps the state of the index when it was opened. Later writes do not change it. ``openvse.open`` searches it.
 
     Attributes:
         manifest: the model that made it, and its shape.

@@ -285,6 +285,7 @@ class TwoTower(Model):
         If the similarity has weights, the scores are computed on their device. For large sets use
         ``similarities.score_blocks``.
         """
+        self.similarity.check(images, texts)
         device = next(self.similarity.parameters(), images.vectors).device
         scores: Tensor = self.similarity(images.to(device), texts.to(device))
         return scores.to(images.vectors.device)

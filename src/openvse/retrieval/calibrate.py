@@ -60,7 +60,7 @@ def _short_curves(model: TwoTower, images: EmbeddingSet, words: list[set[str]]) 
         held = np.array([[sum(word in some for word in each) for some in words] for each in chosen])
         scores = np.concatenate([row.float().numpy() for row in rows]).T
         for key, least in ((str(count), 0), (PART, 1))[:count]:
-            curves[key] = fit_short(scores, held == count, held >= least)
+            curves[key] = fit_short(scores, held == count, (least <= held) & (held < count))
     return curves
 
 

@@ -29,9 +29,9 @@ from openvse.files import parse_json, read_text
 CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
 VERSION = 1
-PART = "1 of 2"
-"""The curve of the images that are known to have one of the two words of a query, which raises the score already."""
-
+PART = (
+    "1 of 2"  # the curve of images that are known to have one of two words, which raises their scores already
+)
 PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
 """The precisions whose thresholds the file lists and ``openvse evaluate --calibrate`` shows."""
 
@@ -79,8 +79,7 @@ class Calibration:
         scores: the K knots, ascending.
         log_ratios: ``log LR`` at each knot, which never falls.
         relevant_above: the share of the relevant pairs that score at least the knot.
-        short: the curves of queries of one and of two words (``"1"``, ``"2"``), and of ``PART``, as far as there were
-            enough.
+        short: the curves of queries of one and of two words (``"1"``, ``"2"``, ``PART``), as far as there were enough.
         said: how often one caption of an image has a word that its captions have.
 
     Raises:

@@ -320,9 +320,8 @@ class SearchEngine:
                 f"min_precision: too little is known of how many images show {query.text!r:.60}: say how many you "
                 f"expect, or give a longer sentence"
             )
-        return replace(
-            given, curve=curve, expected=expected, is_short=True, captioned=captioned or 1.0, part=part
-        )
+        known = captioned or 1.0
+        return replace(given, curve=curve, expected=expected, is_short=True, captioned=known, part=part)
 
     @cached_property
     def _sample(self) -> tuple[ExactSearch | None, float]:
@@ -454,7 +453,7 @@ class SearchEngine:
                 among = words.among(rows, given.searched) / max(1e-6, given.captioned)
                 among = np.clip(np.rint(among), 1, given.searched).astype(np.int64)
             shares = [len(words.matched(row)) / count if row >= 0 else 0.0 for row in rows.tolist()]
-            unnamed = 1 - given.captioned if given.is_short and count == 1 and given.captioned < 1 else 1.0
+            unnamed = (1 - given.captioned or 1.0) if count == 1 else 1.0
             likely = given.of(scores, among, np.array(shares), unnamed)
         good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
         return likely, good if least is None else good & (scores >= least)

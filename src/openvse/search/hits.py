@@ -208,9 +208,9 @@ class Probabilities:
         sizes = np.full(len(scores), self.searched) if among is None else among
         likely = np.zeros(len(scores))
         for size in np.unique(sizes).tolist():
-            for curve, some in ((self.curve, shares % 1 == 0), (self.part or self.curve, shares % 1 > 0)):
-                of_size = (sizes == size) & some
-                likely[of_size] = curve.probabilities(scores[of_size], size, self.expected)
+            for curve, kind in ((self.curve, shares % 1 == 0), (self.part or self.curve, shares % 1 > 0)):
+                some = kind & (sizes == size)
+                likely[some] = curve.probabilities(scores[some], size, self.expected)
         lacking = np.where(shares > 0, 1.0, unnamed)
         likely = likely * lacking / (likely * lacking + 1 - likely)
         likely = np.where(shares == 1, 1 - (1 - likely) * (1 - SAID), likely)

@@ -66,13 +66,18 @@ class Similarity(Configured, nn.Module, ABC):
         Raises:
             ModelError: the images or the texts are no embeddings.
         """
-        for given in (images, texts):
-            if not isinstance(given, EmbeddingSet):
-                raise ModelError(
-                    f"embeddings are compared, got {type(given).__name__}: encode images and texts first"
-                )
+        self.check(images, texts)
         scores: Tensor = super().__call__(images, texts)
         return scores
+
+    @staticmethod
+    def check(*given: object) -> None:
+        """Raise ModelError unless all are embeddings."""
+        for each in given:
+            if not isinstance(each, EmbeddingSet):
+                raise ModelError(
+                    f"embeddings are compared, got {type(each).__name__}: encode images and texts first"
+                )
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from openvse.cli.options import (
     few_first,
 )
 from openvse.cli.stopping import going_on
+from openvse.errors import IndexFormatError
 from openvse.halves import training_module
 
 if TYPE_CHECKING:
@@ -162,6 +164,7 @@ def index(
 
     workers = chosen_workers(processes, cluster, threads, device)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
+    tell_of_other(loaded, folders, out)
     settings = IndexSettings(
         ignore, follow_links, segment_seconds, dtype, bank_sentences(query_bank), engine, towers, read_text
     )
@@ -184,6 +187,20 @@ def index(
     warn_of(report.items)
     tell_of_towers(out, report.towers)
     print_report(out, report, as_json=as_json)
+
+
+def tell_of_other(loaded: LoadedModel, folders: list[Path], out: Path) -> None:
+    """Report that the index of the model's run holds a folder of a new index already."""
+    from openvse.cli.progress import note
+    from openvse.indexing import Index
+    from openvse.indexing.manifest import index_folder
+
+    other = index_folder(Path(loaded.source).parent)
+    if other is not None and index_folder(out) is None:
+        with suppress(IndexFormatError):  # of another model, or damaged
+            held = {root.path for root in Index.open(other, loaded.fingerprint).roots}
+            if held & {str(each.resolve()) for each in folders}:
+                note(f"{other} holds this folder, too: --out {other} updates it")
 
 
 def bank_sentences(name: str) -> list[str] | None:

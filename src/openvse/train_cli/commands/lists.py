@@ -19,8 +19,7 @@ def list_names(
         Literal["recipes", "parts", "terms", "models", "data", "protocols"],
         typer.Argument(
             metavar="KIND",
-            help="recipes, parts of recipes, terms of the papers, models (of this folder and published), data sets, or "
-            "test protocols.",
+            help="recipes, parts of recipes, terms of the papers, models, data sets, or test protocols.",
         ),
     ],
     name: Annotated[
