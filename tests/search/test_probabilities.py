@@ -202,6 +202,9 @@ def test_the_words_of_a_short_query_say_how_many_images_to_expect(captioned: Pat
     for hit, wanted in zip(half.search("red", 20), (odds / (1 + odds)).tolist(), strict=True):
         assert hit.matched or hit.probability == pytest.approx(wanted, abs=1e-4)
 
+    (alone,) = half.answer("green", Page(20))  # no caption names it, as half of them would
+    assert alone.probabilities is not None and alone.probabilities.expected == 0.25 / 0.5
+
     # An item with one of two words has a curve of its own, as the word raises its score already.
     flat = ShortCurve(30, (-2.0, 2.0), (0.0, 0.0))
     both = replace(CURVE, short={"2": SHORT.short["1"], PART: flat})

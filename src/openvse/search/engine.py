@@ -309,7 +309,7 @@ class SearchEngine:
             return replace(given, expected=expected)
         sampled, captioned = self._sample
         if expected is None and search.whole is not None and captioned:
-            expected = max(search.whole, 0.5) / captioned
+            expected = max(search.whole, (1 - captioned or 1) / 2) / captioned  # what no caption names
         curve = part = None
         if expected is not None and sampled is not None:
             (scores,), _ = sampled.search(queries.some(np.array([number])), SAMPLE)

@@ -123,7 +123,8 @@ export class Panel {
     entries.push(["Score", score(hit.score)]);
     if (hit.matched.length) entries.push(["Words", hit.matched.join(", ")]);
     if (hit.alike) entries.push(["Nearly the same", `${hit.alike} more`]);
-    if (hit.probability !== null) entries.push(["Fit", hit.fit], ["Probability", percent(hit.probability)]);
+    if (hit.fit) entries.push(["Fit", hit.fit]);
+    if (hit.probability !== null) entries.push(["Probability", percent(hit.probability)]);
     by("scores").replaceChildren(...entries.map(([name, value, kind = ""]) => make("div", {}, make("dt", {}, name), make("dd", { className: kind }, value))));
   }
 
