@@ -88,7 +88,7 @@ def test_search_by_sentence_image_and_date(here: Path) -> None:
         Index.open("runs/mine").search("red sky")  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"openvse\.search"):
         openvse.Page  # type: ignore[attr-defined]  # noqa: B018
-    with SearchEngine(openvse.load("runs/mine"), "runs/mine/index") as other:
+    with SearchEngine("runs/mine", "runs/mine/index") as other:
         assert [hit.id for hit in other.search("red sky", top_k=3)] == [hit.id for hit in hits]
 
 

@@ -17,6 +17,7 @@ import torch
 from exported_models import CAPTIONS, REGIONS, WORDS, files_in, make, with_gpo, with_several
 from PIL import Image
 
+import openvse
 from contracts.test_export_contract import PIXELS, SENTENCES, SETS, embedders_of, expect_alone
 from openvse import export
 from openvse.conversion.convert import convert
@@ -74,6 +75,8 @@ def test_an_export_carries_what_a_runtime_needs(several: tuple[TwoTower, Path]) 
     assert max(said.checked.values()) <= 1e-4
     runtime = OnnxModel(folder)
     assert runtime.calibration == model.calibration
+    with pytest.raises(ModelError, match=r"openvse\.open"):
+        openvse.load(folder)
 
 
 def test_an_export_that_was_replaced_since_it_was_opened_is_refused(

@@ -21,6 +21,7 @@ from openvse import __version__
 from openvse.errors import ModelError, message_of
 from openvse.files import read_json
 from openvse.output.table import Table
+from openvse.runtime.description import is_export
 from openvse.specs.model import ModelSpec
 
 FORMAT_VERSION = 2
@@ -53,6 +54,10 @@ class ModelConfig:
 
 def read_config(folder: Path) -> ModelConfig:
     """Read the description of a model. Raise ModelError if it is missing, incomplete, or of another format."""
+    if is_export(folder):
+        raise ModelError(
+            f"{folder} is an exported model: open it with openvse.open, or name the model itself"
+        )
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelError(

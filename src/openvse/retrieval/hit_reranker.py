@@ -132,7 +132,7 @@ class HitReranker:
             before = (
                 answer.probabilities
             )  # a query of few words has no curve here: it needs scores of other images
-            curve = None if before is not None and before.is_short else self._model.calibration
+            curve = None if before is not None and before.captioned else self._model.calibration
             expected = page.expected if before is None else before.expected
             probabilities = Probabilities(curve, answer.searched, expected, page.min_precision)
             likely = probabilities.of(np.array([hit.score for hit in hits]))

@@ -22,6 +22,7 @@ from openvse.indexing.words import TITLE_KEYS, query_words
 from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
+from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import PART, Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
 from openvse.search.exact import ExactSearch, comparison_of
@@ -91,7 +92,7 @@ class SearchEngine:
     """Finds the images of an index that fit sentences, or resemble images, with or without the folder of the index.
 
     Args:
-        model: the model that made the embeddings, in PyTorch or exported.
+        model: the model that made the embeddings, in PyTorch or exported, or its place.
         source: the searched index or its folder, or the URL of a server with a store that an index has filled, such as
             ``qdrant://HOST``.
         engine: ``exact``, for an exact search whatever the index has, or the engine of the index, by its name or by the
@@ -120,7 +121,7 @@ class SearchEngine:
         engine: str | None = None,
         images: Path | None = None,
     ) -> None:
-        self._model = model
+        self._model = model = load_embedder(str(model)) if isinstance(model, str | Path) else model
         self.catalogue: Catalogue
         if isinstance(source, str | Path):
             source = read_address(str(source)) if "://" in str(source) else Index.open(source)
@@ -321,7 +322,7 @@ class SearchEngine:
                 f"expect, or give a longer sentence"
             )
         known = captioned or 1.0
-        return replace(given, curve=curve, expected=expected, is_short=True, captioned=known, part=part)
+        return replace(given, curve=curve, expected=expected, captioned=known, part=part)
 
     @cached_property
     def _sample(self) -> tuple[ExactSearch | None, float]:
@@ -449,11 +450,13 @@ class SearchEngine:
             rows = np.full(len(scores), -1) if rows is None else rows
             words, given = search.words, search.probabilities
             among, count = None, len(query_words(search.query.text))
-            if given.is_short:  # captions name a part of what is shown, as they do for the whole query
+            if (
+                given.captioned is not None
+            ):  # captions name a part of what is shown, as they do for the whole query
                 among = words.among(rows, given.searched) / max(1e-6, given.captioned)
                 among = np.clip(np.rint(among), 1, given.searched).astype(np.int64)
             shares = [len(words.matched(row)) / count if row >= 0 else 0.0 for row in rows.tolist()]
-            unnamed = (1 - given.captioned or 1.0) if count == 1 else 1.0
+            unnamed = 1 - (given.captioned or 0.0) or 1.0 if count == 1 else 1.0
             likely = given.of(scores, among, np.array(shares), unnamed)
         good = np.array([search.probabilities.suffices(each) for each, _ in likely], bool)
         return likely, good if least is None else good & (scores >= least)

@@ -153,8 +153,8 @@ class Probabilities:
         searched: the number of items that were searched.
         expected: the expected number of items that are relevant to the sentence. None takes the curve's data.
         min_precision: the lowest probability of a hit. None takes all hits.
-        is_short: whether it is a query of so few words that it has a curve of its own.
-        captioned: the share of the items' contents that their captions name.
+        captioned: the share of the items' contents that their captions name, for a query of so few words that it has a
+            curve of its own, or None.
         part: the curve of an item that has some words of a short query. None takes ``curve``.
     """
 
@@ -162,8 +162,7 @@ class Probabilities:
     searched: int
     expected: float | None = None
     min_precision: float | None = None
-    is_short: bool = False
-    captioned: float = 1.0
+    captioned: float | None = None
     part: Calibration | None = None
 
     def __post_init__(self) -> None:

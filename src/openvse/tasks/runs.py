@@ -105,6 +105,8 @@ def differing_keys(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
         keys = [key for key in {**recipe, **other} if recipe.get(key) != other.get(key)]
         if recipe and other and (keys := [key for key in keys if key not in _SAYS_NOTHING]):
             more = f" and {len(keys) - _KEYS} more" if len(keys) > _KEYS else ""
+            several = len({tuple(key.split(".")[:2]) for key in keys}) > 1
+            more += ": any of these may make the difference" if several else ""
             lines.append(f"{name} differs from {first} in {', '.join(keys[:_KEYS])}{more}")
     return lines
 
