@@ -12,6 +12,7 @@ from openvse.corpus import Record, build_corpus
 from openvse.corpus.splits import (
     SPLITS,
     canonical_split,
+    completed_splits,
     equal_files,
     hashed_splits,
     is_split,
@@ -78,6 +79,14 @@ def test_other_shares():
         "validation": 3,
         "test": 2,
     }
+    names = [f"{number}.jpg" for number in range(40)]
+    for_test = completed_splits(["test"] * 4 + [""] * 36, names, ())
+    assert Counter(for_test) == {"test": 4, "train": 32, "validation": 4}
+    assert for_test[:4] == ("test",) * 4
+    assert (
+        Counter(completed_splits(["train", "test"] + [""] * 38, names, ()))[""] == 38
+    )  # as published data mean it
+    assert completed_splits([""] * 40, names, ()) == hashed_splits(names)
 
 
 def test_the_hash_never_changes():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from openvse.corpus.splits import canonical_split, hashed_splits, split_positions, without_leakage
+from openvse.corpus.splits import canonical_split, completed_splits, split_positions, without_leakage
 from openvse.errors import DataError
 from openvse.files import whole_characters
 from openvse.media.listing import Problem, skipped
@@ -81,12 +81,12 @@ class Corpus:
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
 
     def split_labels(self) -> tuple[str, ...]:
-        """Return the split of each image: from the data, or if no image has one, from ``hashed_splits``."""
-        return self.splits if any(self.splits) else self._hashed_splits
+        """Return the split of each image: from the data, or if none is in train, from ``completed_splits``."""
+        return self._split_labels
 
     @cached_property
-    def _hashed_splits(self) -> tuple[str, ...]:
-        return hashed_splits(self.image_ids, files=self.image_paths)
+    def _split_labels(self) -> tuple[str, ...]:
+        return completed_splits(self.splits, self.image_ids, self.image_paths)
 
     def select(self, image_positions: Int[np.ndarray, "I"]) -> Corpus:
         """Return the images at these positions, in this order, with all texts relevant to one of them."""

@@ -87,6 +87,28 @@ def hashed_splits(
     return tuple(splits)
 
 
+def completed_splits(
+    stated: Sequence[str], ids: Sequence[str], files: Sequence[ImageFile]
+) -> tuple[str, ...]:
+    """Divide the items without a split by ``hashed_splits`` among the splits that no item has, if train is one of them.
+
+    So a folder without splits is divided 8:1:1, and one with splits for the test only is divided 8:1 between train and
+    validation. If an item is in train, items without a split are in none.
+    """
+    if "train" in stated or "" not in stated:
+        return tuple(stated)
+    shares = [share * (split not in stated) for split, share in zip(SPLITS, (0.8, 0.1, 0.1), strict=True)]
+    train, validation, test = (share / sum(shares) for share in shares)
+    free = [number for number, split in enumerate(stated) if not split]
+    made = hashed_splits(
+        [ids[n] for n in free], (train, validation, test), files=[files[n] for n in free if files]
+    )
+    labels = list(stated)
+    for number, split in zip(free, made, strict=True):
+        labels[number] = split
+    return tuple(labels)
+
+
 LEAKAGE = "leakage"
 """The beginning of a line about leakage."""
 
