@@ -99,8 +99,14 @@ def test_when_and_where_a_photograph_was_taken(model: ColourModel, album: Path, 
 def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_path: Path):
     out, lines = tmp_path / "index", [{"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}]
     lines.append({"file_name": "drawn.png", "taken": 1990, "latitude": "north", "near": "here"})
+    lines.append({"file_name": "tokyo.jpg", "path": "film/1.jpg", "size": 3, "date": "1.5.2021"})
     (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert build_index(model, album, out).described == 0  # all are new
+    report = build_index(model, album, out)
+    assert report.described == 0  # all are new
+    (problem,) = report.metadata_problems
+    assert all(f"meta.{key}" in problem for key in ("path", "near", "size")) and "meta.date" not in problem
+    assert found(out, "date = 2021-05") == {"tokyo.jpg"} == found(out, "taken = 2023", "meta.size < 4")
+    assert said(out)["tokyo.jpg"]["date"] == "2021-05-01"
     assert said(out)["berlin.jpg"]["camera"] == "Grandpa's" and said(out)["berlin.jpg"]["latitude"] == 52.52
     assert found(out, "taken = 1985-07") == {"berlin.jpg"} and found(out, "date < 1991") == {
         "berlin.jpg",
@@ -112,6 +118,14 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     build_index(model, album, out)
     berlin = {"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}
     assert said(out)["berlin.jpg"] == berlin
+    (album / "metadata.jsonl").write_text(
+        '{"file_name": "drawn.png", "date": "2022"}\n{"file_name": "tokyo.jpg", "date": "2024-02-31"}'
+    )
+    report = build_index(model, album, out)
+    assert report.described == 3 and "2024-02-31" in str(report.metadata_problems)
+    assert found(out, "date < 2023") == {"berlin.jpg", "drawn.png"}
+    assert found(out, "date = 2023") == {"tokyo.jpg"} == found(out, "meta.date = 2024-02-31")
+    assert found(out, "date = 2024") == set()
     (album / "metadata.jsonl").unlink()
     report = build_index(model, album, out)
     assert (report.count, report.reused, report.described) == (3, 3, 2)

@@ -41,9 +41,11 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _OFFSET = re.compile(r"(?<=:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)$")
 _KINDS = ("image", "clip", "sentence")
-_FIELDS = ("path", "date", "taken", "near", "size", "kind", "text")
+FIELDS = ("path", "date", "taken", "near", "size", "kind", "text")
+"""The facts of an item that conditions name; a key of the metadata of such a name is ``meta.KEY``."""
 _NEAR = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*,\s*([+-]?\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*(km|m)")
 _TAKEN = "taken_at(json_extract(items.metadata, '$.taken'))"
+_DATED = "taken_at(json_extract(items.metadata, '$.date'), json_extract(items.metadata, '$.taken'))"
 _PLACE = "json_extract(items.metadata, '$.latitude'), json_extract(items.metadata, '$.longitude')"
 _USERS = "meta."
 _KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
@@ -66,9 +68,9 @@ class Condition:
 
     Attributes:
         field: ``path`` (the item's id, for a segment of a clip its file's), ``taken`` (the time of a photograph or
-            video, by the clock at the place), ``date`` (the same, or the file's last change if unknown), ``near`` (the
-            place of a photograph), ``size`` (in bytes), ``kind`` (image, clip or sentence), ``text`` (a line that was
-            read in an image), or a key of the metadata. ``meta.date`` is a key called ``date``.
+            video, by the clock at the place), ``date`` (the metadata's own ``date``, or ``taken``, or the file's last
+            change), ``near`` (the place of a photograph), ``size`` (in bytes), ``kind`` (image, clip or sentence),
+            ``text`` (a line that was read in an image), or a key of the metadata. ``meta.size`` is a key ``size``.
         operator: one of ``OPERATORS``. ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``, and ``contains``
             finds a part of a text. Texts are compared as words are, without case and accents (``folded``). In keys
             accents are the same in one character or two (Unicode's NFC).
@@ -106,7 +108,7 @@ class Condition:
     def key(self) -> str:
         """The condition's key of the metadata, or "" for path, date, size, kind and text."""
         known = {"taken": "taken", "near": "latitude"}
-        return known.get(self.field, "") if self.field in _FIELDS else self.field.removeprefix(_USERS)
+        return known.get(self.field, "") if self.field in FIELDS else self.field.removeprefix(_USERS)
 
     def _order(self) -> str:
         if self.operator in ("~", "contains"):
@@ -144,10 +146,11 @@ class Condition:
         return " AND ".join(f"{date} {sign} ?" for sign, _ in bounds), [bound for _, bound in bounds]
 
     def _on_date(self) -> tuple[str, list[object]]:
-        fits, bounds = self._bounds(_TAKEN)
+        date = _DATED if self.field == "date" else _TAKEN
+        fits, bounds = self._bounds(date)
         values: list[object] = [bound.isoformat() for bound in bounds]
         if self.field == "date":
-            fits = f"CASE WHEN {_TAKEN} IS NULL THEN {self._bounds('modified_ns')[0]} ELSE {fits} END"
+            fits = f"CASE WHEN {date} IS NULL THEN {self._bounds('modified_ns')[0]} ELSE {fits} END"
             values = [*(int(bound.timestamp()) * 10**9 for bound in bounds), *values]
         return (f"NOT ifnull({fits}, 0)" if self.operator == "!=" else fits), values
 
@@ -271,14 +274,14 @@ def condition_warnings(conditions: Sequence[Condition], read: Read) -> tuple[str
 def _nearest_keys(key: str, keys: Sequence[str]) -> str:
     """Return the existing keys, the most similar first."""
     if not keys:
-        return f"there are only {', '.join(_FIELDS)}, as no item has metadata"
+        return f"there are only {', '.join(FIELDS)}, as no item has metadata"
     near = SequenceMatcher(b=key.casefold())
 
     def similarity(other: str) -> float:
         near.set_seq1(other.casefold())
         return -near.ratio()
 
-    there = sorted({*keys, *_FIELDS}, key=lambda each: (similarity(each), each))
+    there = sorted({*keys, *FIELDS}, key=lambda each: (similarity(each), each))
     more = f" and {len(there) - _KEYS_TOLD:,} more" if len(there) > _KEYS_TOLD else ""
     return f"there are {', '.join(map(escaped, there[:_KEYS_TOLD]))}{more}"
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -404,7 +405,7 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_function("words_in", 1, words_in, deterministic=True)
     connection.create_function("folded", 2, _folded, deterministic=True)
     connection.create_function("values_of", 2, _values_of, deterministic=True)
-    connection.create_function("taken_at", 1, taken_at, deterministic=True)
+    connection.create_function("taken_at", -1, taken_at, deterministic=True)
     connection.create_function("number_in", 1, number_in, deterministic=True)
     connection.create_function("metres_between", 4, metres_between, deterministic=True)
 
@@ -415,15 +416,22 @@ def add_readings(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TEMP TABLE readings (key INTEGER PRIMARY KEY, lines TEXT)")
 
 
-def taken_at(value: object) -> str | None:
-    """Return a date of the metadata to the second, without its offset, or None if it is none.
+def taken_at(*values: object) -> str | None:
+    """Return the first date among values of the metadata, to the second without its offset, or None without any.
 
     Examples:
-        >>> taken_at("1985-07"), taken_at("2024-06-01 12:30:00+02:00")
+        >>> taken_at("1985-07"), taken_at("2024-02-31", "2024-06-01 12:30:00+02:00")
         ('1985-07-01T00:00:00', '2024-06-01T12:30:00')
     """
-    match = None if value is None else _DATE.fullmatch(str(value))
-    return match and match[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(match[1]) :]
+    for value in values:
+        if value is not None and (match := _DATE.fullmatch(str(value))):
+            text = match[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(match[1]) :]
+            try:
+                datetime.fromisoformat(text)
+            except ValueError:  # a 31st of February
+                continue
+            return text
+    return None
 
 
 def number_in(value: object) -> float | None:

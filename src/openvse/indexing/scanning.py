@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json, read_lines, whole_characters
+from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
 from openvse.media.listing import (
@@ -359,7 +360,7 @@ _NOTHING = "{}"
 METADATA = "metadata.jsonl"
 """The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
 
-_TAKEN = "taken"
+_DATES = ("taken", "date")
 _UNREAD = "unread"  # a pipe, or a link to what is gone
 _DATE = re.compile(
     r"(?:(?P<year>\d{4})(?:([-:])(?P<month>\d\d?)(?:\2(?P<day>\d\d?))?)?|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
@@ -403,8 +404,8 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     joined: dict[str, dict[str, object]] = {}
     bad: list[str] = []
     for number, entry in _json_lines(folder / METADATA):
-        name = next((entry[key] for key in _NAMES if isinstance(entry.get(key), str)), None)
-        if isinstance(name, str):
+        if key := _naming(entry):
+            name = str(entry[key])
             joined.setdefault(name.removeprefix("./"), {}).update(entry)
         else:
             bad.append(f"line {number}")
@@ -414,7 +415,8 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
         lines.setdefault(files.get(name, name), {}).update(entry)
-    problems += _dated(lines)
+    problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
+    problems += _called_as_facts(lines.values())
     written = {name: _as_json(entry) for name, entry in lines.items()}
     return Metadata(state, written, tuple(f"{escaped(folder / METADATA)}: {each}" for each in problems))
 
@@ -441,22 +443,38 @@ def iso_date(value: object) -> str | None:
     return f"{text}{clock}{(match['offset'] or '') if clock else ''}"
 
 
-def _dated(lines: Mapping[str, dict[str, object]]) -> list[str]:
-    """Put the dates of lines into the form of ISO 8601, and return a line about invalid ones."""
+def _dated(key: str, lines: Iterable[dict[str, object]]) -> str:
+    """Put the dates of lines under a key into the form of ISO 8601, and return a line about invalid ones, or ""."""
     strange = []
-    for entry in lines.values():
-        if entry.get(_TAKEN) is None:
+    for entry in lines:
+        if entry.get(key) is None:
             continue
-        if (date := iso_date(entry[_TAKEN])) is None:
-            strange.append(escaped(str(entry[_TAKEN])[:40]))
-        elif isinstance(entry[_TAKEN], str):
-            entry[_TAKEN] = date
+        if (date := iso_date(entry[key])) is None:
+            strange.append(escaped(str(entry[key])[:40]))
+        elif isinstance(entry[key], str):
+            entry[key] = date
     if not strange:
-        return []
-    return [
-        f"{len(strange):,} value(s) of {_TAKEN!r} are no dates, and date nothing (first: {strange[0]}): write 2024, "
+        return ""
+    return (
+        f"{len(strange):,} value(s) of {key!r} are no dates, and date nothing (first: {strange[0]}): write 2024, "
         "2024-05, 2024-05-31 or 2024-05-31T18:30:00+02:00"
-    ]
+    )
+
+
+def _called_as_facts(lines: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return a line about the keys that conditions do not ask for by name, as they name facts of the file."""
+    keys = {key for entry in lines for key in entry if key != _naming(entry)}
+    hidden = [key for key in FIELDS if key in keys and key not in _DATES]
+    asked = ", ".join(f"meta.{key}" for key in hidden)
+    line = (
+        f"a condition on {', '.join(hidden)} means the fact of the file: ask for the key of a line as {asked}"
+    )
+    return [line] if hidden else []
+
+
+def _naming(entry: Mapping[str, object]) -> str | None:
+    """Return the key of a line that names its file."""
+    return next((key for key in _NAMES if isinstance(entry.get(key), str)), None)
 
 
 def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:

@@ -35,7 +35,9 @@ def title_of(metadata: Mapping[str, object]) -> str:
     named = [metadata.get(key) for key in TITLE_KEYS]
     named = [value[0] if isinstance(value, list) and value else value for value in named]
     others = [
-        value for key, value in metadata.items() if key not in (*FILE_KEYS, "taken", "camera", "color_label")
+        value
+        for key, value in metadata.items()
+        if key not in (*FILE_KEYS, "date", "taken", "camera", "color_label")
     ]
     for value in (*named, *others):
         if isinstance(value, str) and any(map(str.isalpha, value)):

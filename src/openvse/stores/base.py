@@ -296,10 +296,7 @@ def read_metadata(text: object) -> dict[str, object]:
 
 def seconds_of(date: str | None) -> float | None:
     """Return a date as seconds since 1970 by the same clock, or None for none."""
-    try:
-        return None if date is None else datetime.fromisoformat(f"{date}+00:00").timestamp()
-    except ValueError:
-        return None
+    return None if date is None else datetime.fromisoformat(f"{date}+00:00").timestamp()
 
 
 def _texts(key: str, value: object) -> Iterator[str]:

@@ -52,7 +52,7 @@ def _on_size(condition: Condition) -> Sequence[Clause]:
 
 
 def _on_date(condition: Condition) -> Sequence[Clause]:
-    """Return the tests of an item's dates: of the photo and, for the field ``date``, of the last change of its file."""
+    """Return the tests of an item's dates: the photo's and, for ``date``, the metadata's and the file's."""
     if condition.operator == "!=":
         return []
     bounds = [(name, bound) for name, bound in zip(("gte", "lte"), condition.span(), strict=True) if bound]
@@ -62,6 +62,11 @@ def _on_date(condition: Condition) -> Sequence[Clause]:
     if condition.field == "date":
         changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
         clauses.append({"key": "date", "range": changed})
+        own: list[Clause] = [
+            {"key": 'meta."date"', "range": {"gte": 0}},
+            {"key": "texts", "match": {"value": "date"}},
+        ]
+        clauses += own  # the metadata's own date is left to the caller
     return [{"should": clauses}]
 
 

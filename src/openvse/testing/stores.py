@@ -94,6 +94,7 @@ FACTS = [
                 key % 5,
             ],
             **({"taken": f"20{key % 30:02}-03", "latitude": key - 30, "longitude": 10} if key % 2 else {}),
+            **({"date": "2004-05" if key % 2 else 2004} if key % 5 == 0 else {}),
         },
     )
     for key in KEYS.tolist()

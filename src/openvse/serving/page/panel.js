@@ -216,7 +216,7 @@ export class Panel {
 function rows(facts) {
   const text = (value) => (Array.isArray(value) ? value.join(", ") : value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
   const taken = (value) => (TAKEN.test(value) ? `${date(value.slice(0, 19))} ${value.slice(19)}` : text(value));  // as the clock there showed it
-  return Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, name === "taken" ? taken(value) : text(value))));
+  return Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ["date", "taken"].includes(name) ? taken(value) : text(value))));
 }
 
 function answerRow({ answer, probability }) {
