@@ -313,8 +313,18 @@ class TestHub:
         assert load_as(TwoTower, "me/tiny").fingerprint == model.fingerprint
 
     @pytest.mark.parametrize("name", ["no/such-model", "not a valid id!"])
-    def test_neither_folder_nor_hub_id(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_neither_folder_nor_hub_id(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    ) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        (tmp_path / "runs" / "mine").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path)
+        for slip, meant in (("runs/mien", "runs/mine"), ("clip-b23", "clip-b32")):
+            with monkeypatch.context() as patch, pytest.raises(ModelError, match=meant):
+                patch.setattr(
+                    "huggingface_hub.hf_hub_download", lambda *_, **__: pytest.fail("asked the hub")
+                )
+                load_as(TwoTower, slip)
         with pytest.raises(ModelError, match="neither") as error:
             load_as(TwoTower, name)
         assert "\n" not in str(error.value)

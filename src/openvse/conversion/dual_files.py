@@ -30,8 +30,8 @@ _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_id(source: str) -> bool:
-    """Return whether a name has the form of a hub id, ``owner/name``."""
-    return bool(_ID.fullmatch(source)) and not source.startswith((".", "/"))
+    """Return whether a name has the form of a hub id, ``owner/name``, and does not begin with a folder that is here."""
+    return bool(_ID.fullmatch(source)) and not source.startswith(".") and not Path(source).parent.is_dir()
 
 
 @dataclass(frozen=True)

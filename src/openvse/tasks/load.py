@@ -9,6 +9,8 @@ import torch
 from pydantic import ValidationError
 
 from openvse.conversion.convert import published_folder
+from openvse.conversion.dual_files import is_hub_id
+from openvse.conversion.published import PUBLISHED
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
@@ -98,11 +100,13 @@ def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
 
 def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    if "/" not in repo_id:  # an id names its owner, and a slip of the keyboard waits for no network
+    if not is_hub_id(repo_id):  # a slip of the keyboard waits for no network
+        known = [*PUBLISHED, *(str(each) for each in Path(repo_id).parent.glob("*") if each.is_dir())]
         raise ModelError(
-            f"{repo_id} is neither a folder nor OWNER/NAME of the hub: see 'openvse list models'"
+            f"{repo_id} is neither a folder nor a model of the hub{nearest(repo_id, known)}: give the folder of a "
+            f"model or run, OWNER/NAME of the hub, or a name that 'openvse list models' shows"
         )
     try:
         config = read_json(Path(hf_hub_download(repo_id, CONFIG, revision=revision)))
@@ -112,7 +116,7 @@ def _download(repo_id: str, revision: str | None) -> Path:
                 f"and name MODEL, or name {repo_id} in a recipe as a tower's model"
             )
         return Path(snapshot_download(repo_id, revision=revision))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelError(
             f"{repo_id} is neither a folder nor a model of the hub ({message_of(error)}): check the path or the id"
         ) from error
