@@ -151,7 +151,7 @@ def test_words_become_axes() -> None:
     assert check_metrics([]) == ("rsum",)
 
 
-def test_settings_change_several_keys(recipe: Path) -> None:
+def test_settings_change_several_keys(recipe: Path, tmp_path: Path) -> None:
     (axis,) = sweep_of(settings=LAMBDAS).axes
     assert (axis.label, axis.values, axis.numbers) == ("lambda", ("0.5", "1.0"), [0.5, 1.0])
     sweep = sweep_of("embed_dim=8", settings=ABLATION)
@@ -160,6 +160,26 @@ def test_settings_change_several_keys(recipe: Path) -> None:
     assert rows["Tri"]["image"]["aggregator"]["num_views"] == 1
     assert rows["Avg"]["objective"]["bound"]["name"] == "multi_view_average"
     assert [row["objective"]["bound"].get("weight", 1) for row in rows.values()] == [0, 0, 1, 1]
+    for key, good, bad in (
+        ("image.encoder.projection", "linear", "linea"),
+        ("image.aggregator", "mean", "gpoo"),
+        ("image.aggregator.num_views", "1", "0"),
+        ("text.encoder", "bigru", "bigruu"),
+        ("text.aggregator", "mean", "tokens"),
+        ("similarity", "set_max", "set_maxx"),
+        ("objective.bound.miner", "all", "hardst"),
+        ("objective.bound.criterion", "hinge", "hing"),
+        ("training.phases", "[{epochs: 1}]", "[{epochs: 1, objective: {ranking.miner: al}}]"),
+        ("data.source", str(recipe.parent), str(tmp_path / "missing")),
+    ):  # refused before the first setting is trained, or anything is written
+        watcher, swept = (
+            Recorder(),
+            Sweep(str(recipe), *parse_axes([f"{key}={good},{bad}"], ()), (0,), tmp_path / "runs"),
+        )
+        with pytest.raises(OpenVSEError) as refused:
+            run_sweep(swept, watcher)
+        assert not watcher.notes and not swept.folder.exists(), (key, watcher.notes)
+        assert any(each in str(refused.value) for each in (key.split(".")[-1], bad, "ranking.miner")), key
 
 
 def test_settings_with_labels_make_an_axis_each() -> None:

@@ -22,7 +22,8 @@ def visit(tmp_path_factory: pytest.TempPathFactory, invoke: Any) -> tuple[Path, 
     """Train two runs whose recipes differ in a pooling, and return their place and what the first one said."""
     place = tmp_path_factory.mktemp("next")
     write_recipe(place / "tiny.yaml", write_album(place / "album"))
-    first = invoke("train", place / "tiny.yaml", "--out", place / "run")
+    (place / "own parts.py").write_text("")
+    first = invoke("train", place / "tiny.yaml", "--out", place / "run", "--plugin", place / "own parts.py")
     assert first.exit_code == 0, first.output
     other = invoke("train", place / "tiny.yaml", "image.aggregator=mean", "seed=1", "--out", place / "other")
     assert other.exit_code == 0, other.output
@@ -35,7 +36,15 @@ def test_the_commands_that_a_run_names_work_as_they_stand(
     place, said = visit
     monkeypatch.setattr("openvse.cli.commands.search.on_a_terminal", lambda: True)
     commands = [shlex.split(each) for each in re.findall(r"openvse (.+)", said)]
-    assert [words[0] for words in commands] == ["evaluate", "index", "search"]
+    plugin = ["--plugin", str(place / "own parts.py")]
+    assert [words[:3] for words in commands] == [[*plugin, name] for name in ("evaluate", "index", "search")]
+    for around in (
+        [*plugin, "train", "no_recipe"],
+        ["train", "no_recipe", *plugin],
+        ["list", "recipes", *plugin],
+    ):
+        told = re.findall("openvse (.*)list recipes", invoke(*around).output)
+        assert told and all(shlex.split(each) == plugin for each in told), (around, told)
     for words in commands:
         done = invoke(*(word if word != "a sentence" else "red sky" for word in words))
         assert done.exit_code == 0, done.output

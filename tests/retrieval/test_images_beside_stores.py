@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
@@ -17,9 +18,11 @@ from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.evaluate import evaluate_towers
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import run_recipe
 from openvse.training.kind import Request
 from tests.analysis.small import ENCODER, saved, small_model
-from tests.cli.album import write_album
+from tests.cli.album import write_album, write_recipe
 
 REGIONS = {"encoder": {"name": "precomputed", "feature_dim": 5}, "aggregator": "gpo"}
 TUNED = {"encoder": {**ENCODER, "fine_tune": True}, "aggregator": "gpo"}
@@ -89,3 +92,13 @@ def test_a_model_without_a_network_reads_the_store_of_its_run(
     (run / "recipe.yaml").write_text(f"data: {{features: {place / 'less'}}}\n")
     with pytest.raises(ModelError):
         evaluate_towers(models, asked)
+    tree = yaml.safe_load(write_recipe(tmp_path / "tiny.yaml", place / "album").read_text()) | {
+        "image": REGIONS
+    }
+    for features in (None, "auto"):
+        tree["data"]["features"] = features
+        with pytest.raises(
+            ModelError, match=r"data\.features=STORE"
+        ):  # before it could be asked about --overwrite
+            run_recipe(parse_recipe(tree), tmp_path / "new")
+        assert not (tmp_path / "new").exists()

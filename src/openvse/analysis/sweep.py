@@ -34,7 +34,7 @@ from openvse.output.table import Cell, Table
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.retrieval.training import open_data
+from openvse.retrieval.training import build_run, open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import changed_keys, run_recipe, without_places
@@ -226,8 +226,9 @@ def run_sweep(
     Finished trainings are read from their folders, and interrupted ones continue.
     """
     settings = sweep.settings()
-    # Misfits are found before hours of training.
     recipes = [[_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in settings]
+    for recipe, *_ in recipes:  # misfits are found before hours of training
+        build_run(recipe, open_data(recipe))
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
         runs = _Runs(sweep, watcher, progress)
         results, done, total = [], 0, len(settings) * len(sweep.seeds)

@@ -42,9 +42,7 @@ class Precomputed(Backbone):
         self.frame_limit = None if num_frames is None else FrameLimit(num_frames)
 
     def preprocess(self, image: Image) -> NoReturn:
-        """Raise ModelError: there is no network."""
         raise ModelError(_NO_NETWORK)
 
     def see(self, inputs: Inputs) -> NoReturn:
-        """Raise ModelError: there is no network."""
         raise ModelError(_NO_NETWORK)

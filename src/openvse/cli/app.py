@@ -28,6 +28,7 @@ MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup
 _QUIET = ("--quiet", "-q")
 _VERBOSE = "--verbose"
 _PIXELS = "--max-pixels"
+_VALUED = (_PIXELS, "--plugin")
 _OUTSIDE = "--allow-outside"
 
 
@@ -48,8 +49,8 @@ class Commands(TyperGroup):
         for place, each in enumerate(args[:end]):
             is_ours = (
                 each in (*_QUIET, _VERBOSE, _OUTSIDE)
-                or each.split("=")[0] == _PIXELS
-                or args[max(0, place - 1)] == _PIXELS
+                or each.split("=")[0] in _VALUED
+                or args[max(0, place - 1)] in _VALUED
             )
             (ours if is_ours else rest).append(each)
         try:  # --version and --help print here
@@ -62,8 +63,9 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. Exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
-        from openvse.cli.progress import Warnings, voice
+        from openvse.cli.progress import Warnings, copyable, voice
 
+        voice.commands = (*self.commands,)
         logger, warnings = logging.getLogger("openvse"), Warnings()
         logger.addHandler(warnings)
         try:
@@ -75,7 +77,7 @@ class Commands(TyperGroup):
             stop, text = stop_behind(error), _message(error)
             if stop is None and text is None:
                 raise
-            message, code = (f"error: {text}", 2) if stop is None else describe_stop(stop)
+            message, code = (f"error: {copyable(text or '')}", 2) if stop is None else describe_stop(stop)
         finally:
             logger.removeHandler(warnings)
             logger.setLevel(logging.NOTSET)
@@ -132,7 +134,7 @@ def options(
     plugin: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A Python file that registers your own parts. You can give this option several times."
+            help="A Python file with your own parts. Can be given several times. Also accepted after the command."
         ),
     ] = None,
     quiet: Annotated[
@@ -179,7 +181,8 @@ def options(
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
     give_back_memory() if context.invoked_subcommand == "serve" else keep_freed_memory()
-    for path in plugin or []:
+    voice.plugins = tuple(plugin or ())
+    for path in voice.plugins:
         load_plugin(path)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
@@ -29,11 +32,13 @@ WORTH_A_LINE_S = 1.0
 
 @dataclass
 class Voice:
-    """The settings of the options before a command, and the warnings so far, with few of those on skipped items."""
+    """The options before a command, all commands, and the warnings so far, with few of those on skipped items."""
 
     quiet: bool = False
     verbose: bool = False
     allow_outside: bool = False
+    plugins: tuple[Path, ...] = ()
+    commands: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
     skipped: int = 0
 
@@ -46,10 +51,17 @@ voice = Voice()
 """The settings of the command that runs."""
 
 
+def copyable(text: str) -> str:
+    """Return a text whose commands name the plug-ins of the command that runs, so that they work when copied."""
+    plugins = "".join(f" --plugin {shlex.quote(str(path))}" for path in voice.plugins)
+    names = "|".join(map(re.escape, voice.commands))
+    return re.sub(rf"\bopenvse(?= ({names})\b)", lambda _: f"openvse{plugins}", text) if plugins else text
+
+
 def warn(message: str) -> None:
     """Print a warning as one line, without reading brackets in the message as markup."""
     voice.warnings.append(message)
-    console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
+    console.print(Text.assemble(("warning: ", "yellow"), copyable(message)), soft_wrap=True)
 
 
 class Warnings(logging.Handler):
@@ -82,7 +94,7 @@ class Warnings(logging.Handler):
 def note(message: str) -> None:
     """Print a line that is not a result, such as the place of a written file. ``--quiet`` hides it."""
     if not voice.quiet:
-        console.print(Text(message), soft_wrap=True)
+        console.print(Text(copyable(message)), soft_wrap=True)
 
 
 def detail(message: str) -> None:

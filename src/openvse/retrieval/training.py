@@ -15,7 +15,7 @@ from torch import nn
 
 from openvse.aggregators.composed import Beside
 from openvse.assembly.parts import build_part
-from openvse.batches.loaders import image_loader, text_loader, with_features
+from openvse.batches.loaders import image_loader, own_features, text_loader, with_features
 from openvse.batches.pairs import PairDataset, PairsOfImages
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import SharedTexts
@@ -226,17 +226,26 @@ def open_data(recipe: RetrievalRecipe) -> Corpus:
     return replace(corpus, splits=tuple(labels.tolist())).select(positions)
 
 
+def build_run(
+    recipe: RetrievalRecipe, corpus: Corpus, start: Start | None = None
+) -> tuple[TwoTower, list[Objective]]:
+    """Build the model of a recipe and the objective of each phase. Refuse parts and data that do not fit together."""
+    model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed, start=start)
+    if recipe.data.features in (None, AUTO):
+        own_features(corpus, model.image.encoder.backbone)
+    objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    _set_chunks(model, recipe.training.chunk_size)
+    return model, objectives
+
+
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_data(recipe)
     training = corpus.split("train")
     recipe = with_phases_for(recipe, len(training), inputs.watcher)
-    model = build_model(recipe, captions=training.captions, seed=recipe.seed, start=inputs.start)
+    model, objectives = build_run(recipe, corpus, inputs.start)  # refused before hours of extraction
     inputs.begin(model)
     coverage = count_words(model.text.encoder, training.captions, inputs, "caption")
-    # Data that do not suit the model are refused before hours of extraction.
-    objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
-    _set_chunks(model, recipe.training.chunk_size)
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
     if shared := SharedTexts.of(corpus.relevance).describe():

@@ -33,6 +33,7 @@ def list_names(
 ) -> None:
     """List the names that openvse knows. With NAME, show the keys of a recipe, the options of a part, or a data set."""
     from openvse.cli.json_output import print_json
+    from openvse.cli.progress import copyable
 
     if name is not None and kind not in ("recipes", "parts", "data"):
         raise OpenVSEError(f"list {kind} {name}: {kind} have no pages of their own: leave {name} out")
@@ -41,7 +42,7 @@ def list_names(
     if as_json:
         print_json("list", {"kind": kind, "name": name, "listed": values})
     else:
-        typer.echo("\n".join(lines))
+        typer.echo(copyable("\n".join(lines)))
 
 
 def _recipes(name: str | None) -> tuple[Any, Iterator[str]]:
