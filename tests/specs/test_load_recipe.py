@@ -94,16 +94,16 @@ def test_options_join_a_part_that_the_base_names_in_short(tmp_path: Path, minima
 
 def test_a_base_is_a_shipped_recipe_by_its_name_wherever_the_file_is(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("base: gpo_adopt/folder_cpu\nname: mine\nimage: {aggregator: mean}\n")
-    recipe, shipped = load_recipe(path, ["seed=3"]), load_recipe("gpo_adopt/folder_cpu")
+    path.write_text("base: vse_infinity/folder_cpu\nname: mine\nimage: {aggregator: mean}\n")
+    recipe, shipped = load_recipe(path, ["seed=3"]), load_recipe("vse_infinity/folder_cpu")
     assert (recipe.name, recipe.seed, recipe.image.aggregator.name) == ("mine", 3, "mean")
     assert recipe.text == shipped.text and recipe.objective == shipped.objective
 
 
 def test_a_file_beside_a_recipe_is_its_base_before_a_shipped_one(tmp_path: Path, minimal: Path) -> None:
-    (tmp_path / "gpo_adopt").mkdir()
-    minimal.rename(tmp_path / "gpo_adopt" / "folder_cpu")
-    (tmp_path / "child.yaml").write_text("base: gpo_adopt/folder_cpu\n")
+    (tmp_path / "vse_infinity").mkdir()
+    minimal.rename(tmp_path / "vse_infinity" / "folder_cpu")
+    (tmp_path / "child.yaml").write_text("base: vse_infinity/folder_cpu\n")
     assert load_recipe(tmp_path / "child.yaml").name == "mine"
 
 
@@ -111,7 +111,7 @@ def test_a_file_beside_a_recipe_is_its_base_before_a_shipped_one(tmp_path: Path,
     ("text", "message"),
     [
         ("base: gone.yaml", "bad.yaml: .*gone.yaml"),
-        ("base: gpo_adopt/folder_cp", "bad.yaml: .*'gpo_adopt/folder_cpu'"),
+        ("base: vse_infinity/folder_cp", "bad.yaml: .*'vse_infinity/folder_cpu'"),
         ("base: bad.yaml", "lead back to itself"),
         ("- a", "holds list"),
         ("a: [", "is not YAML"),
@@ -135,7 +135,7 @@ rows:
   mean:
     image: {aggregator: mean}
     rows: {small: {embed_dim: 64, description: of the row}}
-  clip: {base: gpo_adopt/folder_cpu, name: my_clip}
+  clip: {base: vse_infinity/folder_cpu, name: my_clip}
 """
 )
 
@@ -161,7 +161,7 @@ def test_a_base_of_a_row_comes_below_the_keys_of_its_file(tmp_path: Path) -> Non
     (tmp_path / "mine.yaml").write_text(ROWS)
     row = read_recipe(tmp_path / "mine_clip")
     assert (row["name"], row["text"]["aggregator"]) == ("my_clip", {"name": "k_max", "k": 3})
-    assert row["training"]["batch_size"] == read_recipe("gpo_adopt/folder_cpu")["training"]["batch_size"]
+    assert row["training"]["batch_size"] == read_recipe("vse_infinity/folder_cpu")["training"]["batch_size"]
 
 
 def test_an_unknown_row_names_the_rows_there_are(tmp_path: Path) -> None:
