@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import openvse
 from openvse.cli.program import app
 from openvse.errors import DataError, IndexFormatError, ModelError, OpenVSEError, RecipeError
+from openvse.runtime.arrays import ArraySet
 from openvse.search import Index, SearchEngine
 from openvse.specs.load import override_list, read_recipe
 from openvse.types import EmbeddingSet
@@ -36,6 +37,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.chdir(place)
         run = openvse.train("folder", data="photos", out="runs/mine")
         assert run.best == Path("runs/mine/best")
+        assert "untrained" in repr(run)
         openvse.index("runs/mine", "photos", out="runs/mine/index")
         yield place
 
@@ -52,13 +54,21 @@ def test_load_encode_and_compare(here: Path) -> None:
     assert images.shape == images.numpy().shape == np.asarray(images).shape == (2, 896)
     assert np.array_equal(images.numpy(), model.encode(Path("photos/00.png")).numpy()) is False
     assert len(repr(images)) < 60
+    assert [row.tolist() for row in images] == images.numpy().tolist()
+    assert np.vstack(images).shape == (2, 896)
     texts = model.encode(["red sky above blue ground", "green"])
+    assert np.array_equal(
+        model.encode(np.array(["red sky above blue ground", "green"])).numpy(), texts.numpy()
+    )
     assert model.similarity(images, texts).shape == (2, 2)
     jaxtyping.config.update("jaxtyping_disable", True)  # as for a user
     try:
         for guess in (model.similarity, model.score):
             with pytest.raises(ModelError, match="encode"):
                 guess(["photos/00.png"], ["green"])
+        for wrong in (None, {"caption": ["a"]}, ["a dog", "photos/00.png"]):
+            with pytest.raises(DataError):
+                model.encode(wrong)  # type: ignore[arg-type]
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
     assert openvse.load(Path("runs/mine/best")).fingerprint == model.fingerprint
@@ -82,6 +92,8 @@ def test_search_by_sentence_image_and_date(here: Path) -> None:
         assert [len(each) for each in engine.search(["red", "photos/05.png"], top_k=2)] == [2, 2]
         with pytest.raises(DataError, match=r"nowhere\.png"):
             engine.search("photos/nowhere.png")
+        with pytest.raises(DataError, match=r"nowhere\.png"):
+            engine.search("nowhere.png")
     with openvse.open(Path("runs/mine/index")) as again:
         assert again.search("red sky", top_k=3) == hits
     with pytest.raises(AttributeError, match=r"openvse\.open\("):  # which has the model, too
@@ -100,10 +112,22 @@ def test_index_and_evaluate(here: Path) -> None:
     report = openvse.evaluate(model, "photos", split="validation")
     assert report.protocol.num_images == 4
     assert report.to_dict()["metrics"] == report.metrics
-    assert str(report) == report._repr_markdown_() == report.to_markdown()
+    assert [*report.to_pandas()["metric"]] == [*report.metrics]
+    assert repr(report) == str(report) == report._repr_markdown_() == report.to_markdown()
     assert openvse.evaluate("runs/mine", Path("photos")).protocol.num_texts == 8
     with pytest.raises(DataError, match="str and ndarray"):
         openvse.evaluate("runs/mine", np.eye(3))  # type: ignore[call-overload]
+    with pytest.raises(DataError, match="resamples is -1"):
+        openvse.evaluate(np.eye(3), np.eye(3), resamples=-1)
+    with pytest.raises(DataError, match="batch_size"):
+        openvse.index(model, "photos", out="none", batch_size=0)
+    with pytest.raises(ModelError, match="None"):
+        openvse.index(None, "photos", out="none")
+    settings = openvse.IndexSettings
+    wrong: dict[str, Any] = {"bank": "a dog", "towers": "bothh", "dtype": "float8"}
+    for name, value in wrong.items():
+        with pytest.raises(DataError, match=name):
+            settings(**{name: value})
 
 
 def test_save_and_list(here: Path) -> None:
@@ -141,6 +165,9 @@ def test_a_text_is_one_override_and_not_its_letters() -> None:
 def test_several_embeddings_of_an_item_have_a_shape_of_three() -> None:
     several = EmbeddingSet.concatenate([openvse_set(2), openvse_set(1)])
     assert several.shape == several.numpy().shape == (2, 2, 4)
+    assert [row.tolist() for row in several] == several.numpy().tolist()
+    arrays = ArraySet(several.vectors.numpy(), several.mask.numpy())
+    assert [row.tolist() for row in arrays] == several.numpy().tolist()
 
 
 def openvse_set(count: int) -> EmbeddingSet:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, runtime_checkable
+from numbers import Integral
+from typing import Protocol, TypeAlias, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -192,8 +193,15 @@ class EmbeddingSet:
         vectors = vectors[:, 0] if one else vectors.masked_fill(~self.mask.cpu().unsqueeze(2), 0.0)
         return np.array(vectors.numpy(), dtype=dtype, copy=copy)
 
-    def __getitem__(self, rows: slice | Int[Tensor, "b"]) -> EmbeddingSet:
-        """Return some of the items: a view for a slice, a copy for positions."""
+    @overload
+    def __getitem__(self, rows: int) -> Float[Tensor, "*K D"]: ...
+    @overload
+    def __getitem__(self, rows: slice | Int[Tensor, "b"]) -> EmbeddingSet: ...
+    def __getitem__(self, rows: int | slice | Int[Tensor, "b"]) -> EmbeddingSet | Float[Tensor, "*K D"]:
+        """Return one item as ``numpy()`` has it, or a set of some: a view for a slice, a copy for positions."""
+        if isinstance(rows, Integral):
+            vectors, mask = self.vectors[rows], self.mask[rows]
+            return vectors[0] if len(vectors) == 1 else vectors.masked_fill(~mask.unsqueeze(1), 0.0)
         return self.map(lambda tensor: tensor[rows])
 
     def to(self, device: torch.device | str) -> EmbeddingSet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,7 +15,7 @@ from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, Document
-from openvse.output.table import Table
+from openvse.output.table import Table, data_frame
 
 _RECALLS = (*RECALLS, "rsum")
 _TITLES = {
@@ -93,7 +94,7 @@ class Outcomes:
     t2i: QueryOutcomes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Document):
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
@@ -137,6 +138,15 @@ class Report(Document):
             "\n".join(f"- {line}" for line in self.protocol_lines()),
             self.reliability.to_markdown() if self.reliability else "",
         ]
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with a row for each metric. Raise OpenVSEError without pandas."""
+        rows = []
+        for name, value in self.metrics.items():
+            low, high = self.intervals.get(name, (None, None))
+            chance = self.chance.get(name)
+            rows.append({"metric": name, "value": value, "low": low, "high": high, "chance": chance})
+        return data_frame(rows)
 
     def sentence(self) -> str:
         """Return the report in words."""

@@ -157,7 +157,7 @@ def build_index(
     """
     given = [given_path(each, "folder") for each in several(folder, "folder", (str, Path))]
     ignore = None if ignore is None else several(ignore, "ignore")
-    _check_allowed(model, given, segment_seconds)
+    _check_allowed(model, given, segment_seconds, batch_size)
     embedder = partial(Embedder, model, batch_size, stored)
     settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, model_place
     with nullcontext(out) if isinstance(out, IndexFolder) else IndexFolder(given_path(out, "out")) as index:
@@ -168,12 +168,14 @@ def build_index(
             return run(None, anew=True)
 
 
-def _check_allowed(model: ImageEmbedder, folders: Sequence[str | Path], seconds: float | None) -> None:
+def _check_allowed(model: ImageEmbedder, folders: Sequence[Path], seconds: float | None, size: int) -> None:
     """Raise ModelError or DataError if no index is possible."""
     if not folders:
         raise DataError("folder is empty: give at least one folder of images")
     if not model.indexable:
         raise ModelError(_NOT_INDEXABLE)
+    if size < 1:
+        raise DataError(f"batch_size is {size}: give 1 or more")
     if seconds and not _SHORTEST <= seconds <= _LONGEST:
         raise DataError(
             f"segment_seconds is {seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"

@@ -91,10 +91,33 @@ _MAGIC = {
 }
 
 
-def are_images(given: Any) -> bool:
-    """Return whether the items are images and not sentences. Text that ends like an image is an image path."""
-    first = given if isinstance(given, (str, *ONE_IMAGE)) else next(iter(given), "")
-    return names_image(first) if isinstance(first, str) else True
+def is_one(given: object) -> bool:
+    """Return whether it is one sentence or image. An array of texts is a column, one of four dimensions a batch."""
+    if isinstance(given, np.ndarray):
+        return given.ndim in (2, 3) and given.dtype.kind not in "OUT"
+    return isinstance(given, (str, *ONE_IMAGE))
+
+
+def one_or_several(given: Any, what: str) -> list[Any]:
+    """Return sentences or images as a list, of one item if it is one. Raise DataError for a table, or no list."""
+    if is_one(given):
+        return [given]
+    is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
+    if is_table or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise DataError(f"{what} is of the type {type(given).__name__}: give sentences or images")
+    return list(given)
+
+
+def are_images(items: Sequence[Any]) -> bool:
+    """Return whether items are images, as text is that ends like one, or sentences. DataError: they are mixed."""
+    kinds = [names_image(each) if isinstance(each, str) else True for each in items]
+    if len(set(kinds)) < 2:
+        return kinds[:1] == [True]
+    texts, images = kinds.index(False), kinds.index(True)
+    raise DataError(
+        f"number {texts} is the sentence {items[texts]!r:.60} and number {images} the image {items[images]!r:.60}: "
+        f"give sentences to encode_text, and images to encode_image"
+    )
 
 
 def one_or_many(
@@ -103,15 +126,10 @@ def one_or_many(
     """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
     if isinstance(images, bytearray | memoryview | io.BufferedIOBase):
         return [images.read() if isinstance(images, io.BufferedIOBase) else bytes(images)]
-    if isinstance(images, str | Path | bytes | PackedFile | Image.Image | ClipSegment):
-        return [images]
-    if isinstance(images, np.ndarray):
-        return [images] if images.ndim in (2, 3) else list(images)
-    is_list = isinstance(images, Iterable) and not (isinstance(images, Mapping) or hasattr(images, "columns"))
-    listed = list(images) if is_list else []
-    if not listed:
+    given = one_or_several(images, "images")
+    if not given:
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
-    return listed
+    return given
 
 
 def pixel_limit() -> int:

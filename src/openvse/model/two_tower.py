@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.files import several
 from openvse.functional import computes_bf16, pad
-from openvse.media.images import ONE_IMAGE, are_images, one_or_many, probe_image
+from openvse.media.images import are_images, one_or_many, one_or_several, probe_image
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.tower import Tower, embed_in_chunks, evaluating
@@ -220,8 +220,8 @@ class TwoTower(Model):
 
     def encode(self, items: ClipSource | Iterable[ClipSource]) -> EmbeddingSet:
         """Embed sentences or images, and recognise which. A text that ends like an image is its path."""
-        given = items if isinstance(items, (str, *ONE_IMAGE)) else list(items)
-        return self.encode_image(given) if are_images(given) else self.encode_text(cast(str, given))
+        given = one_or_several(items, "items")
+        return self.encode_image(given) if are_images(given) else self.encode_text(given)
 
     def encode_image(self, images: ClipSource | Iterable[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``), or clips if the model reads them.

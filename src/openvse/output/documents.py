@@ -102,7 +102,7 @@ class Document(ABC):
         read: dict[str, Any] = json.loads(self.to_json())
         return read
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.to_markdown()
 
     def _repr_markdown_(self) -> str:

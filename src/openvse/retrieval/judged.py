@@ -64,7 +64,7 @@ class Correlation:
     spread: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JudgedReport(Document):
     """Retrieval in each direction ("image to text"), and correlations of each kind of pairs ("image-text").
 

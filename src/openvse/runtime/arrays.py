@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from numbers import Integral
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -55,9 +56,16 @@ class ArraySet:
         vectors = self.vectors[:, 0] if one else np.where(self.mask[..., None], self.vectors, 0)
         return np.array(vectors, dtype=dtype, copy=copy)
 
-    def __getitem__(self, rows: slice | Int[np.ndarray, "b"]) -> ArraySet:
-        """Return some of the items."""
-        return ArraySet(self.vectors[rows], self.mask[rows])
+    @overload
+    def __getitem__(self, rows: int) -> Float[np.ndarray, "*K D"]: ...
+    @overload
+    def __getitem__(self, rows: slice | Int[np.ndarray, "b"]) -> ArraySet: ...
+    def __getitem__(self, rows: int | slice | Int[np.ndarray, "b"]) -> ArraySet | Float[np.ndarray, "*K D"]:
+        """Return one item as ``numpy()`` has it, or a set of some."""
+        vectors, mask = self.vectors[rows], self.mask[rows]
+        if isinstance(rows, Integral):
+            return np.asarray(vectors[0] if len(vectors) == 1 else np.where(mask[:, np.newaxis], vectors, 0))
+        return ArraySet(vectors, mask)
 
     @classmethod
     def full(cls, vectors: Float[np.ndarray, "B K D"]) -> ArraySet:

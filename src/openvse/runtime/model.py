@@ -15,7 +15,7 @@ from jaxtyping import Float
 from openvse.errors import DataError, ModelError, message_of
 from openvse.files import check_same, settle, several
 from openvse.halves import training_module
-from openvse.media.images import ONE_IMAGE, ImageLike, are_images, one_or_many, read_image, within_memory
+from openvse.media.images import ImageLike, are_images, one_or_many, one_or_several, read_image, within_memory
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import CLIPS, EXPORT, Side, is_export, read_description
@@ -115,8 +115,8 @@ class OnnxModel:
 
     def encode(self, items: ImageLike | Iterable[ImageLike]) -> ArraySet:
         """Embed sentences or images, and recognise which. A text that ends like an image is its path."""
-        given = items if isinstance(items, (str, *ONE_IMAGE)) else list(items)
-        return self.encode_image(given) if are_images(given) else self.encode_text(cast(str, given))
+        given = one_or_several(items, "items")
+        return self.encode_image(given) if are_images(given) else self.encode_text(given)
 
     def encode_image(self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64) -> ArraySet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).

@@ -19,6 +19,7 @@ from openvse.indexing.conditions import Condition, parse_conditions
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
 from openvse.indexing.words import TITLE_KEYS, query_words
+from openvse.media.images import is_one
 from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
@@ -35,7 +36,6 @@ from openvse.search.query import (
     as_arrays,
     each_query,
     embed_queries,
-    is_one_query,
 )
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
@@ -209,7 +209,7 @@ class SearchEngine:
         """
         page = Page(top_k, skip, where, min_score, min_precision)
         hits = [answer.hits for answer in self.answer(queries, page)]
-        return hits[0] if is_one_query(queries) else hits
+        return hits[0] if isinstance(queries, Query) or is_one(queries) else hits
 
     def answer(
         self,

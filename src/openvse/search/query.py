@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int
 from openvse.errors import DataError
 from openvse.files import several, whole_characters
 from openvse.indexing.conditions import Condition
-from openvse.media.images import ONE_IMAGE
+from openvse.media.images import ONE_IMAGE, one_or_several
 from openvse.media.names import names_image
 from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet
@@ -71,15 +70,10 @@ class Query:
 
     @classmethod
     def of(cls, given: Any) -> Query:
-        """Return a sentence, an image in any form, or a query, as a query.
-
-        Text that ends like an image is the path of one. A name alone that is no file may be words of an item.
-        """
+        """Return a sentence, an image in any form, or a query, as a query. Text that ends like an image is its path."""
         if isinstance(given, Query):
             return given
-        if isinstance(given, str) and (
-            not names_image(given) or not (_is_file(given) or {"/", os.sep} & set(given))
-        ):
+        if isinstance(given, str) and not names_image(given):
             return cls(given)
         if isinstance(given, str | Path) and not _is_file(given):
             raise DataError(
@@ -116,20 +110,10 @@ def _is_file(path: str | Path) -> bool:
         return False
 
 
-def is_one_query(given: object) -> bool:
-    """Return whether it is a query by itself. An array of texts is a column of sentences."""
-    is_column = isinstance(given, np.ndarray) and given.dtype.kind in "OUT"
-    return isinstance(given, (str, Query, *ONE_IMAGE)) and not is_column
-
-
 def each_query(given: Any) -> list[Query | str]:
     """Return any number of sentences, images and queries as queries. An empty sentence stays one."""
-    alone = is_one_query(given)
-    is_list = isinstance(given, Iterable) and not (isinstance(given, Mapping) or hasattr(given, "columns"))
-    if not alone and not is_list:
-        raise DataError(f"queries is of the type {type(given).__name__}: give sentences and images")
-    listed = [given] if alone else list(given)
-    return [each if isinstance(each, str) and not each.strip() else Query.of(each) for each in listed]
+    asked = [given] if isinstance(given, Query) else one_or_several(given, "queries")
+    return [each if isinstance(each, str) and not each.strip() else Query.of(each) for each in asked]
 
 
 @dataclass(frozen=True)

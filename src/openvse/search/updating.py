@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from openvse.errors import DataError, IndexFormatError, ModelError
-from openvse.files import given_path
+from openvse.files import given_path, several
 from openvse.halves import training_module
 from openvse.indexing.build import IndexReport, build_index
 from openvse.indexing.database import READER
@@ -80,6 +80,17 @@ class IndexSettings:
     engine: str | None = None
     towers: WantedTowers | None = None
     read_text: str | TextReader | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("dtype", get_args(VectorDtype)), ("towers", get_args(WantedTowers))):
+            if (given := getattr(self, name)) not in (None, *allowed):
+                raise DataError(f"{name} is {given!r}: give {' or '.join(allowed)}, or leave it out")
+        if self.bank is not None:
+            object.__setattr__(self, "bank", bank := several(self.bank, "bank"))
+            if len(bank) == 1:
+                raise DataError(
+                    f"bank is {bank[0]!r:.60}: give at least 2 sentences, and better some hundreds"
+                )
 
 
 def index(
@@ -163,6 +174,8 @@ def _read_text(
 
 def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None) -> Any:
     """Return the stored features that may replace images. Raise ModelError if the model cannot use them."""
+    if not hasattr(model, "has_whole"):
+        raise ModelError(f"the model is {model!r:.60}: give a model that openvse.load returns, or its place")
     if model.has_whole:
         source = getattr(model, "source", "")
         if not source and features is None:

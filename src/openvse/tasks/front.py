@@ -65,7 +65,8 @@ def train(
             no run yet, this one begins. ``training.phases`` may differ in future epochs, so a finished run can continue
             with more. The data may have moved, but their pairs must be the same.
         overwrite: whether to replace a run that ``out`` holds. Its stored features are kept.
-        watcher: the object that is notified about every step.
+        watcher: the object that is notified about every step. None logs notes, warnings and a line for each epoch:
+            ``logging.basicConfig(level="INFO")`` shows them.
         on_extraction: a function called with the progress of extracting features (``data.features: auto``).
 
     Returns:
@@ -138,6 +139,8 @@ def evaluate(
         >>> evaluate(np.eye(3), np.repeat(np.eye(3), 2, axis=0)).metrics["i2t_r1"]
         100.0
     """
+    if resamples < 0 or folds < 1:
+        raise DataError(f"resamples is {resamples} and folds {folds}: give resamples from 0 and folds from 1")
     if isinstance(images, str | Path | Model) and isinstance(texts, str | Path):
         if relevance is not None or similarity is not None:
             raise DataError("the data and the model decide on relevance: leave out relevance and similarity")

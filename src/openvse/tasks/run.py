@@ -32,7 +32,7 @@ from openvse.tasks.recipes import START, load_recipe
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, precision_of
 from openvse.training.inputs import RunInputs
-from openvse.training.records import METRICS, Silent, Watcher
+from openvse.training.records import METRICS, Logged, Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
 
@@ -41,10 +41,16 @@ RECIPE = "recipe.yaml"
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: the folder of the best model and its results on validation."""
+    """A finished run: the folder of the best model, its results on validation, and why nothing was trained, or ""."""
 
     best: Path
     progress: Progress
+    untrained: str = ""
+
+    def __repr__(self) -> str:
+        reached, why = self.progress, f", untrained: {self.untrained}" if self.untrained else ""
+        kept = f"epoch {reached.best_epoch}" if reached.best_epoch else "the start"
+        return f"RunResult({self.best}, validation {reached.metric} {reached.best_score:.1f} of {kept}{why})"
 
 
 def run_recipe(
@@ -61,11 +67,12 @@ def run_recipe(
         raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
     if not isinstance(recipe, RunRecipe):
         raise RecipeError(f"the recipe is {recipe!r:.40}: give load_recipe(...)")
-    folder, watcher = given_path(folder, "the folder of the run"), watcher or Silent()
+    folder = given_path(folder, "the folder of the run")
     spec = recipe.training
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     accelerator = _accelerator(spec)
+    watcher = watcher or (Logged() if accelerator.is_main_process else Silent())
     with ExitStack() as held:
         if accelerator.is_main_process:
             held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
@@ -104,7 +111,9 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     if inputs.accelerator.is_main_process and best.is_dir():
         task.finish(load(best, device=inputs.accelerator.device), best)
     inputs.accelerator.wait_for_everyone()
-    return RunResult(best, progress)
+    needed = [phase.least_images for phase in recipe.training.phases]
+    left_out = needed and not task.recipe.training.phases
+    return RunResult(best, progress, f"fewer than {min(needed):,} images for training" if left_out else "")
 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import socket
@@ -17,6 +18,8 @@ from openvse.files import parse_json, read_lines, write_whole, writing
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
+
+_logger = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
 """The file in the folder of a run that holds its records, one a line."""
@@ -79,6 +82,20 @@ class Watcher(Protocol):
 
 class Silent(Watcher):
     """A watcher that does nothing."""
+
+
+class Logged(Watcher):
+    """A watcher that logs notes and a line for each epoch as information, and warnings."""
+
+    def epoch(self, report: EpochReport) -> None:
+        best = "  best" if report.best else ""
+        _logger.info("epoch %d  loss %.4g  %s%s", report.epoch, report.loss, report.summary, best)
+
+    def warn(self, message: str) -> None:
+        _logger.warning("%s", message)
+
+    def note(self, message: str) -> None:
+        _logger.info("%s", message)
 
 
 class MetricsLog:

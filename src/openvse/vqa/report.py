@@ -50,7 +50,7 @@ class QuestionType:
     accuracy: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AnswerReport(Document):
     """Scores with their protocol, intervals, baselines and limits.
 
