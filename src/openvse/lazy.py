@@ -20,9 +20,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def get(name: str) -> Any:
         source = _sources(package).get(name)
         if source is None:
-            rooms = (each for each in _sources(package) if f'"{name}",' in _text(package, each))
-            more = next((f": it is in {package}.{room}" for room in rooms), "")
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{more}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         # A submodule is imported; any other name is taken from its module.
         return (
             import_module(f"{package}.{name}") if source == package else getattr(import_module(source), name)
@@ -37,18 +35,9 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 @cache
 def _sources(package: str) -> dict[str, str]:
     """Return the module of each name that a package imports for type checkers."""
+    tree = ast.parse(pkgutil.get_data(package, "__init__.py") or b"")
     checked = [
-        node
-        for node in ast.parse(_text(package)).body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
     imports = [each for node in checked for each in node.body if isinstance(each, ast.ImportFrom)]
     return {alias.name: str(each.module) for each in imports for alias in each.names}
-
-
-def _text(package: str, room: str = "") -> str:
-    """Return the source of ``__init__.py`` of a package or of a room in it, which may be a single file."""
-    try:
-        return (pkgutil.get_data(package, f"{room}/__init__.py".lstrip("/")) or b"").decode()
-    except OSError:
-        return ""

@@ -100,13 +100,9 @@ def completed_splits(
     shares = [share * (split not in stated) for split, share in zip(SPLITS, (0.8, 0.1, 0.1), strict=True)]
     train, validation, test = (share / sum(shares) for share in shares)
     free = [number for number, split in enumerate(stated) if not split]
-    made = hashed_splits(
-        [ids[n] for n in free], (train, validation, test), files=[files[n] for n in free if files]
-    )
-    labels = list(stated)
-    for number, split in zip(free, made, strict=True):
-        labels[number] = split
-    return tuple(labels)
+    among = [files[n] for n in free if files]
+    made = iter(hashed_splits([ids[n] for n in free], (train, validation, test), files=among))
+    return tuple(split or next(made) for split in stated)
 
 
 LEAKAGE = "leakage"

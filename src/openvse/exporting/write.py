@@ -222,7 +222,7 @@ def _card(model: TwoTower, name: str) -> str:
         if model.reads_images
         else ["# this model reads stored features: OnnxModel.encode_features"]
     )
-    commands = "\n".join(["pip install openvse", *reads])
+    commands = "\n".join(["pip install .  # in a clone of openvse", *reads])
     return (
         f"# {name}\n\nA model that compares images and sentences{trained}. openvse {__version__} exported it for ONNX "
         f"Runtime, so nothing here needs PyTorch.\n\n```bash\n{commands}\n```\n\n```python\nimport openvse\n\n"

@@ -59,10 +59,20 @@ class IndexTowers(OnnxModel):
 
     @property
     def whole(self) -> Any:
-        """The model that made the index. Several threads may ask for it."""
+        """The model that made the index. Several threads may ask for it.
+
+        Raises:
+            IndexFormatError: the model was trained anew since then.
+        """
         with self._loading:
             if self._whole is None:
-                self._whole = self._load()
+                model = self._load()
+                if model.fingerprint != self.fingerprint:
+                    raise IndexFormatError(
+                        f"an earlier model made the index, so {model.source} cannot embed images for it: make the "
+                        f"index anew with 'openvse index --overwrite', or search by a sentence"
+                    )
+                self._whole = model
             return self._whole
 
     def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> ArraySet:
