@@ -19,6 +19,7 @@ from openvse.scoring.hubs import BankQueries, QueryBank
 from openvse.search import Page, Query, SearchEngine
 from openvse.search import bank as bank_of_index
 from openvse.search.bank import BANK
+from openvse.search.updating import IndexSettings
 
 BANKED = [f"a sentence of the bank, number {number}" for number in range(40)]
 ASKED = [f"a question, number {number}" for number in range(25)]
@@ -254,7 +255,7 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_what_is_refused(folder: Path) -> None:
     with pytest.raises(DataError):
-        update_bank(folder, HashModel(), ["one sentence"])
+        IndexSettings(bank=["one sentence"])
     update_bank(folder, HashModel(), BANKED)
     (folder / BANK).write_bytes((folder / BANK).read_bytes()[:200])
     with pytest.raises(IndexFormatError, match=r"--query-bank again"):

@@ -145,8 +145,6 @@ def _wanted(
         raise DataError(
             "an index of sentences is asked by images: leave out --query-bank, which is of sentences"
         )
-    if len(sentences) < 2:
-        raise DataError("the query bank holds one sentence: give at least 2, and better some hundreds")
     source = hashlib.sha256("\n".join(sentences).encode(errors="surrogatepass")).hexdigest()
     if is_same and str(before["source"]) == source:
         return before
