@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -20,7 +21,10 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def get(name: str) -> Any:
         source = _sources(package).get(name)
         if source is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            inits = sorted(Path(__file__).parent.glob("*/__init__.py"))
+            room = next((each.parent.name for each in inits if f'"{name}",' in each.read_text()), None)
+            hint = f": it is in openvse.{room}" if room else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         # A submodule is imported; any other name is taken from its module.
         return (
             import_module(f"{package}.{name}") if source == package else getattr(import_module(source), name)
