@@ -77,7 +77,8 @@ def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
     bare = make_corpus([(0, 0), (1, 1)], 2, 2)
     corpus = replace(bare, features=MemoryFeatures(2))
     stored = Precomputed(feature_dim=1)
-    assert own_features(bare, stored) is None
+    with pytest.raises(ModelError, match=r"data\.features=STORE"):
+        own_features(bare, stored)
     assert own_features(corpus, stored) is corpus.features
     assert corpus.split("train").features is corpus.features
     with pytest.raises(ModelError, match=r"1 wide.*3.*image\.encoder\.feature_dim.*1"):

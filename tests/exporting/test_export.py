@@ -143,8 +143,8 @@ def follow_the_readme(folder: Path, photos: Path) -> None:
     here = photos.parent
     shutil.copytree(folder, here / folder.name)
     shell, code = re.findall(r"```(?:bash|python)\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    install, *commands, serve = map(shlex.split, shell.strip().splitlines())
-    assert install == ["pip", "install", "openvse"] and serve[:2] == ["openvse", "serve"]
+    install, *commands, serve = (shlex.split(line, comments=True) for line in shell.strip().splitlines())
+    assert install == ["pip", "install", "."] and serve[:2] == ["openvse", "serve"]
     printed = []
     for program, *words in commands:
         assert program == "openvse"

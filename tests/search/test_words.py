@@ -76,7 +76,7 @@ def own(out: Path, tmp_path: Path) -> Path:
 
 def words(out: Path, query: str, where: tuple[str, ...] = ()) -> list[str]:
     engine = SearchEngine(Painter(), Index.open(out))
-    return [hit.id for hit in engine.answer(query, Page(60, only="words", where=where))[0].hits]
+    return [hit.id for hit in engine.answer(Query(query), Page(60, only="words", where=where))[0].hits]
 
 
 FINDING = [
