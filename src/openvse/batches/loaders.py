@@ -163,13 +163,13 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
         ModelError: the features have another width than the encoder expects, or there are only images for it.
         DataError: the encoder needs images, and the data set has only features.
     """
-    if corpus.features is None and not backbone.reads_images:
+    if corpus.features is None:
+        if backbone.reads_images:
+            return None
         raise ModelError(
             f"{corpus.name} has images and no features, but this encoder cannot read images: set data.features=STORE, "
             f"or --features STORE of an evaluation, or choose an encoder that reads images"
         )
-    if corpus.features is None:
-        return None
     width = corpus.features.dim
     if backbone.fingerprint is not None:
         first = corpus.image_paths[0]

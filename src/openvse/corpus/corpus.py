@@ -75,7 +75,7 @@ class Corpus:
             DataError: the name is unknown, or the split is empty. The message lists the splits.
         """
         labels = self.split_labels()
-        drawn = () if any(self.splits) else self.image_paths
+        drawn = self.image_paths if labels != self.splits else ()
         wanted, positions = split_positions(name, labels, of=self.name, unit="image", files=drawn)
         chosen = self.select(positions)
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))

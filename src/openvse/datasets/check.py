@@ -201,10 +201,11 @@ def _summary(corpus: Corpus) -> str:
     form, labels = _form(corpus), Counter(corpus.split_labels())
     counts = f"{form.num_items:,} items, {form.num_captions:,} captions; "
     splits = " / ".join(f"{labels[split]:,}" for split in SPLITS)
-    if form.outside != labels[""]:
-        stated = "splits of some are stated, with a hash of the names of the others they are"
-        return f"{counts}{stated if any(corpus.splits) else 'no splits are stated, a hash of the names makes'} {splits}"
-    return f"{counts}splits {splits}, in no split {form.outside:,}"
+    if form.outside == labels[""]:
+        return f"{counts}splits {splits}, in no split {form.outside:,}"
+    if any(corpus.splits):
+        return f"{counts}some splits are stated, a hash of the names of the others makes {splits}"
+    return f"{counts}no splits are stated, a hash of the names makes {splits}"
 
 
 def _features(features: ArrayFeatures) -> list[Finding]:

@@ -463,7 +463,7 @@ def _dated(key: str, lines: Iterable[dict[str, object]]) -> str:
 
 def _called_as_facts(lines: Iterable[Mapping[str, object]]) -> list[str]:
     """Return a line about the keys that conditions do not ask for by name, as they name facts of the file."""
-    keys = {key for entry in lines for key in entry if key != _naming(entry)}
+    keys = {key for entry in lines for key in entry.keys() - {_naming(entry)}}
     hidden = [key for key in FIELDS if key in keys and key not in (*_DATES, "text")]  # text may be a caption
     asked = ", ".join(f"meta.{key}" for key in hidden)
     line = (

@@ -129,10 +129,11 @@ class HitReranker:
         hits = [replace(hit, score=anew[hit.id], probability=None, fit="") for hit in hits]
         probabilities = None if hits else answer.probabilities
         if hits and self._weight == 1:
-            before = (
-                answer.probabilities
-            )  # a query of few words has no curve here: it needs scores of other images
-            curve = None if before is not None and before.captioned else self._model.calibration
+            before = answer.probabilities
+            is_short = before is not None and before.captioned is not None
+            curve = (
+                None if is_short else self._model.calibration
+            )  # a short query's needs the scores of other images
             expected = page.expected if before is None else before.expected
             probabilities = Probabilities(curve, answer.searched, expected, page.min_precision)
             likely = probabilities.of(np.array([hit.score for hit in hits]))

@@ -29,9 +29,8 @@ from openvse.files import parse_json, read_text
 CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
 VERSION = 1
-PART = (
-    "1 of 2"  # the curve of images that are known to have one of two words, which raises their scores already
-)
+PART = "1 of 2"
+"""The curve of images that are known to have one of two words, which raises their scores already."""
 PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
 """The precisions whose thresholds the file lists and ``openvse evaluate --calibrate`` shows."""
 

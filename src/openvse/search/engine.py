@@ -450,9 +450,7 @@ class SearchEngine:
             rows = np.full(len(scores), -1) if rows is None else rows
             words, given = search.words, search.probabilities
             among, count = None, len(query_words(search.query.text))
-            if (
-                given.captioned is not None
-            ):  # captions name a part of what is shown, as they do for the whole query
+            if given.captioned is not None:  # captions name a part of the contents, as for the whole query
                 among = words.among(rows, given.searched) / max(1e-6, given.captioned)
                 among = np.clip(np.rint(among), 1, given.searched).astype(np.int64)
             shares = [len(words.matched(row)) / count if row >= 0 else 0.0 for row in rows.tolist()]

@@ -166,9 +166,8 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     """
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}
-    runs = [
-        each for each in words if Path(each).name not in (LOCK, SHARED_STORES)
-    ]  # as a shell lists a sweep
+    # A shell lists these, too, among the runs of a sweep.
+    runs = [each for each in words if Path(each).name not in (LOCK, SHARED_STORES)]
     for word in runs:
         name, listed = split_name(word)
         if name is None:
