@@ -43,7 +43,7 @@ gpu-check:  ## On a machine with a GPU and its PyTorch: the tests of a GPU and o
 	@export PYTHONPATH="src:.:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu -rs; status=$$?; \
 	$(PYTHON) benchmarks/gpu.py $(if $(JSON),--json $(JSON)) && exit $$status
 
-lint: $(INSTALLED)
+lint: docs  ## Style, types, and the documentation, in which a broken link is an error.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+import openvse
+
+PACKAGE = Path(openvse.__file__).parent
 CUDA = torch.device("cuda", 0)
 
 # Their results have a shape, or are numbers, that only the device knows.
@@ -63,11 +67,9 @@ class Waits:
     def add(self, operation: str, to: Counter[str]) -> None:
         """Count an operation at the innermost line of openvse."""
         if self._counting:
-            frames = [
-                f for f in traceback.extract_stack() if "/openvse/" in f.filename and "<" not in f.filename
-            ]
-            last = frames[-1] if frames else traceback.extract_stack()[0]
-            to[f"{operation} at {last.filename.rpartition('/openvse/')[2]}:{last.lineno}"] += 1
+            stack = traceback.extract_stack()
+            last = next((f for f in reversed(stack) if f.filename.startswith(f"{PACKAGE}/")), stack[0])
+            to[f"{operation} at {last.filename.removeprefix(f'{PACKAGE}/')}:{last.lineno}"] += 1
 
 
 WAITS = Waits()

@@ -52,8 +52,8 @@ class TwoTower(Model):
     Attributes:
         chunk_size: the number of items that a training step embeds at a time. None embeds a batch at once.
         bf16: whether ``encode_pixels``, and so an index or ``encode``, sees images in bf16. None decides it on first
-        use: yes for a large network on a processor that multiplies in bf16, if drawn images have the same embeddings to
-        a cosine of 0.9999.
+            use: yes for a large network on a processor that multiplies in bf16, if drawn images have the same
+            embeddings to a cosine of 0.9999.
 
     Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP

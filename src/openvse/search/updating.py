@@ -110,13 +110,13 @@ def index(
     threads: int | None = None,
     progress: StepProgress | None = None,
 ) -> IndexUpdate:
-    """Make an index of folders, or update one at the cost of the changes since.
+    """Make an index of folders, or update one at the cost of the changes since. ``build_index`` has more arguments.
 
     Args:
         model: the model that embeds, exported or not, or its place, as ``openvse.load`` takes it.
         folder: a folder of images, at any depth, or several, or a text file with a sentence a line.
         settings: the settings that the index remembers.
-        batch_size, add, overwrite, check, sharing, progress: see ``build_index`` and ``StepProgress``.
+        progress: called after every batch. See ``StepProgress``.
         forget: folders to remove from the index, with their items.
         features: a feature store, read instead of images that have not changed since. Default: the run's store.
         if_changed: end after the comparison of the folders, if nothing in them has changed.
