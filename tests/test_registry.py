@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from openvse.errors import RecipeError
-from openvse.registry import Registry
+from openvse.errors import OpenVSEError, RecipeError
+from openvse.registry import GROUP, Registry, _installed
 
 
 def test_names_are_sorted_and_unknown_ones_are_explained() -> None:
@@ -23,3 +27,40 @@ def test_a_part_of_ones_own_joins_and_cannot_displace_another() -> None:
     assert registry.get("mine") is str
     with pytest.raises(RecipeError, match="already"):
         registry.add("ant", str)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package that adds three things, of which one cannot be imported."""
+    (tmp_path / "ants.py").write_text("class Soldier: ...\n")
+    info = tmp_path / "ants-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ants\nVersion: 1.0\n")
+    lines = ("a_thing.soldier = ants:Soldier", "a_thing.queen = ants:Queen", "other.worker = ants:Worker")
+    (info / "entry_points.txt").write_text("\n".join((f"[{GROUP}]", *lines)))
+    monkeypatch.syspath_prepend(tmp_path)
+    _installed.cache_clear()
+    yield info / "entry_points.txt"
+    _installed.cache_clear()
+    sys.modules.pop("ants", None)
+
+
+def test_a_package_adds_parts_and_is_imported_when_one_is_used(package: Path) -> None:
+    registry: Registry[object] = Registry("a thing", {"ant": int})
+    assert registry.names() == ["ant", "queen", "soldier"] and "soldier" in registry
+    assert "ants" not in sys.modules
+    soldier = registry.get("soldier")
+    assert soldier is sys.modules["ants"].Soldier
+    assert registry.name_of(soldier) == "soldier"
+    with pytest.raises(OpenVSEError, match=r"a_thing.queen of the package ants .*AttributeError"):
+        registry.get("queen")
+    with pytest.raises(RecipeError, match="already"):
+        registry.add("queen", str)
+    registry.add("soldier", soldier)  # the same part, from a file that was given as well
+
+    _installed.cache_clear()
+    other = package.parent.with_name("bees-1.0.dist-info")
+    other.mkdir()
+    (other / "entry_points.txt").write_text(f"[{GROUP}]\na_thing.soldier = bees:Soldier\n")
+    with pytest.raises(OpenVSEError, match="two packages"):
+        Registry("a thing", {}).names()

@@ -1,17 +1,31 @@
 """Parts by name. Each kind of part has one Registry, and the signature of a part's constructor is its schema.
 
-Plug-ins are Python files of the user that register more parts.
+More parts come from installed packages and from Python files of the user. A package lists its parts as entry points
+of the group ``openvse.plugins``. Each has the name ``KIND.NAME``, with the kind in snake case, and the place of the part::
+
+    [project.entry-points."openvse.plugins"]
+    "aggregator.my_pool" = "my_package.pools:MyPool"
+
+So a list of names imports no package, and a package is imported when one of its parts is used.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError, RecipeError, choices, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "openvse.plugins"
+"""The group of the entry points with which a package adds parts."""
 
 PartT = TypeVar("PartT")
 
@@ -44,10 +58,45 @@ class Configured:
         return dict(inspect.signature(type(self)).bind_partial(*args, **options).arguments)
 
 
-class Registry(Generic[PartT]):
-    """The parts of one kind, by the names that recipes use.
+@cache
+def _installed() -> Mapping[str, Mapping[str, EntryPoint]]:
+    """Return the entry points of all installed packages, by kind and name. No package is imported."""
+    from importlib.metadata import entry_points  # it takes longer to import than all of this file
 
-    To add your own part, put one line in your own file, ``AGGREGATORS.add("my_pool", MyPool)``, and pass that
+    found: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
+    for each in entry_points(group=GROUP):
+        kind, _, name = each.name.partition(".")
+        first = found[kind].setdefault(name, each)
+        if first.value != each.value:
+            raise OpenVSEError(
+                f"two packages add {kind} {name!r}, as {first.value} and {each.value}: uninstall one of them"
+            )
+    return found
+
+
+def installed(kind: str) -> Mapping[str, EntryPoint]:
+    """Return what installed packages add to a kind, such as "data set", by name. ``load_part`` imports one."""
+    return _installed().get(kind.replace(" ", "_"), {})
+
+
+def load_part(entry: EntryPoint) -> Any:
+    """Import what an entry point names. Raise OpenVSEError, which names the package, if that fails."""
+    try:
+        return entry.load()
+    except OpenVSEError:
+        raise
+    except Exception as error:  # a package may raise anything
+        package = entry.dist.name if entry.dist else entry.module
+        raise OpenVSEError(
+            f"{entry.name} of the package {package} fails with {type(error).__name__}: {error}: "
+            "update or uninstall the package"
+        ) from error
+
+
+class Registry(Generic[PartT]):
+    """The parts of one kind, by the names that recipes use: built-in ones, and those of installed packages.
+
+    To add a part without a package, put one line in a file, ``AGGREGATORS.add("my_pool", MyPool)``, and pass that
     file to any command as ``--plugin my_file.py``.
 
     Args:
@@ -66,33 +115,36 @@ class Registry(Generic[PartT]):
 
     def add(self, name: str, part: Maker[PartT]) -> None:
         """Register a part. Raise RecipeError if another part has the name."""
-        if self._parts.get(name, part) is not part:
+        if self._parts.get(name, part) is not part or (name not in self._parts and name in self):
             raise RecipeError(f"{self.kind} {name!r} exists already: choose another name")
         self._parts[name] = part
 
     def get(self, name: str) -> Maker[PartT]:
         """Return the class behind a name. Raise RecipeError, which lists the allowed names, if there is none."""
-        if name not in self._parts:
+        if name in self._parts:
+            return self._parts[name]
+        if name not in self:
             names = self.names()
             raise RecipeError(
                 f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}: "
                 f"give one of these, or register your own with --plugin FILE"
             )
-        return self._parts[name]
+        return self._parts.setdefault(name, load_part(installed(self.kind)[name]))
 
     def name_of(self, part: Maker[PartT]) -> str | None:
         """Return the name under which a class is registered, or None."""
-        return next((name for name, each in self._parts.items() if each is part), None)
+        known = next((name for name, each in self._parts.items() if each is part), None)
+        return known or next((name for name in self.names() if self.get(name) is part), None)
 
     def names(self) -> list[str]:
         """Return the registered names, sorted."""
-        return sorted(self._parts)
+        return sorted({*self._parts, *installed(self.kind)})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return name in self._parts or name in installed(self.kind)
 
 
 _plugins: list[Path] = []
