@@ -186,7 +186,7 @@ class Drawn:
         """Evaluate on the test split by the command."""
         from typer.testing import CliRunner
 
-        from openvse.cli.program import app
+        from openvse.cli.app import app
 
         began = time.perf_counter()
         words = ("evaluate", name, "--on", "captions.csv", "--features", "features", "--split", "test")

@@ -41,7 +41,7 @@ def command(words: Sequence[object], error: int | Path) -> None:
 
 def side_by_side(folder: Path, count: int, *words: object) -> list[str]:
     """Run a command in some processes, as torchrun starts them; return what each prints."""
-    from openvse.cli.program import app
+    from openvse.cli.app import app
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -10,14 +10,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 import yaml
 from typer.core import TyperGroup
 
 from openvse.aggregators import AGGREGATORS
 from openvse.aggregators.gpo import GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
-from openvse.cli.program import app
 from openvse.datasets import DATASETS, open_corpus, open_questions
 from openvse.datasets.check import check_data
 from openvse.encoders import TEXT_ENCODERS
@@ -32,6 +30,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.testing import check_dataset
 from openvse.tokenization.word_splitters import WORD_SPLITTERS
 from tests.failures import Failures
+from tests.leaf_commands import whole_program
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -41,7 +40,7 @@ FOLDERS = (DOCS, *(ROOT / name for name in ("recipes", "benchmarks", "studies", 
 PAGES = sorted({*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))})
 BLOCK = re.DOTALL | re.MULTILINE
 RECIPES = frozenset(list_recipes())
-PROGRAM = typer.main.get_command(app)
+PROGRAM = whole_program()
 POOLINGS = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
 PARTS = (*IMAGES, *TEXTS, *POOLINGS, SIMILARITIES, TERMS, MINERS, CRITERIA)
 

@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import openvse
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.errors import DataError, IndexFormatError, ModelError, OpenVSEError, RecipeError
 from openvse.runtime.arrays import ArraySet
 from openvse.search import Index, SearchEngine

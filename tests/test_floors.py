@@ -202,7 +202,7 @@ def test_the_checker_sees_every_kind_of_import() -> None:
         ("cli", "import torch\nfrom rich import print", []),
         ("cli", "from openvse import __version__", []),
         ("search", "def late():\n    from openvse.types import Inputs", ["types"]),
-        ("train_cli", "from openvse.cli.program import app", []),
+        ("train_cli", "from openvse.cli.app import app", []),
         ("retrieval", "from openvse.search.query import Query", []),
     ]:
         with failures.of(room, source, expected):
@@ -224,7 +224,7 @@ def test_a_search_does_not_load_what_makes_an_index() -> None:
     assert not makers & {*loaded} and "openvse.indexing.index" in loaded
 
 
-@pytest.mark.parametrize("module", ["openvse", "openvse.cli.program"])
+@pytest.mark.parametrize("module", ["openvse", "openvse.cli.app"])
 def test_import_is_light(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

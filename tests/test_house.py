@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from openvse.cli.program import app
+from tests.leaf_commands import whole_program
 
 SOURCE = Path(__file__).parent.parent / "src"
 # The lines leave room for text in pictures, facts of other programs, assistants, and a Python API that one guesses.
@@ -131,7 +130,7 @@ def test_the_command_line_has_a_bounded_number_of_parameters(name: str, most: in
     def count(command: object) -> int:
         return len(command.params) + sum(map(count, getattr(command, "commands", {}).values()))  # type: ignore[attr-defined]
 
-    whole = get_command(app)
+    whole = whole_program()
     assert count(whole.commands[name] if name else whole) <= most  # type: ignore[attr-defined]
 
 
@@ -142,7 +141,7 @@ def test_data_are_an_argument_behind_what_reads_them_or_the_option_on() -> None:
             yield from commands(below, f"{name} {each}".strip())
 
     given: dict[str, set[str]] = {"on": set(), "data": set()}
-    for name, params in commands(get_command(app), ""):
+    for name, params in commands(whole_program(), ""):
         for place, each in enumerate(params):
             if "DATA" in (each.metavar, each.name.upper()):
                 on = each.opts == ["--on"]
@@ -156,4 +155,4 @@ def test_the_command_line_has_a_bounded_number_of_commands() -> None:
     def count(command: object) -> int:
         return sum(map(count, below.values())) if (below := getattr(command, "commands", {})) else 1
 
-    assert count(get_command(app)) <= MOST_COMMANDS
+    assert count(whole_program()) <= MOST_COMMANDS

@@ -1,7 +1,7 @@
 """Parts by name. Each kind of part has one Registry, and the signature of a part's constructor is its schema.
 
 More parts come from installed packages and from Python files of the user. A package lists its parts as entry points
-of the group ``openvse.plugins``. Each has the name ``KIND.NAME``, with the kind in snake case, and the place of the part::
+of the group ``openvse.plugins``. Each has the name ``KIND.NAME``, with the kind in snake case, and names the part::
 
     [project.entry-points."openvse.plugins"]
     "aggregator.my_pool" = "my_package.pools:MyPool"

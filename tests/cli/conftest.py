@@ -11,7 +11,7 @@ from album import write_album, write_recipe
 from click.testing import Result
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 
 Invoke = Callable[..., Result]
 

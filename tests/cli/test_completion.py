@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.main import get_command
 
-from openvse.cli.program import app
 from openvse.errors import choices, nearest
 from openvse.tasks.front import registries
 from openvse.train_cli.listing import DECIDED
+from tests.leaf_commands import whole_program
 
 ANIMALS = ["ant", "bat", "bear", "bee", "beetle", "cat", "dog"]
 
@@ -74,7 +73,7 @@ COMPLETED = {
 COMPLETE = """
 import json, sys
 from typer.testing import CliRunner
-from openvse.cli.program import app
+from openvse.cli.app import app
 
 found = []
 for line, position in json.load(sys.stdin):
@@ -99,7 +98,7 @@ def test_bash_completes() -> None:
 
 
 def test_commands_that_compute_take_the_same_options() -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
+    commands = whole_program().commands  # type: ignore[attr-defined]
     taken = {
         name: {option for each in commands[name].params for option in each.opts}
         for name in ("train", "extract", "evaluate", "index", "search", "ask", "demo")

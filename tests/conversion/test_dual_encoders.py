@@ -203,7 +203,7 @@ def test_other_models_have_no_logits(checkpoint: Any, make_photos: Any, tmp_path
 def test_from_checkpoint_to_search_on_the_command_line(
     checkpoint: Any, make_photos: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from openvse.cli.program import app
+    from openvse.cli.app import app
 
     make_photos(3)
     monkeypatch.chdir(tmp_path)

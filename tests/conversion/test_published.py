@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import openvse
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.conversion import dual_files
 from openvse.conversion.convert import convert, published_folder
 from openvse.conversion.published import PUBLISHED

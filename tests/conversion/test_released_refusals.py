@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import openvse
 import tiny_checkpoints as tiny
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.conversion.convert import convert
 from openvse.conversion.repositories import REPOSITORIES
 from openvse.errors import CheckpointError, RecipeError

@@ -123,7 +123,7 @@ def _rest() -> None:
 def command(words: Sequence[object]) -> None:
     """Run a command line in this process; every batch is kept, and not what five seconds made."""
     import openvse.pipeline
-    from openvse.cli.program import app
+    from openvse.cli.app import app
 
     openvse.pipeline.KEEP_SECONDS = -1.0
     sys.argv = ["openvse", *map(str, words)]

@@ -12,7 +12,7 @@ from click.testing import Result
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.serving.service import Service
 from tests.cli.album import answering_recipe, write_album, write_pictured_questions, write_recipe
 from tests.device.emulated_device import Waits, emulated_device

@@ -9,7 +9,7 @@ import pytest
 from readme_commands import ROOT, Walk, check_install, commands
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 
 
 class WalkHere(Walk):

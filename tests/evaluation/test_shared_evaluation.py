@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.retrieval.build import build_model
 from tests.forking import side_by_side

@@ -17,7 +17,7 @@ from click.testing import Result
 from exported_models import CAPTIONS, WORDS, files_in, make
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.errors import ModelError
 from openvse.exporting import beside, write
 from openvse.exporting.beside import write_towers

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from openvse.backbones import Crops
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.features.extract import extract_features
 from openvse.features.store import FeatureStore
 from openvse.model.two_tower import TwoTower

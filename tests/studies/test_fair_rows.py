@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.errors import OpenVSEError
 from openvse.files import locked
 from openvse.tasks.recipes import load_recipe

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.errors import ModelError
 from openvse.model.start import Start
 from openvse.model.two_tower import TwoTower

@@ -6,11 +6,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 from typer.core import TyperGroup
 
 from openvse.assembly.parts import KINDS
-from openvse.cli.program import app
 from openvse.encoders import TEXT_ENCODERS
 from openvse.objectives import TERMS
 from openvse.retrieval.build import build_model, build_objective
@@ -22,6 +20,7 @@ from openvse.tasks.terms import PaperTerm, paper_terms
 from openvse.train_cli.listing import terms_as_text
 from openvse.vqa.recipe import VQARecipe
 from tests.failures import Failures
+from tests.leaf_commands import whole_program
 
 REGISTRIES = {registry.kind: registry for registry in (*KINDS.values(), TEXT_ENCODERS, SIMILARITIES, TERMS)}
 ALL = [term for terms in paper_terms().values() for term in terms]
@@ -75,7 +74,7 @@ COMMANDS = [each for term in ALL for each in term.usage if each.startswith("open
 
 @pytest.mark.medium
 def test_commands_parse() -> None:
-    failures, app_command = Failures(), typer.main.get_command(app)
+    failures, app_command = Failures(), whole_program()
     for line in COMMANDS:
         with failures.of(line):
             command, (_, *words) = app_command, shlex.split(line)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from openvse.cli.program import app
+from openvse.cli.app import app
 from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError, ModelError, TrainingError
 from openvse.tasks.load import load

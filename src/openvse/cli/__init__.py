@@ -5,6 +5,6 @@ from __future__ import annotations
 
 def main() -> None:
     """Run ``openvse``."""
-    from openvse.cli.program import app
+    from openvse.cli.app import app
 
     app()

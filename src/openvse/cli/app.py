@@ -6,24 +6,41 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from openvse import __version__
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
-from openvse.errors import OpenVSEError, message_of
+from openvse.errors import MissingHalfError, OpenVSEError, message_of
 from openvse.files import NO_ROOM, refusal_of_disk
-from openvse.halves import INSTALL
-from openvse.registry import load_plugin
+from openvse.halves import INSTALL, missing_package, refusal_of
+from openvse.registry import installed, load_part, load_plugin
 
 PANELS = ("Train", "Search", "Explain", "Data", "Convert")
 """The groups of commands in the help, in its order. Each command names its own."""
 
 MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup of rich
 """The group of the commands of the training half, for installations without it."""
+
+_HALVES = {  # the modules of the commands, which register them when they are imported
+    "openvse.cli.commands.": {
+        **{name: name for name in ("duplicates", "search", "serve")},
+        "index": "indexing",
+    },
+    "openvse.train_cli.commands.": {
+        **{name: name for name in ("analyze", "ask", "compare", "convert", "data", "encode", "evaluate")},
+        **{"blend": "convert", "demo": "train", "export": "convert", "extract": "extract"},
+        **{"list": "lists", "sweep": "sweep", "train": "train"},
+    },
+}
+_TRAINING = tuple(_HALVES)[1]
+_BUILT_IN = {name: f"{half}{module}" for half, names in _HALVES.items() for name, module in names.items()}
+_GROUPS = ("analyze", "data")  # below which a package may add a command
 
 _QUIET = ("--quiet", "-q")
 _VERBOSE = "--verbose"
@@ -32,11 +49,64 @@ _VALUED = (_PIXELS, "--plugin")
 _OUTSIDE = "--allow-outside"
 
 
+def command_names() -> list[str]:
+    """Return the names of all commands: the built-in ones, and those of installed packages."""
+    return sorted({*_BUILT_IN, *(name.partition(".")[0] for name in installed("command"))})
+
+
+def import_command(name: str) -> None:
+    """Import the modules that register a command. A name without a command imports nothing.
+
+    Installed packages add a command by an entry point ``command.NAME``, or ``command.GROUP.NAME`` below a group. It
+    names the module that registers it.
+    """
+    place = _BUILT_IN.get(name, "")
+    if place.startswith(_TRAINING) and missing_package():
+        _refuse(name)
+        return
+    if place:
+        import_module(place)
+    if not place or name in _GROUPS:
+        try:
+            for whole, entry in installed("command").items():
+                if whole.partition(".")[0] == name:
+                    load_part(entry)
+        except MissingHalfError:
+            _refuse(name)
+
+
+def _refuse(name: str) -> None:
+    """Register a command that says how to install what it needs."""
+
+    def refused() -> None:
+        raise refusal_of(f"openvse {name}")
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    app.command(name, rich_help_panel=MISSING, context_settings=settings, add_help_option=False)(refused)
+
+
 class Commands(TyperGroup):
-    """The group of commands: an error that the user can correct is one line on standard error, without a traceback."""
+    """The group of commands, which are imported when they are asked for.
+
+    An error that the user can correct is one line on standard error, without a traceback.
+    """
+
+    def _import(self, *names: str) -> None:
+        for name in names:
+            import_command(name)
+        self.commands = {**typer.main.get_group(app).commands, **self.commands}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None if there is none of the name."""
+        if cmd_name not in self.commands:
+            self._import(cmd_name)
+        if cmd_name not in self.commands:  # the error names those like it
+            self._import(*command_names())
+        return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, group by group."""
+        self._import(*command_names())
         groups = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
         order = (*PANELS, MISSING)
         return sorted(groups, key=lambda name: (order.index(str(groups[name])), name))
@@ -65,7 +135,6 @@ class Commands(TyperGroup):
         """Run a command. Exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
         from openvse.cli.progress import Warnings, copyable, voice
 
-        voice.commands = (*self.commands,)
         logger, warnings = logging.getLogger("openvse"), Warnings()
         logger.addHandler(warnings)
         try:
@@ -182,6 +251,7 @@ def options(
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
     give_back_memory() if context.invoked_subcommand == "serve" else keep_freed_memory()
     voice.plugins = tuple(plugin or ())
+    voice.commands = tuple(command_names()) if plugin else ()
     for path in voice.plugins:
         load_plugin(path)
 
