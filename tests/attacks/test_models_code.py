@@ -16,12 +16,11 @@ import torch
 
 from encoders.conftest import (  # noqa: F401 - fixtures
     bert_checkpoint,
-    detector_checkpoint,
     fake_timm,
     two_tower_checkpoint,
     vision_checkpoint,
 )
-from openvse.backbones import TimmVision, TransformersDetector, TransformersVision
+from openvse.backbones import TimmVision, TransformersVision
 from openvse.conversion.convert import convert
 from openvse.encoders import TransformersText
 from openvse.errors import ModelError, OpenVSEError
@@ -82,11 +81,6 @@ def _saved_text(source: str) -> object:
     return TransformersText(model="unread", assets=Path(source), embed_dim=8)
 
 
-def _saved_detector(source: str) -> object:
-    (Path(source) / "fingerprint.txt").write_text("detector@0123\n")
-    return TransformersDetector(model="unread", assets=Path(source), num_regions=3, image_size=64)
-
-
 def _converted(source: str) -> object:
     return convert(source, Path(source).parent / "converted")
 
@@ -95,12 +89,6 @@ CASES: dict[str, tuple[str, str, Callable[[str], object]]] = {
     "vision": ("vision_checkpoint", "vit", lambda source: TransformersVision(model=source)),
     "saved_vision": ("vision_checkpoint", "vit", _saved_vision),
     "tower": ("two_tower_checkpoint", "clip", lambda source: TransformersVision(model=source)),
-    "detector": (
-        "detector_checkpoint",
-        "rt_detr",
-        lambda source: TransformersDetector(model=source, num_regions=3, image_size=64),
-    ),
-    "saved_detector": ("detector_checkpoint", "rt_detr", _saved_detector),
     "text": ("bert_checkpoint", "", lambda source: TransformersText(model=source, embed_dim=8)),
     "saved_text": ("bert_checkpoint", "", _saved_text),
     "dual_encoder": ("two_tower_checkpoint", "clip", _converted),

@@ -2,7 +2,6 @@
 
 from encoders.conftest import (  # noqa: F401 - fixtures
     bert_checkpoint,
-    detector_checkpoint,
     fake_timm,
     two_tower_checkpoint,
     vision_checkpoint,

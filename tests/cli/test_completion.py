@@ -68,7 +68,7 @@ COMPLETED = {
     ("list recipes vse_infinity/fold", 3): ["vse_infinity/folder_cpu"],
     ("data check flickr", 3): ["flickr30k", "flickr8k"],
     ("extract resn", 2): ["resnet"],
-    ("extract transformers_", 2): ["transformers_detector", "transformers_text", "transformers_vision"],
+    ("extract transformers_", 2): ["transformers_text", "transformers_vision"],
 }
 COMPLETE = """
 import json, sys

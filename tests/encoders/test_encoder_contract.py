@@ -22,12 +22,11 @@ Maker = Callable[..., Encoder]
 
 
 @pytest.fixture
-def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_timm) -> Maker:
+def make_encoder(vision_checkpoint, bert_checkpoint, fake_timm) -> Maker:
     """Return a maker of encoders by name; further options replace or join those given here."""
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
         "efficientnet_lite0": {"pretrained": False, "image_size": 32},
-        "efficientnet_lite1": {"pretrained": False, "image_size": 32},
         "efficientnet_lite2": {"pretrained": False, "scales": [32, 64]},
         "resnet": {
             "blocks": (1, 1, 1, 1),
@@ -38,12 +37,6 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_t
         },
         "transformers_vision": {"model": vision_checkpoint("convnext")},
         "timm_vision": {"model": "NCHW"},
-        "transformers_detector": {
-            "model": detector_checkpoint("yolos"),
-            "image_size": 64,
-            "num_regions": 5,
-            "projection": "linear",  # what contracts compare in training may not depend on a batch's statistics
-        },
         "crops": {"backbone": {"pretrained": False, "image_size": 32}, "windows": [[1, 1.0], [2, 0.6]]},
         "frames": {"backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}},
         "bag_of_words": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5, "freeze_words": False},
@@ -140,7 +133,6 @@ def test_assets_and_weights_are_all_that_a_model_needs(
         "bigru": {"captions": ()},
         "transformers_text": {"model": "gone"},
         "transformers_vision": {"model": "gone"},
-        "transformers_detector": {"model": "gone"},
     }
     takes_assets = {} if name == "precomputed" else {"assets": tmp_path / "assets"}
     loaded = make_encoder(name, **takes_assets, **nothing_else.get(name, {})).eval()

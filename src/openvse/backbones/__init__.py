@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from openvse.backbones.base import Backbone, cells
 from openvse.backbones.crops import Crops
-from openvse.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
+from openvse.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
 from openvse.backbones.frames import Frames
 from openvse.backbones.precomputed import Precomputed
 from openvse.backbones.resnet import ResNet
 from openvse.backbones.timm_vision import TimmVision
-from openvse.backbones.transformers_detector import TransformersDetector
 from openvse.backbones.transformers_vision import TransformersVision
 from openvse.registry import Registry
 
@@ -18,13 +17,11 @@ BACKBONES: Registry[Backbone] = Registry(
     {
         "crops": Crops,
         "efficientnet_lite0": EfficientNetLite0,
-        "efficientnet_lite1": EfficientNetLite1,
         "efficientnet_lite2": EfficientNetLite2,
         "frames": Frames,
         "precomputed": Precomputed,
         "resnet": ResNet,
         "timm_vision": TimmVision,
-        "transformers_detector": TransformersDetector,
         "transformers_vision": TransformersVision,
     },
 )

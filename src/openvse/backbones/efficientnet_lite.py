@@ -115,16 +115,6 @@ class EfficientNetLite0(EfficientNetLite):
     native_size: ClassVar[int] = 224
 
 
-class EfficientNetLite1(EfficientNetLite):
-    """EfficientNet-Lite1, 8 x 8 cells of width 1280 at 240 px. Its options are documented at ``EfficientNetLite``.
-
-    Its weights are in a separate package, which the extra ``efficientnet`` installs.
-    """
-
-    number: ClassVar[int] = 1
-    native_size: ClassVar[int] = 240
-
-
 class EfficientNetLite2(EfficientNetLite):
     """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px. Its options are documented at ``EfficientNetLite``.
 
