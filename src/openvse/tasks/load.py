@@ -102,12 +102,15 @@ def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    if not is_hub_id(repo_id):  # a slip of the keyboard waits for no network
+    def refuse(reason: str = "") -> ModelError:
         known = [*PUBLISHED, *(str(each) for each in Path(repo_id).parent.glob("*") if each.is_dir())]
-        raise ModelError(
-            f"{repo_id} is neither a folder nor a model of the hub{nearest(repo_id, known)}: give the folder of a "
-            f"model or run, OWNER/NAME of the hub, or a name that 'openvse list models' shows"
+        return ModelError(
+            f"{repo_id} is neither a folder nor a model of the hub{reason}{nearest(repo_id, known)}: give the folder "
+            f"of a model or run, OWNER/NAME of the hub, or a name that 'openvse list models' shows"
         )
+
+    if not is_hub_id(repo_id):  # a slip of the keyboard waits for no network
+        raise refuse()
     try:
         config = read_json(Path(hf_hub_download(repo_id, CONFIG, revision=revision)))
         if "format_version" not in config:  # checked before gigabytes are downloaded
@@ -117,6 +120,4 @@ def _download(repo_id: str, revision: str | None) -> Path:
             )
         return Path(snapshot_download(repo_id, revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise ModelError(
-            f"{repo_id} is neither a folder nor a model of the hub ({message_of(error)}): check the path or the id"
-        ) from error
+        raise refuse(f" ({message_of(error)})") from error
