@@ -14,6 +14,7 @@ from openvse.conversion.published import PUBLISHED
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
+from openvse.halves import usable_device
 from openvse.model.base import Model
 from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
 from openvse.model.two_tower import TwoTower
@@ -30,6 +31,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
         source: the folder of a model or of a run, the short name of a published dual encoder, such as ``clip-b32``,
             which is converted the first time, or a hub id of a model that openvse saved, such as
             ``someone/flickr30k-vse-infinity``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or another device of PyTorch, or ``auto``, the fastest one.
         revision: a branch, tag or commit on the hub.
 
     Returns:
@@ -37,7 +39,9 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or it has another format.
+        OpenVSEError: the device cannot be used here.
     """
+    device = usable_device(device)
     folder = folder_of_model(source, revision=revision)
     found = settle(folder, CONFIG)
     config = read_config(folder)
