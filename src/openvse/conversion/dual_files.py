@@ -106,8 +106,8 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
     offline = isinstance(error, LocalEntryNotFoundError)
     reason = "" if offline else f" ({message_of(error)})"
     return CheckpointError(
-        f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: on a machine "
-        f"with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
+        f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: "
+        f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
         f"convert FOLDER MODEL'"
     )
 
