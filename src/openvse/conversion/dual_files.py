@@ -107,8 +107,8 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
     reason = "" if offline else f" ({message_of(error)})"
     return CheckpointError(
         f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: "
-        f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
-        f"convert FOLDER MODEL'"
+        f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run "
+        f"'openvse convert FOLDER MODEL'"
     )
 
 
