@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from openvse.errors import install, message_of
+from openvse.cli.progress import copyable
+from openvse.errors import OpenVSEError, install, message_of
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,16 @@ def test_an_extra_without_metadata_is_installed_in_a_clone(monkeypatch: pytest.M
 
     monkeypatch.setattr(importlib.metadata, "requires", nothing)
     assert "'.[ray]'" in install("ray")
+
+
+def test_options_of_a_message_are_arguments_in_python() -> None:
+    """The command line prints the options alone. A quoted command is one to copy, and has no arguments in Python."""
+    for line, told in (
+        ("continue with --resume, or another --out", " (in Python: resume=True, out)"),
+        ("links are allowed by --allow-outside", " (in Python: allow_outside=True)"),
+        ("run 'openvse index --overwrite'", ""),
+    ):
+        error = OpenVSEError(line)
+        around = OpenVSEError(f"{error}: stop")
+        assert (str(error), copyable(str(error))) == (line + told, line)
+        assert str(around) == f"{line}: stop{told}"

@@ -98,6 +98,8 @@ def test_a_check_of_a_folder_lists_what_is_broken(
     result = invoke("data", "check", album)
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
+    (enough,) = (line for line in lines if "images for training" in line)
+    assert enough.split()[0] == "note" and "least_images" in enough and " 300 " in enough
     at = lines.index("WRONG  3 of 12 images are broken")
     assert lines[at + 1].startswith("         00.png: it is ")
     assert lines[at + 3].startswith("         ... and 1 more")
