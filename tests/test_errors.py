@@ -46,13 +46,13 @@ def test_an_extra_without_metadata_is_installed_in_a_clone(monkeypatch: pytest.M
 
 
 def test_options_of_a_message_are_arguments_in_python() -> None:
-    """The command line prints the options alone. A quoted command is one to copy, and has no arguments in Python."""
+    """The command line prints the options alone. A command is there to copy, and is not changed."""
     for line, told in (
-        ("continue with --resume, or another --out", " (in Python: resume=True, out)"),
-        ("links are allowed by --allow-outside", " (in Python: allow_outside=True)"),
-        ("run 'openvse index --overwrite'", ""),
+        ("use --resume, or another --out", "use --resume (in Python: resume=True), or another --out"),
+        ("allow it: --allow-outside", "allow it: --allow-outside (in Python: allow_outside=True)"),
+        ("run 'openvse index --overwrite'", "run 'openvse index --overwrite'"),
+        ("run: openvse train 'a b' --resume", "run: openvse train 'a b' --resume"),
     ):
         error = OpenVSEError(line)
-        around = OpenVSEError(f"{error}: stop")
-        assert (str(error), copyable(str(error))) == (line + told, line)
-        assert str(around) == f"{line}: stop{told}"
+        assert (str(error), copyable(str(error))) == (told, line)
+        assert str(OpenVSEError(f"x: {error}")) == f"x: {told}"

@@ -38,29 +38,31 @@ _SECRETS = (
 )
 
 
-_OPTIONS = re.compile(
-    r"'openvse [^']*'|--(overwrite|resume|add|int8|allow-outside|follow-links|out|start|device|features)\b"
+_FLAGS = re.compile(
+    r"'openvse [^']*'|\bopenvse [a-z]+ .*|--(overwrite|resume|add|int8|allow-outside|follow-links)\b"
 )
-_VALUED = ("out", "start", "device", "features")
 IN_PYTHON = re.compile(r" \(in Python: [^)]*\)")
-"""The arguments of Python that are the options of a message. The command line leaves them out."""
+"""The argument of Python behind an option of a message. The command line leaves it out."""
 
 
 class OpenVSEError(Exception):
     """Base of every error that the user's input causes. The command line prints its one line and exits with 2.
 
-    Its message shows no password or key of a URL, whoever quotes one. If it names options of the command line, it ends
-    with the same arguments in Python.
+    Its message shows no password or key of a URL, whoever quotes one. An option of the command line is
+    followed by the argument of Python.
     """
 
     def __init__(self, message: object = "") -> None:
         text = str(message)
         for pattern, shown in _SECRETS if ":/" in text or "=" in text else ():
             text = pattern.sub(shown, text)
-        text = IN_PYTHON.sub("", text)
-        names = dict.fromkeys(each.replace("-", "_") for each in _OPTIONS.findall(text) if each)
-        told = ", ".join(name if name in _VALUED else f"{name}=True" for name in names)
-        super().__init__(f"{text} (in Python: {told})" if told else text)
+        told = " (in Python: {}=True)"  # not in a command to copy
+        super().__init__(
+            _FLAGS.sub(
+                lambda found: found[0] + (told.format(found[1].replace("-", "_")) if found[1] else ""),
+                IN_PYTHON.sub("", text),
+            )
+        )
 
 
 class RecipeError(OpenVSEError):
