@@ -95,7 +95,7 @@ def _enough(corpus: Corpus) -> Finding:
     least = max(phase.get("least_images", 0) for phase in read_recipe("folder")["training"]["phases"])
     what = "trains networks" if count >= least else "takes only the closed form of its start"
     text = f"images for training: {count:,}: the recipe folder {what} (it trains with {least:,} or more, least_images)"
-    return Finding("ok" if count >= least else "note", text)
+    return Finding("ok", text)
 
 
 def describe_data(name: str) -> str:
