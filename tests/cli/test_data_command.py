@@ -64,8 +64,8 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
     ]
     assert [*findings.splitlines(), *verdict.splitlines()] == [
         "   ok  12 items, 24 captions; splits 8 / 2 / 2, in no split 0",
-        "   ok  images for training: 8: the recipe folder takes only the closed form of its start (it trains with 300 or "
-        "more, least_images)",
+        "   ok  images for training: 8: the recipe folder takes only the closed form of its start (it trains with 300 "
+        "or more, least_images)",
         "   ok  all 12 images decode",
         "   ok  leakage: no two splits share a file",
         "   ok  no two images are the same",
