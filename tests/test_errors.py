@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from openvse.errors import install, message_of
+from openvse.cli.progress import copyable
+from openvse.errors import OpenVSEError, install, message_of
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,16 @@ def test_an_extra_without_metadata_is_installed_in_a_clone(monkeypatch: pytest.M
 
     monkeypatch.setattr(importlib.metadata, "requires", nothing)
     assert "'.[ray]'" in install("ray")
+
+
+def test_options_of_a_message_are_arguments_in_python() -> None:
+    """The command line prints the options alone. A command is there to copy, and is not changed."""
+    for line, told in (
+        ("use --resume, or another --out", "use --resume (in Python: resume=True), or another --out"),
+        ("allow it: --allow-outside", "allow it: --allow-outside (in Python: allow_outside=True)"),
+        ("run 'openvse index --overwrite'", "run 'openvse index --overwrite'"),
+        ("run: openvse train 'a b' --resume", "run: openvse train 'a b' --resume"),
+    ):
+        error = OpenVSEError(line)
+        assert (str(error), copyable(str(error))) == (told, line)
+        assert str(OpenVSEError(f"x: {error}")) == f"x: {told}"

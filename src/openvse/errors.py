@@ -38,17 +38,31 @@ _SECRETS = (
 )
 
 
+_FLAGS = re.compile(
+    r"'openvse [^']*'|\bopenvse [a-z]+ .*|--(overwrite|resume|add|int8|allow-outside|follow-links)\b"
+)
+IN_PYTHON = re.compile(r" \(in Python: [^)]*\)")
+"""The argument of Python behind an option of a message. The command line leaves it out."""
+
+
 class OpenVSEError(Exception):
     """Base of every error that the user's input causes. The command line prints its one line and exits with 2.
 
-    Its message shows no password or key of a URL, whoever quotes one.
+    Its message shows no password or key of a URL, whoever quotes one. An option of the command line is
+    followed by the argument of Python.
     """
 
     def __init__(self, message: object = "") -> None:
         text = str(message)
         for pattern, shown in _SECRETS if ":/" in text or "=" in text else ():
             text = pattern.sub(shown, text)
-        super().__init__(text)
+        told = " (in Python: {}=True)"  # not in a command to copy
+        super().__init__(
+            _FLAGS.sub(
+                lambda found: found[0] + (told.format(found[1].replace("-", "_")) if found[1] else ""),
+                IN_PYTHON.sub("", text),
+            )
+        )
 
 
 class RecipeError(OpenVSEError):

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from openvse.errors import MissingHalfError
+from openvse.errors import MissingHalfError, OpenVSEError, message_of
 
 SEARCH = frozenset(
     {
@@ -56,6 +56,23 @@ def training_module(name: str) -> Any:
     if missing_package():
         raise refusal_of(name)
     return import_module(name)
+
+
+def usable_device(name: Any) -> Any:
+    """Return a device of this machine. Raise OpenVSEError if it cannot be used. ``auto`` means the fastest one."""
+    if name is None or name == "cpu":
+        return name
+    torch = training_module("torch")
+    if name == "auto":
+        fastest = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return "cpu" if fastest is None else fastest.type
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, TypeError) as error:  # a build without CUDA asserts
+        raise OpenVSEError(
+            f"device {name!r} cannot be used here ({message_of(error, 80)}): give auto, cpu, cuda or mps"
+        ) from error
+    return name
 
 
 def refusal_of(name: str) -> MissingHalfError:

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ import torch
 from album import digest
 from click.testing import Result
 
+import openvse
+from openvse.encoding import encode
+from openvse.errors import OpenVSEError
+from openvse.features.extract import extract_features
 from tests.naming import names
 
 
@@ -272,11 +277,24 @@ def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) 
     assert "vocabulary.json" in refused("evaluate", model, "--on", trained / "album")
 
 
-def test_unknown_device(trained: Path, refused) -> None:
-    line = refused("evaluate", trained / "run" / "best", "--on", trained / "album", "--device", "gpu")
+def test_unknown_device(trained: Path, tmp_path: Path, refused) -> None:
+    """The command line and Python refuse it in the same words."""
+    model = trained / "run" / "best"
+    line = refused("evaluate", model, "--on", trained / "album", "--device", "gpu")
     assert line.startswith("device 'gpu' cannot be used here") and line.endswith(
         "give auto, cpu, cuda or mps"
     )
+    backbone = openvse.load(model, device="auto").image.encoder.backbone
+    for use in (
+        partial(openvse.load, model),
+        partial(openvse.open, model),
+        partial(openvse.open, trained / "index"),
+        partial(encode, model, trained / "album", tmp_path / "x.npy"),
+        partial(extract_features, backbone, [], tmp_path / "store"),
+    ):
+        with pytest.raises(OpenVSEError) as error:
+            use(device="gpu")
+        assert str(error.value) == line, use
 
 
 @pytest.mark.medium

@@ -38,9 +38,11 @@ def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
         f"did you mean 'batch_size' or 'chunk_size'? ('openvse list recipes NAME' lists all {len(keys)})"
         in shown
     )
-    assert "('openvse list parts' lists all" in refused("list", "parts", "gpoo")
+    every = [name for registry in registries() for name in registry.names()]
+    assert f"('openvse list parts' lists all {len(every)})" in refused("list", "parts", "gpoo")
+    assert len(invoke("list", "parts").stdout.replace(", ", "\n").splitlines()) == len(every)
     listed = invoke("list", "parts", "gpo").stdout.splitlines()
-    assert listed[0].startswith("aggregator gpo: ")
+    assert listed[0].startswith("aggregator gpo: ") and len(listed) == 1 + 7
     assert "  temperature: float, default 0.1" in listed
     assert "  per_dimension: bool, default False" in invoke("list", "parts", "gpo").stdout
     assert "  projection: " in invoke("list", "parts", "resnet").stdout
@@ -48,9 +50,7 @@ def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
 
 @pytest.mark.medium
 def test_every_part_can_be_shown(invoke) -> None:
-    for name in sorted(
-        {name for registry in registries() if registry.kind != "data set" for name in registry}
-    ):
+    for name in sorted({name for registry in registries() for name in registry}):
         result = invoke("list", "parts", name)
         assert result.exit_code == 0, result.output
         assert not any(f"  {key}: " in result.stdout for key in DECIDED)

@@ -12,6 +12,7 @@ import yaml
 from album import write_album, write_recipe
 
 from openvse.errors import RecipeError
+from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import load_recipe
 
 pytestmark = pytest.mark.medium
@@ -52,6 +53,10 @@ def test_the_commands_that_a_run_names_work_as_they_stand(
     assert "(red" in done.stdout and "words" in done.stderr, "matched words are explained"
     again = invoke("index", place / "run", place / "album", "--out", place / "run" / "index")
     assert "20 unchanged" in again.stdout and "new" not in again.stdout
+    # The index is of an earlier model after a retraining, so the command that is printed then replaces it.
+    anew = ("train", place / "tiny.yaml", "seed=2", "--out", place / "run", "--overwrite")
+    (command,) = re.findall("openvse (index .+)", invoke(*anew).stderr)
+    assert invoke(*shlex.split(command)).exit_code == 0, command
 
 
 def test_an_evaluation_begins_with_a_sentence(visit: tuple[Path, str], invoke: Any) -> None:
@@ -79,9 +84,15 @@ def test_keys_of_other_programs_are_understood_or_led_to_the_right_one() -> None
         ("epochs", "(or .1"),
         ("lr", "optimizer.learning_rate"),
         ("batch_size", "training.batch_size"),
+        ("margin", "objective.ranking.criterion.margin?"),
+        ("weight_decay", "optimizer.weight_decay?"),
+        ("optimizer.temperature", "objective.ranking.criterion.temperature?"),
     ):
         with pytest.raises(RecipeError, match=re.escape(meant)):
             load_recipe("folder", {key: 1})
+    with pytest.raises(RecipeError, match=re.escape("objective.ranking.criterion.margin?")):
+        recipe = load_recipe("folder", {"objective.ranking.margin": 1})
+        build_objective(recipe, recipe.training.phases[0])
 
 
 def test_a_folder_in_place_of_an_override_is_led_to_its_key(tmp_path: Path) -> None:

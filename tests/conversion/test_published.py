@@ -86,7 +86,7 @@ def test_without_hub_and_cache_one_line_says_what_to_do(cache: Path, tmp_path: P
         openvse.load(NAME)
     message = str(caught.value)
     assert message.startswith(
-        f"{NAME} is {SOURCE}, which cannot be used: {SOURCE} is not in the hub's cache ("
+        f"{NAME} is {SOURCE}, which cannot be used: {SOURCE} is no folder and not in the hub's cache ("
     )
     assert names(message, f"hf download {SOURCE} --local-dir", "openvse convert")
     assert "\n" not in message

@@ -111,6 +111,17 @@ def test_without_splits_the_hash_of_the_picture_decides():
     assert set(found.as_corpus().split("test").image_ids) == set(parts[2].image_ids)
 
 
+def test_pictures_without_a_split_are_divided_as_those_with_sentences_are():
+    """Where none is in train, each goes to a split that no picture has. A question has the split of its picture."""
+    asked = [ask(number, f"{number % 40}.jpg", split="test" * (number % 40 < 4)) for number in range(80)]
+    found = build(*asked, ask(80, "0.jpg"))
+    parts = {name: found.split(name) for name in ("train", "validation", "test")}
+    assert [len(part.image_ids) for part in parts.values()] == [32, 4, 4]
+    assert ids(parts["test"])[-1] == "q80" and parts["train"].name == "toy/train"
+    corpus = found.as_corpus()
+    assert all(corpus.split(name).image_ids == part.image_ids for name, part in parts.items())
+
+
 def test_questions_are_the_captions_of_a_corpus():
     found = build(
         ask(0, "b.jpg", split="train"), ask(1, "a.jpg", split="test"), ask(2, "b.jpg", split="train")

@@ -52,7 +52,7 @@ def found(source, mark: str, **options) -> dict[str, tuple[str, ...]]:
 def test_sound_data_have_neither_faults_nor_notes(tmp_path):
     root = write(tmp_path / "x")
     assert found(root, "WRONG") == {} and found(root, "note") == {}
-    assert len(found(root, "ok")) == 7
+    assert len(found(root, "ok")) == 8
 
 
 def test_splits_are_those_that_training_takes(tmp_path):

@@ -69,10 +69,10 @@ def exports(model: TwoTower, exported: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The calls of the export: whether images were asked for. Towers of the model are copied, as this takes no time."""
     calls: list[bool] = []
 
-    def copied(given: TwoTower, folder: Path, *, images: bool) -> Any:
+    def copied(given: TwoTower, folder: Path, *, images: bool, progress: Any = None) -> Any:
         calls.append(images)
         if given.fingerprint != model.fingerprint:
-            return write.export_for_queries(given, folder, images=images)
+            return write.export_for_queries(given, folder, images=images, progress=progress)
         return shutil.copytree(exported / ("both" if images else "text"), folder, dirs_exist_ok=True)
 
     monkeypatch.setattr(beside, "export_for_queries", copied)

@@ -319,12 +319,17 @@ class TestHub:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         (tmp_path / "runs" / "mine").mkdir(parents=True)
         monkeypatch.chdir(tmp_path)
-        for slip, meant in (("runs/mien", "runs/mine"), ("clip-b23", "clip-b32")):
+        asked: list[str] = []
+
+        def hub(repo_id: str, *_: object, **__: object) -> str:
+            asked.append(repo_id)
+            raise ValueError("no route")
+
+        for slip, meant in (("runs/mien", "no route.*'runs/mine'"), ("clip-b23", "clip-b32")):
             with monkeypatch.context() as patch, pytest.raises(ModelError, match=meant):
-                patch.setattr(
-                    "huggingface_hub.hf_hub_download", lambda *_, **__: pytest.fail("asked the hub")
-                )
+                patch.setattr("huggingface_hub.hf_hub_download", hub)
                 load_as(TwoTower, slip)
+        assert asked == ["runs/mien"]  # a folder called like an owner hides none of the owner's models
         with pytest.raises(ModelError, match="neither") as error:
             load_as(TwoTower, name)
         assert "\n" not in str(error.value)

@@ -44,6 +44,10 @@ def test_a_word_finds_its_image(engine: SearchEngine, photos: Path) -> None:
 def test_hits_are_ranked(engine: SearchEngine, photos: Path) -> None:
     (hits,) = engine.search(["blue"], top_k=3)
     assert [hit.rank for hit in hits] == [1, 2, 3]
+    assert str(hits[0]) == f"Hit 1: blue.png ({hits[0].score:.4f}, 'blue')"
+    assert str([hits[0]]) == f"[{hits[0]}]" and "<table>" in hits[0]._repr_html_()
+    assert len(str(hits[:2]).splitlines()) == 3 and hits[:2] == [*hits][:2]
+    assert str(engine.answer(Query("blue"))[0]).splitlines()[-1] == "4 of 4 searched"
     assert hits[0] == Hit(1, hits[0].score, "blue.png", photos / "blue.png", by="both", matched=("blue",))
     assert hits[0].score == pytest.approx(1.0, abs=1e-3)
     assert hits[0].score > hits[1].score >= hits[2].score

@@ -80,6 +80,18 @@ def test_a_folder_without_captions_leaves_no_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_store_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """The other side would be extracted into the run otherwise, which may take hours."""
+    (photos := tmp_path / "photos").mkdir()
+    for number in range(20):
+        draw_photo(number).save(photos / f"{number}.jpg")
+        (photos / f"{number}.txt").write_text(f"photo {number}")
+    for side, other in (("features", "text_features"), ("text_features", "features")):
+        words = f"data.source={photos}", f"data.{side}={tmp_path / 'none'}", f"data.{other}=auto"
+        assert names(refused(run("train", "folder", *words, "--out", tmp_path / "run")), tmp_path / "none")
+        assert not (tmp_path / "run").exists()
+
+
 def test_a_checkpoint_that_openvse_did_not_save(hub: Path, corpus: Path, tmp_path: Path) -> None:
     folder = save_dual("clip", tmp_path / "clip")
     line = refused(run("train", "--start", folder, f"data.source={corpus}", "--out", tmp_path / "run"))

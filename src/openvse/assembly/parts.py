@@ -156,7 +156,8 @@ def _check_options(
     try:
         checked = schema.model_validate(given_options)
     except ValidationError as error:
-        raise RecipeError(f"recipe: {describe(error, schema, where, 'openvse list parts NAME')}") from error
+        told = describe(error, schema, where, "openvse list parts NAME", given_options)
+        raise RecipeError(f"recipe: {told}") from error
     values = {name: getattr(checked, name) for name in fields}
     for name in checked.model_fields_set & inside.keys():
         if values[name] is not None:

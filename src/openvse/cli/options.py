@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from openvse.errors import OpenVSEError, message_of
-from openvse.halves import missing_package, training_module
+from openvse.errors import OpenVSEError
+from openvse.halves import missing_package, training_module, usable_device
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
@@ -71,23 +71,6 @@ class Reranking:
         store = training_module("openvse.features.store").open_store(self.features, model.image.encoder)
         ranker: Callable[..., Any] = training_module("openvse.retrieval.hit_reranker").HitReranker
         return ranker(model, top=self.top, weight=self.weight, features=store)
-
-
-def usable_device(name: str | None) -> str | None:
-    """Return a device of this machine. Raise OpenVSEError if it cannot be used. ``auto`` is the fastest one."""
-    if name is None or name == "cpu":
-        return name
-    torch = training_module("torch")
-    if name == "auto":
-        fastest = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return "cpu" if fastest is None else fastest.type
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        raise OpenVSEError(
-            f"device {name!r} cannot be used here ({message_of(error, 80)}): give auto, cpu, cuda or mps"
-        ) from error
-    return name
 
 
 def use_threads(count: int | None) -> int | None:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from openvse.errors import IN_PYTHON
 from openvse.pipeline import SKIPPED
 
 console = Console(stderr=True)
@@ -52,7 +53,8 @@ voice = Voice()
 
 
 def copyable(text: str) -> str:
-    """Return a text whose commands name the plug-ins of the command that runs, so that they work when copied."""
+    """Return a text for the command line, whose commands name the plug-ins of the command that runs."""
+    text = IN_PYTHON.sub("", text)
     plugins = "".join(f" --plugin {shlex.quote(str(path))}" for path in voice.plugins)
     names = "|".join(map(re.escape, voice.commands))
     return re.sub(rf"\bopenvse(?= ({names})\b)", lambda _: f"openvse{plugins}", text) if plugins else text

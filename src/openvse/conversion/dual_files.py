@@ -30,8 +30,8 @@ _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_id(source: str) -> bool:
-    """Return whether a name has the form of a hub id, ``owner/name``, and does not begin with a folder that is here."""
-    return bool(_ID.fullmatch(source)) and not source.startswith(".") and not Path(source).parent.is_dir()
+    """Return whether a name has the form of a hub id, ``owner/name``. A folder of the owner's name may be here."""
+    return bool(_ID.fullmatch(source)) and not source.startswith(".")
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
     offline = isinstance(error, LocalEntryNotFoundError)
     reason = "" if offline else f" ({message_of(error)})"
     return CheckpointError(
-        f"{repo_id} is not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: on a machine "
-        f"with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
-        f"convert FOLDER MODEL'"
+        f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: "
+        f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run "
+        f"'openvse convert FOLDER MODEL'"
     )
 
 

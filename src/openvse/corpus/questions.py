@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.splits import canonical_split, hashed_splits, split_positions, without_leakage
+from openvse.corpus.splits import canonical_split, completed_splits, split_positions, without_leakage
 from openvse.errors import DataError
 from openvse.files import whole_characters
 from openvse.media.listing import Problem, skipped
@@ -88,15 +88,22 @@ class QuestionSet:
         return replace(self, name=f"{self.name}/{wanted}", questions=named)
 
     def split_labels(self) -> tuple[str, ...]:
-        """Return the split of each question: from the data, or if none has one, from ``hashed_splits`` of images."""
-        if any(question.split for question in self.questions):
-            return tuple(question.split for question in self.questions)
-        return self._hashed_splits
+        """Return the split of each question, which its image decides. See ``Corpus.split_labels``."""
+        return self._split_labels
 
     @cached_property
-    def _hashed_splits(self) -> tuple[str, ...]:
-        of_image = hashed_splits(self.image_ids, files=self.image_paths)
-        return tuple(of_image[image] for image in self.images_of())
+    def _split_labels(self) -> tuple[str, ...]:
+        of_image = completed_splits(self._stated_splits, self.image_ids, self.image_paths)
+        places = zip(self.questions, self.images_of().tolist(), strict=True)
+        return tuple(question.split or of_image[image] for question, image in places)
+
+    @property
+    def _stated_splits(self) -> tuple[str, ...]:
+        """The split that the data state for each image, or "" without one."""
+        splits: dict[str, str] = {}
+        for question in self.questions:
+            splits[question.image_id] = question.split or splits.get(question.image_id, "")
+        return tuple(splits.values())
 
     def select(self, positions: Int[np.ndarray, "P"]) -> QuestionSet:
         """Return the questions at these positions, in this order."""
@@ -134,9 +141,6 @@ class QuestionSet:
 
         Code that takes images and sentences from a corpus (extraction, loaders, vocabularies) works on it.
         """
-        splits: dict[str, str] = {}
-        for question in self.questions:
-            splits[question.image_id] = question.split or splits.get(question.image_id, "")
         images, num_questions = self.images_of(), len(self)
         return Corpus(
             name=self.name,
@@ -144,7 +148,7 @@ class QuestionSet:
             image_paths=self.image_paths,
             captions=tuple(question.text for question in self.questions),
             relevance=Relevance(images, np.arange(num_questions), len(self.image_ids), num_questions),
-            splits=tuple(splits.values()),
+            splits=self._stated_splits,
             problems=self.problems,
         )
 

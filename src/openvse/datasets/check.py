@@ -22,6 +22,7 @@ from openvse.features.arrays import ArrayFeatures
 from openvse.media.listing import Problem
 from openvse.media.names import escaped
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
+from openvse.specs.load import read_recipe
 from openvse.types import OnProgress
 
 _NO_LEAKAGE = f"{LEAKAGE}: no two splits share a file"
@@ -81,11 +82,20 @@ def check_data(
         corpus = open_corpus(source, allow_outside=allow_outside)
     except DataError as error:
         return [Finding("WRONG", str(error))]
-    findings = [Finding("ok", _summary(corpus))]
+    findings = [Finding("ok", _summary(corpus)), _enough(corpus)]
     findings += [_problem(problem, fault=getattr(problem, "fault", False)) for problem in corpus.problems]
     findings += _long_captions(corpus)
     findings += [_leakage(corpus, progress)] if quick else _images(corpus, progress)
     return [*findings, _identical_captions(corpus), _short_captions(corpus)]
+
+
+def _enough(corpus: Corpus) -> Finding:
+    """Compare the number of training images with the number from which the recipe ``folder`` trains networks."""
+    count = corpus.split_labels().count("train")
+    least = max(phase.get("least_images", 0) for phase in read_recipe("folder")["training"]["phases"])
+    what = "trains networks" if count >= least else "takes only the closed form of its start"
+    text = f"images for training: {count:,}: the recipe folder {what} (it trains with {least:,} or more, least_images)"
+    return Finding("ok", text)
 
 
 def describe_data(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,13 +39,13 @@ def write_towers(
     index: str | Path,
     wanted: WantedTowers | None = None,
     *,
-    on_write: Callable[[], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Towers:
     """Write the towers of a model beside the index that it made, unless they exist. Remove other models' towers.
 
     A note beside the index records a tower that cannot be exported, and later runs do not try it again. With ``wanted``
-    None, the index keeps its towers, and a new one gets ``text``. ``on_write`` is called before an export, which takes
-    some seconds.
+    None, the index keeps its towers, and a new one gets ``text``. ``progress`` is called with the finished steps of an
+    export and their number, and before its first one.
     """
     place = Path(index)
     folder = towers_of(place, model.fingerprint)
@@ -63,21 +64,20 @@ def write_towers(
             held = set()
         known, missing = dict(noted), sides - held - noted.keys()
         if missing and "text" not in noted:
-            if on_write is not None:
-                on_write()
-            held = _export(model, folder, noted, images="image" in sides - noted.keys())
+            write = partial(export_for_queries, model, folder, progress=progress)
+            held = _export(write, noted, images="image" in sides - noted.keys())
         _note(model, folder, noted)
     reasons = {side: reason for side, reason in noted.items() if reason}
     return Towers(tuple(sorted(held)), reasons, is_new=noted != known)
 
 
-def _export(model: TwoTower, folder: Path, noted: dict[str, str], *, images: bool) -> set[str]:
+def _export(write: Callable[..., None], noted: dict[str, str], *, images: bool) -> set[str]:
     """Write both towers, or only the text tower if the other cannot be written. Record why a tower is left out."""
     for last, written in (("image", {"image", "text"}), ("text", {"text"})):
         if last == "image" and not images:
             continue
         try:
-            export_for_queries(model, folder, images=last == "image")
+            write(images=last == "image")
             return written
         except ModelError as error:
             noted[last] = str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -90,6 +90,7 @@ def export(
     int8: bool = False,
     longest: int = LONGEST,
     on: Corpus | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
     """Write a model for other runtimes, after a comparison with the model.
 
@@ -101,6 +102,7 @@ def export(
         int8: whether the weights of the linear layers become 8-bit integers (only onnx).
         longest: the largest set of stored features, or of tokens of an encoder that reads any number.
         on: images with captions, to measure the effect of int8 on retrieval.
+        progress: a function called with the finished steps and their number.
 
     Raises:
         ModelError: no export in this format can give the model's results, or the written one does not. Nothing is put
@@ -125,20 +127,32 @@ def export(
     plain = without_adapters(model)
     with evaluating(plain), torch.no_grad():
         if format == "sentence_transformers":
-            return Exported(target, format, _size(target), (_export_sentences(plain, target),))
-        return _export_programs(plain, target, int8, longest, on)
+            measured = _export_sentences(plain, target, progress)
+            return Exported(target, format, _size(target), (measured,))
+        return _export_programs(plain, target, int8, longest, on, progress)
 
 
-def export_for_queries(model: TwoTower, folder: Path, *, images: bool) -> None:
+def export_for_queries(
+    model: TwoTower, folder: Path, *, images: bool, progress: Callable[[int, int], None] | None = None
+) -> None:
     """Write the text tower, and the image tower if wanted. Scores of queries differ by at most 1e-5."""
     plain = without_adapters(model)
     if plain.device.type != "cpu":
         plain = copy.deepcopy(plain).cpu()
     with evaluating(plain), torch.no_grad():
-        _export_programs(plain, folder, False, LONGEST, None, images=images, farthest=_OF_QUERIES)
+        _export_programs(plain, folder, False, LONGEST, None, progress, images=images, farthest=_OF_QUERIES)
 
 
-def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
+def _steps(total: int, progress: Callable[[int, int], None] | None) -> Callable[[], None]:
+    """Return a function that reports one more finished step. The first report is made here."""
+    numbers, tell = iter(range(total + 1)), progress or (lambda done, total: None)
+    tell(next(numbers), total)
+    return lambda: tell(next(numbers), total)
+
+
+def _export_sentences(
+    model: TwoTower, folder: Path, progress: Callable[[int, int], None] | None
+) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
         raise ModelError(
@@ -154,10 +168,11 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
     from openvse.sentences.modules import TextTower
 
     spec = model.spec.model_dump(mode="json")
-    tower = copy.deepcopy(model.text).cpu()
+    tower, step = copy.deepcopy(model.text).cpu(), _steps(2, progress)
     with replacing_files(folder, MODULES) as partial:
         module = TextTower(tower, TowerSpec.model_validate(spec["text"]), int(spec["embed_dim"]))
         SentenceTransformer(modules=[module], device="cpu").save(str(partial))
+        step()
         loaded: Any = SentenceTransformer(str(partial), trust_remote_code=True, device="cpu")
         sentences = list(PROBES[:-1])
         with without_warnings():
@@ -165,6 +180,7 @@ def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
         theirs = np.asarray(loaded.encode(sentences, show_progress_bar=False))[:, None]
         measured = deviation("sentences", ours, theirs)
         judge(measured, "the written SentenceTransformer", tolerance=_OF_SENTENCES)
+        step()
     return measured
 
 
@@ -174,6 +190,7 @@ def _export_programs(
     int8: bool,
     longest: int,
     on: Corpus | None,
+    progress: Callable[[int, int], None] | None,
     *,
     images: bool = True,
     farthest: float = math.inf,
@@ -183,10 +200,14 @@ def _export_programs(
         check_tower(getattr(model, side), side)
     if images and model.reads_videos:
         raise ModelError("a model that reads clips has no export: export a model that reads images")
-    effect = None
+    effect, step = None, _steps(2 * len(sides) + int8, progress)
     with replacing_files(target, EXPORT, [CALIBRATION, BANK, CARD]) as partial:
         text = _write_text(model, partial, longest)
-        image = _write_image(model, partial, longest) if images else _left_out(model)
+        step()
+        image = _left_out(model)
+        if images:
+            image = _write_image(model, partial, longest)
+            step()
         description = _describe(model, kind, image, text)
         if model.calibration is not None:
             (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
@@ -195,15 +216,17 @@ def _export_programs(
                 model.query_bank.write(partial)
             (partial / CARD).write_text(_card(model, target.name), encoding="utf-8")
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
-        deviations = [
-            *(check_side(model, partial, description, side) for side in sides),
-            *check_readers(model, partial),
-        ]
+        deviations = []
+        for side in sides:
+            deviations.append(check_side(model, partial, description, side))
+            step()
+        deviations += check_readers(model, partial)
         if (distance := max(each.distance for each in deviations)) > farthest:
             raise ModelError(f"scores would differ from the model's by up to {distance:.1e}")
         if int8:
             rounded, effect, deviations = _round(model, partial, description, on)
             description = rounded
+            step()
         description = replace(description, checked={each.what: each.largest for each in deviations})
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
     return Exported(target, "onnx", _size(target), tuple(deviations), effect)

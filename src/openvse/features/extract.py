@@ -24,6 +24,7 @@ from openvse.features.sources import SourceLog
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
+from openvse.halves import usable_device
 from openvse.media.packed import ImageFile
 from openvse.model.tower import evaluating
 from openvse.pipeline import (
@@ -237,6 +238,9 @@ class _Extraction(ABC, Generic[Content]):
     fingerprint: str
     dim: int
     boxes: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", usable_device(self.device))
 
     def open(self, store: Path) -> FeatureStoreWriter:
         """Create or continue a store."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from openvse.aggregators.composed import Beside
 from openvse.assembly.parts import build_part
-from openvse.batches.loaders import image_loader, own_features, text_loader, with_features
+from openvse.batches.loaders import image_loader, text_loader, with_features
 from openvse.batches.pairs import PairDataset, PairsOfImages
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import SharedTexts
@@ -49,6 +49,7 @@ from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
     AUTO,
     RunInputs,
+    check_stores,
     count_words,
     data_of,
     drawn,
@@ -231,8 +232,7 @@ def build_run(
 ) -> tuple[TwoTower, list[Objective]]:
     """Build the model of a recipe and the objective of each phase. Refuse parts and data that do not fit together."""
     model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed, start=start)
-    if recipe.data.features in (None, AUTO):
-        own_features(corpus, model.image.encoder.backbone)
+    check_stores(recipe, corpus, model.image.encoder, model.text.encoder)
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     _set_chunks(model, recipe.training.chunk_size)
     return model, objectives

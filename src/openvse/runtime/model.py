@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError, message_of
 from openvse.files import check_same, settle, several
-from openvse.halves import training_module
+from openvse.halves import training_module, usable_device
 from openvse.media.images import ImageLike, are_images, one_or_many, one_or_several, read_image, within_memory
 from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
@@ -285,7 +285,7 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
         ModelError: there is no such model, or it needs PyTorch, which is not installed.
     """
     if is_export(source):
-        if device != "cpu":
+        if usable_device(device) != "cpu":
             raise ModelError(f"an exported model computes on the CPU, not on {device}: leave out --device")
         return OnnxModel(source, threads=threads)
     return training_module("openvse.tasks.load").load_two_tower(source, device=device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -94,6 +94,13 @@ class Hit:
         path = self.path if self.note is None else self.note.shown(self.path)
         return path if self.start is None or self.end is None else ClipSegment(path, self.start, self.end)
 
+    def __repr__(self) -> str:
+        facts = (f"{self.score:.4f}", self.fit, self.title, *map(repr, self.matched))
+        return f"Hit {self.rank}: {self.id} ({', '.join(filter(None, facts))})"
+
+    def _repr_html_(self) -> str:
+        return Hits([self])._repr_html_()
+
     def to_json(self) -> dict[str, Any]:
         """Return the hit in its JSON form."""
         return {
@@ -116,6 +123,14 @@ class Hit:
 
 class Hits(list[Hit]):
     """The hits of a query, best first: a list that shows itself as a table in a terminal and a notebook."""
+
+    @overload
+    def __getitem__(self, place: SupportsIndex, /) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice, /) -> Hits: ...
+    def __getitem__(self, place: SupportsIndex | slice, /) -> Hit | Hits:
+        found = super().__getitem__(place)
+        return Hits(found) if isinstance(found, list) else found
 
     def table(self) -> Table:
         """Return the hits as a table."""
@@ -255,3 +270,6 @@ class Answer:
     before: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     uncertainty: float | None = None
+
+    def __repr__(self) -> str:
+        return f"{str(self.hits).rstrip()}\n{len(self.hits)} of {self.searched:,} searched"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.files import given_path, user_cache
-from openvse.halves import missing_package, training_module
+from openvse.halves import missing_package, training_module, usable_device
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST, IndexManifest, find_model, index_folder, read_manifest
 from openvse.media.names import escaped
@@ -102,7 +102,7 @@ def load_for_index(
         _logger.info("the model of %s is loaded", source)
         return load_embedder(source, device=device, threads=threads)
 
-    if named is not None or device != "cpu":
+    if named is not None or usable_device(device) != "cpu":
         _logger.info("the towers beside the index are not used, as a model or a device is named")
         return whole()
     towers, reason = open_towers(folder, manifest, whole, threads=threads)

@@ -200,12 +200,12 @@ def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Step
     if not model.has_whole or not hasattr(model, "source"):
         return None
 
-    def begun() -> None:
-        tell("towers", WorkProgress(0, 1, 0.0, "towers"))
+    def show(done: int, total: int) -> None:
+        tell("towers", WorkProgress(done, total, 0.0, "steps"))
 
     try:
         towers: Towers = training_module("openvse.exporting.beside").write_towers(
-            model, out, wanted, on_write=begun
+            model, out, wanted, progress=show
         )
         return towers
     except (OSError, IndexFormatError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -145,7 +145,7 @@ def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(f"recipe: {describe(error, kind)}") from error
+        raise RecipeError(f"recipe: {describe(error, kind, tree=tree)}") from error
 
 
 def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -178,6 +178,7 @@ def describe(
     model: type[BaseModel],
     prefix: str = "",
     listed_by: str = "openvse list recipes NAME",
+    tree: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the first problem of a validation in one line: place, given value, allowed values.
 
@@ -185,6 +186,7 @@ def describe(
         model: the schema.
         prefix: the path of the validated tree.
         listed_by: the command that lists the keys.
+        tree: what was validated. An unknown key is answered with the places of keys that are called the same.
     """
     first = error.errors()[0]
     where = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
@@ -192,7 +194,11 @@ def describe(
     more = f" (and {rest} more)" if rest else ""
     if first["type"] == "extra_forbidden":
         allowed, key = _allowed(model, first["loc"][:-1]), str(first["loc"][-1])
-        meant = f"; did you mean {_MEANT[key]}?" if key in _MEANT else nearest(key, allowed)
+        below = f"{prefix}." if prefix else ""
+        paths = dict.fromkeys(f"{below}{each}" for each in (*_keys_in(tree or {}), *_keys_of(model)))
+        places = [each for each in paths if each.endswith(f".{key}") and each != where]
+        told = _MEANT.get(key) or " or ".join(places[:3])
+        meant = f"; did you mean {told}?" if told else nearest(key, allowed)
         return f"unknown key {where}{meant}{choices(allowed, listed_by)}{more}"
     if first["type"] == "value_error":  # an error of openvse, which names the given value
         return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
@@ -373,6 +379,22 @@ def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         models = [kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)]
         model = models[0] if models else model
     return sorted(model.model_fields)
+
+
+def _keys_in(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key of nested mappings."""
+    for key, value in tree.items():
+        yield f"{above}{key}"
+        yield from _keys_in(value, f"{above}{key}.") if isinstance(value, Mapping) else ()
+
+
+def _keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key of a schema. Lists are left out, as their keys stand behind a position."""
+    for key, field in model.model_fields.items():
+        yield f"{above}{key}"
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if _is_model(kind) and get_origin(field.annotation) is not tuple:
+                yield from _keys_of(kind, f"{above}{key}.")
 
 
 def _is_model(kind: Any) -> bool:

@@ -14,6 +14,7 @@ from openvse.conversion.published import PUBLISHED
 from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
+from openvse.halves import usable_device
 from openvse.model.base import Model
 from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
 from openvse.model.two_tower import TwoTower
@@ -30,6 +31,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
         source: the folder of a model or of a run, the short name of a published dual encoder, such as ``clip-b32``,
             which is converted the first time, or a hub id of a model that openvse saved, such as
             ``someone/flickr30k-vse-infinity``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or another device of PyTorch, or ``auto``, the fastest one.
         revision: a branch, tag or commit on the hub.
 
     Returns:
@@ -37,7 +39,9 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or it has another format.
+        OpenVSEError: the device cannot be used here.
     """
+    device = usable_device(device)
     folder = folder_of_model(source, revision=revision)
     found = settle(folder, CONFIG)
     config = read_config(folder)
@@ -102,12 +106,15 @@ def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    if not is_hub_id(repo_id):  # a slip of the keyboard waits for no network
+    def refuse(reason: str = "") -> ModelError:
         known = [*PUBLISHED, *(str(each) for each in Path(repo_id).parent.glob("*") if each.is_dir())]
-        raise ModelError(
-            f"{repo_id} is neither a folder nor a model of the hub{nearest(repo_id, known)}: give the folder of a "
-            f"model or run, OWNER/NAME of the hub, or a name that 'openvse list models' shows"
+        return ModelError(
+            f"{repo_id} is neither a folder nor a model of the hub{reason}{nearest(repo_id, known)}: give the folder "
+            f"of a model or run, OWNER/NAME of the hub, or a name that 'openvse list models' shows"
         )
+
+    if not is_hub_id(repo_id):  # a slip of the keyboard waits for no network
+        raise refuse()
     try:
         config = read_json(Path(hf_hub_download(repo_id, CONFIG, revision=revision)))
         if "format_version" not in config:  # checked before gigabytes are downloaded
@@ -117,6 +124,4 @@ def _download(repo_id: str, revision: str | None) -> Path:
             )
         return Path(snapshot_download(repo_id, revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise ModelError(
-            f"{repo_id} is neither a folder nor a model of the hub ({message_of(error)}): check the path or the id"
-        ) from error
+        raise refuse(f" ({message_of(error)})") from error

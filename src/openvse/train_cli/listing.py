@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING, Any, get_args
 if TYPE_CHECKING:
     from openvse.registry import Maker
 
-DECIDED = {
-    "input_dim",
-    "embed_dim",
-    "side",
-    "assets",
-    "captions",
-    "position_dim",
-    "hidden_dim",
-    "num_positions",
-}
+DECIDED = {"input_dim", "embed_dim", "side", "assets", "captions"}
 """Arguments of parts that the assembly sets and no recipe can set."""
+
+_OF_POOLING = {"position_dim", "hidden_dim", "num_positions"}
+"""Arguments that a pooling passes to its generator and its positions."""
 
 
 USES = {
@@ -133,13 +127,16 @@ def _wrapped(text: str, indent: int) -> str:
 
 def options_of(part: Maker[Any]) -> dict[str, str]:
     """Return the options of a part, each with its type and its default, as text."""
+    from openvse.aggregators.gpo import GENERATORS, POSITIONS
     from openvse.assembly.parts import option_types, parameters
 
     types = option_types(part)
+    inner = any(registry.name_of(part) is not None for registry in (GENERATORS, POSITIONS))
+    decided = DECIDED | (_OF_POOLING if inner else set())
     return {
         name: f"{_type(types[name])}{_default(types[name], parameter.default, parameter.empty)}"
         for name, parameter in parameters(part).items()
-        if name not in DECIDED
+        if name not in decided
     }
 
 
@@ -151,19 +148,22 @@ def first_line(part: Maker[Any]) -> str:
 
 def described(name: str) -> Iterator[str]:
     """Yield lines on every part of a name: kind, purpose, options. Raise RecipeError if there is none."""
+    from openvse.datasets.check import describe_data
     from openvse.encoders import ImageEncoder
     from openvse.errors import RecipeError, choices, nearest
     from openvse.tasks.front import registries
 
-    parts = [registry for registry in registries() if registry.kind != "data set"]
-    having = [registry for registry in parts if name in registry.names()]
+    having = [registry for registry in registries() if name in registry.names()]
     if not having:
-        names = sorted({each for registry in parts for each in registry.names()})
+        names = [each for registry in registries() for each in registry.names()]
         raise RecipeError(
             f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse list parts')}"
         )
     for registry in having:
         part = registry.get(name)
+        if registry.kind == "data set":
+            yield describe_data(name)
+            continue
         yield f"{registry.kind} {name}: {first_line(part)}"
         yield from (f"  {key}: {says}" for key, says in options_of(part).items())
         if registry.kind == "backbone":

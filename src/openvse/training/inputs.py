@@ -88,6 +88,31 @@ def with_phases_for(recipe: RecipeT, count: int, watcher: Watcher) -> RecipeT:
     return recipe.model_copy(update={"training": recipe.training.model_copy(update={"phases": left})})
 
 
+def check_stores(recipe: RunRecipe, corpus: Corpus, image: ImageEncoder | None, text: TextEncoder) -> None:
+    """Refuse a store that the recipe needs or names, if it is not there or does not fit, before anything is written."""
+    _stated_states(recipe, text)
+    if image is not None:
+        _stated_features(recipe, image, corpus)
+
+
+def _stated_features(recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus) -> FeatureSource | None:
+    where = recipe.data.features
+    return (
+        own_features(corpus, encoder.backbone) if where in (None, AUTO) else open_store(Path(where), encoder)
+    )
+
+
+def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | None:
+    where = recipe.data.text_features
+    if where in (None, AUTO):
+        return None
+    if not states_can_be_stored(encoder):
+        raise RecipeError(
+            f"recipe: data.text_features names a store that text.encoder cannot read: {encoder.why_not_stored()}"
+        )
+    return open_store(Path(where), encoder)
+
+
 def open_features(
     recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus, inputs: RunInputs
 ) -> FeatureSource | None:
@@ -96,12 +121,9 @@ def open_features(
     If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none. With
     ``auto`` and a backbone that trains, or that the start has fine-tuned, there is no store, and the images are read.
     """
-    where = recipe.data.features
-    own = own_features(corpus, encoder.backbone) if where in (None, AUTO) else None
-    if where is None or own is not None:
-        return own
-    if where != AUTO:
-        return open_store(Path(where), encoder)
+    stated = _stated_features(recipe, encoder, corpus)
+    if stated is not None or recipe.data.features != AUTO:
+        return stated
     if encoder.fine_tune:
         inputs.watcher.note(
             "features are not stored, as image.encoder.fine_tune is true: each epoch reads the images"
@@ -126,17 +148,8 @@ def open_text_features(
     None means that the encoder reads token ids, because the recipe says so, or ``auto`` and stored states do not suit
     it.
     """
-    where = recipe.data.text_features
-    if where is None:
-        return None
-    if not states_can_be_stored(encoder):
-        if where != AUTO:
-            raise RecipeError(
-                f"recipe: data.text_features names a store that text.encoder cannot read: {encoder.why_not_stored()}"
-            )
-        return None
-    if where != AUTO:
-        return open_store(Path(where), encoder)
+    if recipe.data.text_features != AUTO or not states_can_be_stored(encoder):
+        return _stated_states(recipe, encoder)
     store, accelerator = inputs.folder / "text_features", inputs.accelerator
     if accelerator.is_main_process:
         extract_text_features(encoder, texts, store, device=accelerator.device, progress=inputs.on_extraction)

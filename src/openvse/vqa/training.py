@@ -26,6 +26,7 @@ from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import (
     AUTO,
     RunInputs,
+    check_stores,
     count_words,
     data_of,
     drawn,
@@ -157,9 +158,10 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     )
     texts = [question.text for question in asked]
     model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed, start=inputs.start)
+    corpus, features = questions.as_corpus(), None
+    check_stores(recipe, corpus, model.image and model.image.encoder, model.text.encoder)
     inputs.begin(model)
     coverage = count_words(model.text.encoder, texts, inputs, "question")
-    corpus, features = questions.as_corpus(), None
     if model.image is not None:
         features = open_features(recipe, model.image.encoder, corpus, inputs)
         corpus = with_features(corpus, features)

@@ -222,11 +222,10 @@ def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> No
     """Show the progress of a step of the update."""
     from openvse.cli.progress import note
 
-    if step == "towers":
+    if step == "towers" and not state.done:
         note(f"{out} can be searched; writing towers beside it, so that searches start without PyTorch")
-        return
     rate = f"{state.per_s:,.0f} {state.unit}/s" if state.per_s else ""
-    names = {"images": "indexing", "text": "reading text"}
+    names = {"images": "indexing", "text": "reading text", "towers": "writing towers"}
     display.show(names.get(step, step), state.done, state.total, note=rate)
 
 

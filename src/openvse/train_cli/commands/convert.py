@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -93,7 +94,7 @@ def export(
 
     With --int8, --on names images with captions to measure its effect.
     """
-    from openvse.cli.progress import note, voice
+    from openvse.cli.progress import bar, note, voice
     from openvse.datasets import open_corpus
     from openvse.exporting.write import export as run
     from openvse.tasks.load import load
@@ -106,7 +107,9 @@ def export(
         corpus = whole if split == "all" else whole.split(split)
     loaded = load(model)
     note(f"exporting to {out}, which takes a minute for a large model")
-    done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus)
+    with bar() as display:
+        show = partial(display.show, "exporting")
+        done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus, progress=show)
     print_export(done, as_json=as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Literal, TypeAlias
 
 import typer
@@ -89,4 +90,4 @@ def sweep(
         results = run_sweep(asked, TrainingBar(progress), progress.show)
     finish(analyze_sweep(asked, results, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
     if len(results) > 1:
-        note(f"next: openvse compare {out / 'runs'}/*")
+        note(f"next: openvse compare {shlex.quote(str(out / 'runs'))}/*")

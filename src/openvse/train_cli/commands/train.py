@@ -12,6 +12,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads
 from openvse.cli.stopping import going_on
+from openvse.indexing.manifest import MANIFEST
 from openvse.train_cli.completion import complete_override, complete_recipe
 from openvse.train_cli.launching import launch, leads, leave
 
@@ -92,11 +93,17 @@ def train(
 
 def _next_commands(folder: Path, recipe: RunRecipe) -> Iterator[str]:
     """Yield the commands that follow a run, each as a line."""
-    data = recipe.data.source or "DATA"
-    yield f"next: {shlex.join(('openvse', 'evaluate', str(folder), '--on', data))}"
-    if recipe.task == "retrieval" and Path(data).is_dir():
-        index = str(folder / "index")
-        yield f"      {shlex.join(('openvse', 'index', str(folder), data, '--out', index))}"
+    data, where, tree = recipe.data.source or "DATA", str(folder), recipe.to_dict()
+    stores = {"--features": recipe.data.features, "--text-features": recipe.data.text_features}
+    read = [word for name, store in stores.items() if store not in (None, "auto") for word in (name, store)]
+    outside = ["--allow-outside"] * recipe.data.allow_outside
+    yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
+    if recipe.task != "retrieval" or not Path(data).is_dir():
+        return
+    if tree["image"]["encoder"]["name"] != "precomputed" and tree["similarity"]["name"] != "fused":
+        index = folder / "index"
+        again = ["--overwrite"] * (index / MANIFEST).is_file()  # it is of an earlier model
+        yield f"      {shlex.join(('openvse', 'index', where, data, '--out', str(index), *again))}"
         yield f"      {shlex.join(('openvse', 'search', str(folder), 'a sentence'))}"
 
 
