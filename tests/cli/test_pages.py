@@ -126,7 +126,7 @@ def enter(
 
 
 def run_page(text: str, module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run the blocks of a page one after the other. They print what it shows, and results have the shape that it says."""
+    """Run the blocks of a page in turn. They print what it shows, and results have the shape that it says."""
     blocks = re.findall(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == len(re.findall(r"^ *(?:```|~~~) *py", text, re.MULTILINE))
     capsys.readouterr()
