@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import runpy
@@ -72,6 +73,20 @@ def test_the_list_of_parts_is_complete() -> None:
     assert listed == {registry.kind: registry.names() for registry in PARTS}
 
 
+def test_every_pooling_has_its_formula_and_its_options() -> None:
+    page = (DOCS / "methods/pooling.md").read_text()
+    rows = (row.strip("|").split(" | ") for row in page.splitlines())
+    told = {row[0].strip(" `"): row[3:] for row in rows if len(row) == 5}
+    decided = {"input_dim", "embed_dim", "side"}  # by the build
+    for name in AGGREGATORS:
+        options = re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", told[name][1]))
+        assert {*options} == {*inspect.signature(AGGREGATORS.get(name)).parameters} - decided, name
+        assert AGGREGATORS.get(name).order_aware == (told[name][0] == "yes"), name
+    (excepted,) = re.findall(r"with an index,\s+except ([^.]*?), whose", page)
+    unserved = {name for name in AGGREGATORS if not AGGREGATORS.get(name).indexable}
+    assert {*re.findall(r"`(\w+)`", excepted)} == unserved
+
+
 def command_lines() -> list[str]:
     """Return every `openvse ...` line of the pages and of the recipes' headers."""
     shell = [
@@ -102,6 +117,13 @@ def test_command_lines_parse() -> None:
         with failures.of(line):
             check_command(line)
     assert not failures, failures
+
+
+def test_shown_hits_have_whole_paths_as_printed_ones_have() -> None:
+    pages = "".join(page.read_text() for page in PAGES)
+    paths = re.findall(r"\b\d+ +0\.\d{4} +(?:likely|possible|unlikely|>?\d+ %) +(\S+)", pages)
+    assert len(paths) >= 5
+    assert [path for path in paths if not path.startswith("/")] == []
 
 
 def test_every_data_set_is_described() -> None:

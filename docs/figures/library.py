@@ -24,7 +24,7 @@ LISTS = ("library", "pooling", "scores", "encoders", "data", "evaluation", "noun
 """The pages of the reference that list names."""
 
 PROGRAMS = ("reference/examples.md", "parts.md", "export.md", "add_a_part.md", "backbones.md", "data.md")
-"""The pages whose Python blocks the tests run. A name is linked to the first one that uses it."""
+"""The pages with examples of names. A name is linked to the first one that uses it."""
 
 HEAD = """# Names of the library
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,6 @@ from openvse.runtime.reading import Preprocessing
 from openvse.search import Page, Query, SearchEngine
 from openvse.search.exact import ExactSearch
 from openvse.stores.following import plan_engine, update_engine
-
-PAGE = Path(__file__).parents[2] / "docs" / "export.md"
-
-
-def page_block(word: str) -> str:
-    """Return the example of the page with a word in it."""
-    return next(
-        each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if word in each
-    )
 
 
 @pytest.fixture
@@ -75,17 +65,6 @@ def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
     by_store = SearchEngine(model, Index.open(tmp_path / "index"))
     assert by_store.search(["green", "red"]) == engine.search(["green", "red"])
     assert not isinstance(by_store.catalogue.searcher, ExactSearch)
-
-
-def test_the_page_of_exports_searches(
-    model: OnnxModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, colour in COLOURS.items():
-        Image.new("RGB", (12, 9), colour).save(tmp_path / f"{name}.png")
-    build_index(model, tmp_path, tmp_path / "index")  # type: ignore[arg-type]
-    monkeypatch.chdir(tmp_path)
-    exec(page_block("OnnxModel").replace("a dog on a beach", "red"), {})
-    assert capsys.readouterr().out.splitlines()[0].endswith("red.png")
 
 
 def test_nothing_to_embed(model: OnnxModel) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,16 +34,20 @@ ONE_EMBEDDING = [
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT with random weights, with its tokenizer."""
+    return write_bert(tmp_path_factory.mktemp("bert"))
+
+
+def write_bert(folder: Path, width: int = 16) -> Path:
+    """Write a small BERT with random weights, and its tokenizer."""
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    folder = tmp_path_factory.mktemp("bert")
+    folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(WORDS))
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(WORDS),
-        hidden_size=16,
+        hidden_size=width,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=16,
@@ -150,20 +152,6 @@ def test_a_text_tower_is_a_sentence_transformer(bert: Path, tmp_path: Path) -> N
         loaded.save(str(tmp_path / f"{name}_again"), create_model_card=False)
         again = SentenceTransformer(str(tmp_path / f"{name}_again"), trust_remote_code=True, device="cpu")
         assert np.abs(again.encode(SENTENCES, show_progress_bar=False) - ours).max() <= 1e-5
-
-
-def test_the_examples_of_the_page_run(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text_model({"name": "bigru", "word_dim": 6, "min_count": 1}).save(tmp_path / "runs/mine/best")
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    first, second = (
-        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "SentenceTransformer" in each
-    )
-    names: dict[str, Any] = {}
-    exec(first, names)
-    assert names["embeddings"].shape == (1, 8)
-    exec(second.replace("sentence-transformers/all-MiniLM-L6-v2", str(bert)).replace("384", "16"), names)
-    assert names["model"].encode(SENTENCES, show_progress_bar=False).shape == (4, 16)
 
 
 def test_several_embeddings_are_refused(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""What the README and the page "Add a part" show runs: the Python blocks, and the part that a newcomer adds."""
+"""The parts of the page "Add a part" in a file of one's own: a command loads them, and says why it cannot."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,51 +14,23 @@ from openvse.objectives import MINERS
 from tests.naming import names
 
 ROOT = Path(__file__).parents[2]
-TEXTS = {name: (ROOT / name).read_text() for name in ("README.md", "docs/add_a_part.md")}
+PAGE = (ROOT / "docs" / "add_a_part.md").read_text()
 
 
-def block(word: str, page: str = "README.md") -> str:
-    """Return the only Python block of a page that holds a word."""
-    blocks = re.findall(r"```python\n(.*?)```", TEXTS[page], flags=re.DOTALL)
-    (found,) = (block for block in blocks if word in block)
+def block(word: str) -> str:
+    """Return the only Python block of the page that holds a word."""
+    (found,) = (each for each in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL) if word in each)
     return found
 
 
 @pytest.fixture
-def workplace(trained: Path, tmp_path: Path, monkeypatch) -> Path:
-    """Make a folder that looks as the README has it after its three commands, and go there."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained / "run", tmp_path / "runs" / "mine")
-    (tmp_path / "photos").mkdir()
-    for number in (1, 2):
-        shutil.copy(trained / "album" / f"0{number}.png", tmp_path / "photos" / f"000{number}.jpg")
-    return tmp_path
-
-
-@pytest.fixture(params=[name for name, text in TEXTS.items() if "AGGREGATORS.add(" in text])
-def page(request: pytest.FixtureRequest) -> str:
-    """Return the name of a page that shows how to add a part."""
-    return request.param
-
-
-@pytest.fixture
-def plugin(page: str, tmp_path: Path, monkeypatch) -> Path:
+def plugin(tmp_path: Path, monkeypatch) -> Path:
     """Write the page's part to a file; what it registers is forgotten after the test."""
     monkeypatch.setattr(AGGREGATORS, "_parts", dict(AGGREGATORS._parts))
     monkeypatch.setitem(sys.modules, "soft_max", None)
     path = tmp_path / "soft_max.py"
-    path.write_text(block("AGGREGATORS.add(", page))
+    path.write_text(block("AGGREGATORS.add("))
     return path
-
-
-@pytest.mark.medium
-def test_a_model_in_python(workplace: Path, capsys) -> None:
-    scope: dict[str, object] = {}
-    exec(block("openvse.load("), scope)
-    assert list(scope["scores"].shape) == [2, 2]
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [rank for rank, _, _ in printed] == ["1", "2"]
-    assert all(Path(path).is_file() for _, _, path in printed)
 
 
 @pytest.mark.medium
@@ -88,7 +59,7 @@ def test_without_its_plugin_a_part_is_unknown(recipe: Path, tmp_path: Path, refu
 
 def test_the_miner_takes_the_harder_half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MINERS, "_parts", dict(MINERS._parts))
-    exec(block("MINERS.add(", "docs/add_a_part.md"), {})
+    exec(block("MINERS.add("), {})
     scores = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
     assert MINERS.get("harder_half")()(scores, scores == 0.9).tolist() == [[False, True, True, False]]
 
