@@ -91,8 +91,9 @@ def compressed_facts(paths: Iterable[Path]) -> list[str]:
 
 def _read_behind_pixels(image: PngImageFile) -> None:
     """Read texts and EXIF that a PNG holds behind its pixels, which Pillow reads only if it decodes them."""
-    file, at, is_behind = image.fp, 8, False
-    for _ in range(_CHUNKS if file and image.png else 0):
+    file, stream, at, is_behind = image.fp, image.png, 8, False
+    for _ in range(_CHUNKS):
+        assert file is not None and stream is not None, "no pixel is decoded"
         file.seek(at)
         head = file.read(8)
         length, kind = int.from_bytes(head[:4], "big"), head[4:]
@@ -101,7 +102,7 @@ def _read_behind_pixels(image: PngImageFile) -> None:
         is_behind |= kind == b"IDAT"
         if is_behind and kind in _TEXTS and length <= _LARGEST_CHUNK:
             with suppress(Exception):  # what is wrong with one says nothing of the others
-                image.png.call(kind, at + 8, length)
+                stream.call(kind, at + 8, length)
         at += length + 12
 
 

@@ -11,8 +11,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -75,6 +76,8 @@ _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion 
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
 _NO_NUMBER = 1e30  # what programs write for "no data", as the lowest number of 32 bits, lies beyond
 _SRGB_WITHIN = 2  # of 255
+_DARK, _PALE = 64, 224  # grey behind pictures of which three quarters are pale, and the least level that is
+_IMAGES, _FILES = (tuple(RLock() for _ in range(64)) for _ in range(2))  # each for some of the callers'
 _PROFILES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 _MARKER = re.compile(rb"\xff+([^\0\xff\xd0-\xd7])", re.DOTALL)  # of a JPEG, but those within a scan
 
@@ -124,8 +127,12 @@ def one_or_many(
     images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
-    if isinstance(images, bytearray | memoryview | io.BufferedIOBase):
-        return [images.read() if isinstance(images, io.BufferedIOBase) else bytes(images)]
+    if isinstance(images, io.BufferedIOBase):
+        if images.seekable():  # as Pillow does: the caller may have read it before
+            images.seek(0)
+        return [images.read()]
+    if isinstance(images, bytearray | memoryview):
+        return [bytes(images)]
     given = one_or_several(images, "images")
     if not given:
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
@@ -151,9 +158,10 @@ def read_image(
 ) -> Image.Image:
     """Decode an image to upright sRGB.
 
-    The first frame of an animation is used, transparency becomes white, and the camera's orientation in EXIF is
-    applied. Colours are converted by the profile of the file, if it has a usable one. Of 16 bits the upper 8 are kept.
-    Numbers without a range of their own (32 bits, floating point) become black to white from the lowest to the highest.
+    The first frame of an animation is used, and the camera's orientation in EXIF is applied. Transparency becomes
+    white, or dark grey if the visible picture is mostly white or pale. Colours are converted by the profile of the
+    file, if it has a usable one. Of 16 bits the upper 8 are kept. Numbers without a range of their own (32 bits,
+    floating point) become black to white from the lowest to the highest.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its width and height where this is enough for ``shorter_side``, and at 1/2
     if it has more pixels than the limit, and at most four times as many.
@@ -176,7 +184,7 @@ def read_image(
         with warnings.catch_warnings():
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
-            with _opened(source, limit) as image:
+            with alone_with(source), _opened(source, limit) as image:
                 # What the caller has opened stays whole.
                 side = None if image is source else shorter_side
                 _scale(image, limit, side, 1.0 if image is source else _work(image))
@@ -200,9 +208,34 @@ def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
-def opened_image(path: Path) -> AbstractContextManager[Image.Image]:
+def opened_image(source: Path | bytes) -> AbstractContextManager[Image.Image]:
     """Open an image file to read its header. A damaged file raises almost any error."""
-    return _opened(path, pixel_limit())
+    return _opened(source, pixel_limit())
+
+
+def has_more_pages(source: Path | bytes) -> bool:
+    """Return whether a file holds more pages or frames than the first one, which ``read_image`` decodes.
+
+    A further picture in a JPEG is a preview or a map of its brightness, unless it is as large.
+    """
+    with suppress(Exception), opened_image(source) as image:  # what cannot be opened is told elsewhere
+        size = image.size
+        if image.format == "MPO":
+            image.seek(1)
+        return bool(getattr(image, "is_animated", False)) and image.size == size
+    return False
+
+
+@contextmanager
+def alone_with(source: object) -> Iterator[None]:
+    """Keep other threads from an image that a caller has opened, and from its file, which other images may read."""
+    if not isinstance(source, Image.Image):
+        yield
+        return
+    with _IMAGES[id(source) // 16 % len(_IMAGES)]:
+        file = getattr(source, "fp", None) or source
+        with _FILES[id(getattr(file, "_file", file)) // 16 % len(_FILES)]:
+            yield
 
 
 @contextmanager
@@ -503,7 +536,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 
 def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to sRGB on white, without sharing the pixels of an image from the caller."""
+    """Convert a decoded image to sRGB on one ground, without sharing the pixels of an image from the caller."""
     profile = image.info.get("icc_profile")
     own = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
     transform: Any = _transform(profile, own) if profile else None
@@ -537,21 +570,42 @@ def _transform(profile: bytes, kind: str) -> Any:
 
 
 def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to RGB on white, with any profile."""
+    """Convert a decoded image to RGB on one ground, with any profile."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy() if given else image._new(image.im)
     if image.mode == "F" or image.mode.startswith("I"):
         return Image.fromarray(_shallow(image)).convert("RGB")
     if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
         return image.convert("RGB")
-    page = Image.new("RGB", image.size)
+    page, shade = Image.new("RGB", image.size), _ground(layer for _, layer in _strips(image))
+    for top, layer in _strips(image):
+        ground = Image.new("RGBA", layer.size, (shade, shade, shade, 255))
+        page.paste(Image.alpha_composite(ground, layer).convert("RGB"), (0, top))
+    return page
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield an image as parts of mode RGBA, each with its uppermost row, so that they need little memory."""
     rows = max(1, _AT_ONCE // image.width)
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        layer = (strip.convert("LA") if strip.mode == "La" else strip).convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        page.paste(Image.alpha_composite(white, layer).convert("RGB"), (0, top))
-    return page
+        yield top, (strip.convert("LA") if strip.mode == "La" else strip).convert("RGBA")
+
+
+def _ground(layers: Iterable[Image.Image]) -> int:
+    """Return the grey to put behind the parts of an image."""
+    shown = pale = 0
+    for layer in layers:
+        *colours, alpha = layer.split()
+        is_pale = reduce(ImageChops.darker, colours).point(lambda level: 255 * (level >= _PALE))
+        shown += sum(level * count for level, count in enumerate(alpha.histogram()))
+        pale += sum(level * count for level, count in enumerate(alpha.histogram(is_pale)))
+    return _shade(pale, shown)
+
+
+def _shade(pale: int, shown: int) -> int:
+    """Return white, or a dark grey if most of what is shown would vanish on white."""
+    return _DARK if 4 * pale > 3 * shown else 255
 
 
 def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
@@ -571,7 +625,8 @@ def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
     if tags.get(_TIFF_INVERTED) == 0:
         grey = 255 - grey
     if (clear := image.info.get("transparency")) is not None:
-        grey[values == clear] = 255
+        shown = values != clear
+        grey[~shown] = _shade(int((grey[shown] >= _PALE).sum()), int(shown.sum()))
     return grey
 
 

@@ -6,8 +6,10 @@ import hashlib
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +20,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 
 from openvse.errors import OpenVSEError
-from openvse.media.images import full_size, read_image
+from openvse.media.images import full_size, has_more_pages, opened_image, read_image
+from openvse.media.names import RAW, suffix_kind
 from openvse.media.packed import ImageFile, content_digest
 from openvse.media.videos import is_video, read_poster
 
@@ -35,7 +38,9 @@ _GROUND = 12  # levels by which a pixel of the content differs from the uniform 
 _STEP = 3  # grey levels by which neighbours must differ to count: flat areas stay equal after compression
 _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
 _AT_ONCE = 256
-_COPIES_OPEN = 4096
+_COPIES_OPEN, _FILES_OPEN = 4096, 1024
+_MOST_PAGES = 100  # of a file, which are compared
+_CLIP = re.compile(rb"ftyp(mp4|isom|iso\d|avc1|qt  |3gp|M4V|MSNV)")  # behind a photograph
 
 Wanted: TypeAlias = Callable[[int, int], bool]
 
@@ -51,12 +56,16 @@ class Look:
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image decoded for comparison: its appearance, the hash of its bytes, and width times height."""
+    """An image decoded for comparison: its appearance, the hash of its bytes, and width times height.
+
+    ``file`` is its file if it holds more than this picture.
+    """
 
     look: Look | None
     digest: bytes = b""
     pixels: int = 0
     reason: str = ""
+    file: ImageFile | None = None
 
 
 def look_of(image: Image.Image) -> Look:
@@ -75,6 +84,7 @@ def see(image: ImageFile) -> SeenImage:
     """Decode one image, or the middle frame of a video. See ``see_images``."""
     if isinstance(image, Path) and image.exists() and not image.is_file():
         return SeenImage(None, reason="it is no ordinary file")
+    more = False
     try:
         if is_video(image.name):
             digest, shown = content_digest(image), read_poster(image)
@@ -82,11 +92,57 @@ def see(image: ImageFile) -> SeenImage:
             content = image.read_bytes()
             digest = hashlib.blake2b(content).digest()
             shown = read_image(content, shorter_side=_SIDE)
+            more = _holds_more(image, content)
     except OSError as error:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
         return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
-    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)))
+    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)), file=image if more else None)
+
+
+def _holds_more(file: ImageFile, content: bytes) -> bool:
+    """Return whether a file holds more than one picture: pages, frames, or the clip of a moving photograph."""
+    is_raw = suffix_kind(file.name) == RAW  # which holds previews
+    return not is_raw and (_CLIP.search(content, 16) is not None or has_more_pages(content))
+
+
+def page_comparison() -> Callable[[ImageFile, ImageFile], bool]:
+    """Return a function that says whether two files hold the same bytes, or as many pages that all look alike.
+
+    Files of one picture do. Files with clips or many pages need the same bytes.
+    """
+    pages = lru_cache(_FILES_OPEN)(_pages_of)
+
+    def same(one: ImageFile, other: ImageFile) -> bool:
+        (digest, looks), (other_digest, others) = pages(one), pages(other)
+        if digest == other_digest or looks is None or others is None or len(looks) != len(others):
+            return digest == other_digest
+        return all(any(near_pairs(pair)) for pair in zip(looks, others, strict=True))
+
+    return same
+
+
+def _pages_of(file: ImageFile) -> tuple[bytes, list[Look] | None]:
+    """Return the hash of a file and its pages, none for one picture, or None if they cannot be compared."""
+    try:
+        content = b"" if is_video(file.name) else file.read_bytes()
+    except OSError:  # whoever needs the file says so
+        content = b""
+    digest = hashlib.blake2b(content).digest()
+    if not content or not _holds_more(file, content):
+        return digest, []
+    looks = []
+    with (
+        suppress(Exception),
+        opened_image(content) as image,
+    ):  # damaged files make decoders raise almost any error
+        pages = getattr(image, "n_frames", 1)
+        if _CLIP.search(content, 16) is None and 1 < pages <= _MOST_PAGES:
+            for page in range(pages):
+                image.seek(page)
+                looks.append(look_of(read_image(image)))
+            return digest, looks
+    return digest, None
 
 
 def see_images(
@@ -107,7 +163,7 @@ def see_images(
 def duplicate_pairs(
     seen: Sequence[SeenImage], wanted: Wanted = lambda one, other: True
 ) -> tuple[list[tuple[int, int]], Iterator[tuple[int, int]]]:
-    """Return pairs of positions of images with equal bytes, and of other images that look alike.
+    """Return pairs of positions of images with equal bytes, and of other images that look alike in all pages.
 
     If several images have equal bytes, the first is in a pair with each of the others, and only the first is compared
     with other images. Broken images are in no pair.
@@ -124,7 +180,13 @@ def duplicate_pairs(
             same.append((one, number))
     numbers = list(looks)
     alike = near_pairs(list(looks.values()), lambda one, other: wanted(numbers[one], numbers[other]))
-    return same, ((numbers[one], numbers[other]) for one, other in alike)
+    same_pages = page_comparison()
+
+    def agree(one: ImageFile | None, other: ImageFile | None) -> bool:
+        return one is other if one is None or other is None else same_pages(one, other)
+
+    pairs = ((numbers[one], numbers[other]) for one, other in alike)
+    return same, (pair for pair in pairs if agree(*(seen[number].file for number in pair)))
 
 
 def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) -> Iterator[tuple[int, int]]:
