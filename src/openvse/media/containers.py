@@ -91,18 +91,16 @@ def compressed_facts(paths: Iterable[Path]) -> list[str]:
 
 def _read_behind_pixels(image: PngImageFile) -> None:
     """Read texts and EXIF that a PNG holds behind its pixels, which Pillow reads only if it decodes them."""
-    file, stream, at, is_behind = image.fp, image.png, 8, False
+    file, stream, at = image.fp, image.png, 8
+    assert file is not None and stream is not None, "no pixel is decoded"
     for _ in range(_CHUNKS):
-        assert file is not None and stream is not None, "no pixel is decoded"
         file.seek(at)
-        head = file.read(8)
-        length, kind = int.from_bytes(head[:4], "big"), head[4:]
-        if len(head) < 8 or kind == b"IEND":
-            return
-        is_behind |= kind == b"IDAT"
-        if is_behind and kind in _TEXTS and length <= _LARGEST_CHUNK:
+        length, kind = int.from_bytes(file.read(4), "big"), file.read(4)
+        if at > image.tile[0].offset and kind in _TEXTS and length <= _LARGEST_CHUNK:
             with suppress(Exception):  # what is wrong with one says nothing of the others
                 stream.call(kind, at + 8, length)
+        if kind in (b"", b"IEND"):
+            return
         at += length + 12
 
 
@@ -138,12 +136,10 @@ def _extended(xmp: bytes, segments: Iterable[tuple[str, bytes]]) -> bytes:
 
 def elements_of(packet: bytes | str) -> list[ElementTree.Element]:
     """Return the elements of a packet of XMP, none for an empty one. Raise DataError if it is none or might harm."""
-    text = packet
     if isinstance(packet, bytes):
         is_wide = packet.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = packet.decode("utf-16" if is_wide else "utf-8", "replace")
-    assert isinstance(text, str)
-    if not (text := text.strip("\ufeff\0 \n\r\t")):
+        packet = packet.decode("utf-16" if is_wide else "utf-8", "replace")
+    if not (text := packet.strip("\ufeff\0 \n\r\t")):
         return []
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise DataError("it declares entities of XML, and is not read: write it as plain XMP")

@@ -11,13 +11,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache, lru_cache, partial, reduce
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, PngImagePlugin, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
@@ -46,7 +45,10 @@ ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarra
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array ``uint8 [H, W]`` or ``[H, W, C]``
 with C of 3 or 4."""
 
-ONE_IMAGE = (Path, bytes, bytearray, memoryview, PackedFile, Image.Image, np.ndarray, ClipSegment)
+ONE_IMAGE = (
+    *(Path, bytes, bytearray, memoryview, io.BufferedIOBase),
+    *(PackedFile, Image.Image, np.ndarray, ClipSegment),
+)
 """The types of one image or clip other than text."""
 
 SMALLER_JPEGS = ":smaller JPEGs"
@@ -76,7 +78,7 @@ _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion 
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
 _NO_NUMBER = 1e30  # what programs write for "no data", as the lowest number of 32 bits, lies beyond
 _SRGB_WITHIN = 2  # of 255
-_DARK, _PALE = 64, 224  # grey behind pictures of which three quarters are pale, and the least level that is
+_DARK, _PALE = 64, 224  # the grey behind pale pictures, and the lowest level that is pale
 _IMAGES, _FILES = (tuple(RLock() for _ in range(64)) for _ in range(2))  # each for some of the callers'
 _PROFILES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 _MARKER = re.compile(rb"\xff+([^\0\xff\xd0-\xd7])", re.DOTALL)  # of a JPEG, but those within a scan
@@ -104,11 +106,20 @@ def is_one(given: object) -> bool:
 def one_or_several(given: Any, what: str) -> list[Any]:
     """Return sentences or images as a list, of one item if it is one. Raise DataError for a table, or no list."""
     if is_one(given):
-        return [given]
+        return [_as_bytes(given)]
     is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
     if is_table or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise DataError(f"{what} is of the type {type(given).__name__}: give sentences or images")
-    return list(given)
+    return [_as_bytes(each) for each in given]
+
+
+def _as_bytes(item: Any) -> Any:
+    """Return the bytes of an item that holds them in another form, of an open file from its beginning, or the item."""
+    if isinstance(item, io.BufferedIOBase):
+        if item.seekable():  # it may have been read before, or be in a list twice
+            item.seek(0)
+        return item.read()
+    return bytes(item) if isinstance(item, bytearray | memoryview) else item
 
 
 def are_images(items: Sequence[Any]) -> bool:
@@ -127,12 +138,6 @@ def one_or_many(
     images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
-    if isinstance(images, io.BufferedIOBase):
-        if images.seekable():  # as Pillow does: the caller may have read it before
-            images.seek(0)
-        return [images.read()]
-    if isinstance(images, bytearray | memoryview):
-        return [bytes(images)]
     given = one_or_several(images, "images")
     if not given:
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
@@ -184,7 +189,7 @@ def read_image(
         with warnings.catch_warnings():
             # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
-            with alone_with(source), _opened(source, limit) as image:
+            with _opened(source, limit) as image:
                 # What the caller has opened stays whole.
                 side = None if image is source else shorter_side
                 _scale(image, limit, side, 1.0 if image is source else _work(image))
@@ -227,15 +232,12 @@ def has_more_pages(source: Path | bytes) -> bool:
 
 
 @contextmanager
-def alone_with(source: object) -> Iterator[None]:
+def alone_with(image: Image.Image) -> Iterator[Image.Image]:
     """Keep other threads from an image that a caller has opened, and from its file, which other images may read."""
-    if not isinstance(source, Image.Image):
-        yield
-        return
-    with _IMAGES[id(source) // 16 % len(_IMAGES)]:
-        file = getattr(source, "fp", None) or source
+    with _IMAGES[id(image) // 16 % len(_IMAGES)]:
+        file = getattr(image, "fp", None) or image
         with _FILES[id(getattr(file, "_file", file)) // 16 % len(_FILES)]:
-            yield
+            yield image
 
 
 @contextmanager
@@ -417,7 +419,7 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
     """
     match source:
         case Image.Image() if min(source.size):
-            return nullcontext(source)
+            return alone_with(source)
         case np.ndarray():
             return nullcontext(_from_array(source))
         case bytes() | PackedFile():
@@ -574,41 +576,30 @@ def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy() if given else image._new(image.im)
     if image.mode == "F" or image.mode.startswith("I"):
-        return Image.fromarray(_shallow(image)).convert("RGB")
+        image = _shallow(image)
     if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
         return image.convert("RGB")
-    page, shade = Image.new("RGB", image.size), _ground(layer for _, layer in _strips(image))
-    for top, layer in _strips(image):
+    page, shade = Image.new("RGB", image.size), _ground(image)
+    rows = max(1, _AT_ONCE // image.width)
+    for top in range(0, image.height, rows):
+        layer = _layer(image.crop((0, top, image.width, min(top + rows, image.height))))
         ground = Image.new("RGBA", layer.size, (shade, shade, shade, 255))
         page.paste(Image.alpha_composite(ground, layer).convert("RGB"), (0, top))
     return page
 
 
-def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """Yield an image as parts of mode RGBA, each with its uppermost row, so that they need little memory."""
-    rows = max(1, _AT_ONCE // image.width)
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        yield top, (strip.convert("LA") if strip.mode == "La" else strip).convert("RGBA")
+def _layer(image: Image.Image) -> Image.Image:
+    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
 
 
-def _ground(layers: Iterable[Image.Image]) -> int:
-    """Return the grey to put behind the parts of an image."""
-    shown = pale = 0
-    for layer in layers:
-        *colours, alpha = layer.split()
-        is_pale = reduce(ImageChops.darker, colours).point(lambda level: 255 * (level >= _PALE))
-        shown += sum(level * count for level, count in enumerate(alpha.histogram()))
-        pale += sum(level * count for level, count in enumerate(alpha.histogram(is_pale)))
-    return _shade(pale, shown)
+def _ground(image: Image.Image) -> int:
+    """Return the grey to put behind an image: white, or dark if most of what is visible would vanish on white."""
+    sample = np.asarray(_layer(image.resize((256, 256), Image.Resampling.NEAREST)), np.int64)
+    alpha, is_pale = sample[..., 3], sample[..., :3].min(axis=2) >= _PALE
+    return _DARK if 4 * alpha[is_pale].sum() > 3 * alpha.sum() else 255
 
 
-def _shade(pale: int, shown: int) -> int:
-    """Return white, or a dark grey if most of what is shown would vanish on white."""
-    return _DARK if 4 * pale > 3 * shown else 255
-
-
-def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
+def _shallow(image: Image.Image) -> Image.Image:
     """Return grey of more than 8 bits as 8 bits. Pillow itself would clip at 255, which is nearly white."""
     values, tags = np.asarray(image), getattr(image, "tag_v2", {})
     if image.mode == "I" and tags.get(_TIFF_BITS) == (32,) and tags.get(_TIFF_SIGN, (1,)) == (1,):
@@ -624,10 +615,10 @@ def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
         grey[top : top + rows] = np.minimum((block - low) * step + half, 255)
     if tags.get(_TIFF_INVERTED) == 0:
         grey = 255 - grey
+    shallow = Image.fromarray(grey)
     if (clear := image.info.get("transparency")) is not None:
-        shown = values != clear
-        grey[~shown] = _shade(int((grey[shown] >= _PALE).sum()), int(shown.sum()))
-    return grey
+        shallow.putalpha(Image.fromarray(values != clear).convert("L"))
+    return shallow
 
 
 def _range(values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float]:

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from openvse.errors import OpenVSEError
 from openvse.media.images import full_size, has_more_pages, opened_image, read_image
@@ -56,16 +57,13 @@ class Look:
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image decoded for comparison: its appearance, the hash of its bytes, and width times height.
-
-    ``file`` is its file if it holds more than this picture.
-    """
+    """An image decoded for comparison: its appearance, the hash of its bytes, width times height, and its file."""
 
     look: Look | None
     digest: bytes = b""
     pixels: int = 0
     reason: str = ""
-    file: ImageFile | None = None
+    file: ImageFile = Path()
 
 
 def look_of(image: Image.Image) -> Look:
@@ -84,7 +82,6 @@ def see(image: ImageFile) -> SeenImage:
     """Decode one image, or the middle frame of a video. See ``see_images``."""
     if isinstance(image, Path) and image.exists() and not image.is_file():
         return SeenImage(None, reason="it is no ordinary file")
-    more = False
     try:
         if is_video(image.name):
             digest, shown = content_digest(image), read_poster(image)
@@ -92,24 +89,17 @@ def see(image: ImageFile) -> SeenImage:
             content = image.read_bytes()
             digest = hashlib.blake2b(content).digest()
             shown = read_image(content, shorter_side=_SIDE)
-            more = _holds_more(image, content)
     except OSError as error:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
         return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
-    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)), file=image if more else None)
-
-
-def _holds_more(file: ImageFile, content: bytes) -> bool:
-    """Return whether a file holds more than one picture: pages, frames, or the clip of a moving photograph."""
-    is_raw = suffix_kind(file.name) == RAW  # which holds previews
-    return not is_raw and (_CLIP.search(content, 16) is not None or has_more_pages(content))
+    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)), file=image)
 
 
 def page_comparison() -> Callable[[ImageFile, ImageFile], bool]:
-    """Return a function that says whether two files hold the same bytes, or as many pages that all look alike.
+    """Return a function that says whether two files whose first pages look alike are copies in all they hold.
 
-    Files of one picture do. Files with clips or many pages need the same bytes.
+    They are if both hold one picture, or as many pages that all look alike, or the same bytes.
     """
     pages = lru_cache(_FILES_OPEN)(_pages_of)
 
@@ -124,24 +114,16 @@ def page_comparison() -> Callable[[ImageFile, ImageFile], bool]:
 
 def _pages_of(file: ImageFile) -> tuple[bytes, list[Look] | None]:
     """Return the hash of a file and its pages, none for one picture, or None if they cannot be compared."""
-    try:
-        content = b"" if is_video(file.name) else file.read_bytes()
-    except OSError:  # whoever needs the file says so
-        content = b""
-    digest = hashlib.blake2b(content).digest()
-    if not content or not _holds_more(file, content):
+    content = b""
+    with suppress(OSError):  # whoever needs the file says so
+        content = b"" if is_video(file.name) or suffix_kind(file.name) == RAW else file.read_bytes()
+    digest, has_clip = hashlib.blake2b(content).digest(), _CLIP.search(content, 16) is not None
+    if not has_clip and not has_more_pages(content):
         return digest, []
-    looks = []
-    with (
-        suppress(Exception),
-        opened_image(content) as image,
-    ):  # damaged files make decoders raise almost any error
-        pages = getattr(image, "n_frames", 1)
-        if _CLIP.search(content, 16) is None and 1 < pages <= _MOST_PAGES:
-            for page in range(pages):
-                image.seek(page)
-                looks.append(look_of(read_image(image)))
-            return digest, looks
+    with suppress(Exception), opened_image(content) as image:  # a page may be damaged
+        pages = islice(ImageSequence.Iterator(image), 0 if has_clip else _MOST_PAGES + 1)
+        looks = [look_of(read_image(page)) for page in pages]
+        return digest, looks if 0 < len(looks) <= _MOST_PAGES else None
     return digest, None
 
 
@@ -180,13 +162,8 @@ def duplicate_pairs(
             same.append((one, number))
     numbers = list(looks)
     alike = near_pairs(list(looks.values()), lambda one, other: wanted(numbers[one], numbers[other]))
-    same_pages = page_comparison()
-
-    def agree(one: ImageFile | None, other: ImageFile | None) -> bool:
-        return one is other if one is None or other is None else same_pages(one, other)
-
-    pairs = ((numbers[one], numbers[other]) for one, other in alike)
-    return same, (pair for pair in pairs if agree(*(seen[number].file for number in pair)))
+    pairs, same_pages = ((numbers[one], numbers[other]) for one, other in alike), page_comparison()
+    return same, (pair for pair in pairs if same_pages(*(seen[number].file for number in pair)))
 
 
 def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) -> Iterator[tuple[int, int]]:
