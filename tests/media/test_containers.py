@@ -7,7 +7,6 @@ import struct
 import zlib
 from pathlib import Path
 
-import brotli
 import pytest
 from PIL import ExifTags, Image
 
@@ -16,6 +15,8 @@ from openvse.media.containers import compressed_facts
 from openvse.media.headers import read_header
 from photographs import bag, exif_of, jpeg, xmp_packet
 from tests.failures import Failures
+
+brotli = pytest.importorskip("brotli")
 
 EXIF = exif_of("2018:01:02 03:04:05")
 EXIF[ExifTags.Base.ImageDescription] = "A lighthouse"

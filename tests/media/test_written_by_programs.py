@@ -48,6 +48,9 @@ XMP = [
      {"title": "Gran"}),
     (xmp_packet("", "<xmp:Thumbnails>" + bag("dc:subject", "another picture") + "</xmp:Thumbnails>"), {}),
     (xmp_packet("", "<dc:subject>" * 99 + "<rdf:Bag><rdf:li>deep</rdf:li></rdf:Bag>" + "</dc:subject>" * 99), {}),
+    (b'<Description xmlns="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:x="http://ns.adobe.com/xap/1.0/" '
+     b'x:Label="a"/>',
+     {"color_label": "a"}),
     (xmp_packet("", bag("dc:subject", *map(str, range(999)))), {"keywords": [*map(str, range(200))]}),
     (xmp_packet('xmp:Rating="4" xmp:Label="Red"'), {"rating": 4, "color_label": "Red"}),
     (xmp_packet("", "<xmp:Rating>3.5</xmp:Rating>"), {"rating": 3.5}),

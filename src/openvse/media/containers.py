@@ -76,10 +76,8 @@ def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def compressed_facts(paths: Iterable[Path]) -> list[str]:
     """Return a line that counts JPEG XL files whose facts are compressed, if the package that reads them is missing."""
-    if find_spec("brotli"):
-        return []
-    cases = []
-    for path in paths:
+    cases = list[str]()
+    for path in () if find_spec("brotli") else paths:
         with suppress(OSError):
             if suffix_kind(path.name) == JXL and b"brob" in dict(boxes_of(path.read_bytes())):
                 cases.append(escaped(path))

@@ -167,7 +167,7 @@ def read_xmp(packet: bytes | str) -> Header:
 
 def _of_xmp(packet: bytes | str) -> _Said:
     elements = elements_of(packet)
-    own = [node for each in elements if each.tag == f"{_RDF}RDF" for node in each]
+    own = [node for each in elements if each.tag == f"{_RDF}RDF" for node in each] or elements
 
     def texts(*names: str, among: Sequence[ElementTree.Element] = own) -> list[str]:
         stated = [each for name in names for node in among for each in _values(node, name)]

@@ -115,7 +115,7 @@ def page_comparison() -> Callable[[ImageFile, ImageFile], bool]:
 def _pages_of(file: ImageFile) -> tuple[bytes, list[Look] | None]:
     """Return the hash of a file and its pages, none for one picture, or None if they cannot be compared."""
     content = b""
-    with suppress(OSError):  # whoever needs the file says so
+    with suppress(OSError, OpenVSEError):  # whoever needs the file says so
         content = b"" if is_video(file.name) or suffix_kind(file.name) == RAW else file.read_bytes()
     digest, has_clip = hashlib.blake2b(content).digest(), _CLIP.search(content, 16) is not None
     if not has_clip and not has_more_pages(content):
