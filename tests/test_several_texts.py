@@ -18,7 +18,7 @@ import openvse
 from openvse.errors import BadImageError, DataError
 from openvse.features.store import FeatureStore
 from openvse.files import given_path, several
-from openvse.media.images import one_or_many, read_image
+from openvse.media.images import one_or_many, one_or_several, read_image
 from openvse.registry import load_plugin
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Index, Page, Query, build_index
@@ -106,7 +106,8 @@ def test_bytes_in_any_form_are_one_image() -> None:
     Image.new("RGB", (4, 3), "red").save(file, "PNG")
     content = file.getvalue()
     for given in (bytearray(content), memoryview(content), BytesIO(content)):
-        assert one_or_many(given) == [content]
+        assert one_or_many(given) == one_or_many(given) == one_or_several(given, "items") == [content]
+        assert one_or_several([given, given], "items") == [content, content]
     with pytest.raises(BadImageError, match="some pixels"):
         read_image(Image.new("RGB", (0, 3)))
 

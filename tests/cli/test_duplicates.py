@@ -22,6 +22,7 @@ from openvse.media.names import HEIC, RAW
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, look_of
 from openvse.search import find_duplicates
 from openvse.search.duplicates import _groups
+from tests.failures import Failures
 from tests.naming import names
 
 
@@ -180,3 +181,50 @@ def test_a_burst_hides_no_other_pair(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn(seed: int) -> Image.Image:
     noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((64, 48), Image.Resampling.BICUBIC)
+
+
+def several(kind: str, *seeds: int, **options: object) -> bytes:
+    """Return a file of pages or frames."""
+    (first, *others), file = [drawn(seed).resize((96, 72)) for seed in seeds], BytesIO()
+    first.save(file, kind, save_all=bool(others), append_images=others, **options)
+    return file.getvalue()
+
+
+PREVIEW = BytesIO()
+drawn(0).save(PREVIEW, "MPO", save_all=True, append_images=[drawn(0).resize((16, 12))])
+CLIP = b"\0\0\0\x18ftypmp42" + bytes(12)
+PAGES = [
+    (several("TIFF", 0, 1, 2), several("TIFF", 0, 3, 4), False),
+    (several("TIFF", 0, 1, 2), several("TIFF", 0, 1), False),
+    (several("TIFF", 0, 1, 2), several("TIFF", 0, 1, 2, compression="jpeg"), True),
+    (several("GIF", 0, 1, 2), several("GIF", 0, 3, 4), False),
+    (several("PNG", 0, 1, 2), several("WEBP", 0, 1, 2), True),
+    (several("PNG", 0), several("WEBP", 0, 1, 2), False),
+    (several("PNG", 0), several("WEBP", 0), True),
+    (several("JPEG", 0), several("JPEG", 0, quality=90) + CLIP, False),
+    (several("JPEG", 0) + CLIP, several("JPEG", 0) + CLIP, True),
+    (several("PNG", 0), PREVIEW.getvalue(), True),
+    (several("TIFF", 0, 1, 2, 3), several("TIFF", 0, 1, 2, 3, compression="tiff_lzw"), False),
+    (several("TIFF", 0, 1, 2, 3), several("TIFF", 0, 1, 2, 3), True),
+]
+
+
+@pytest.mark.medium
+def test_files_of_several_pages_are_copies_only_if_all_pages_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index, whose first pages have one embedding, says the same as a folder."""
+    monkeypatch.setattr(near_duplicates, "_MOST_PAGES", 3)
+    failures = Failures()
+    for number, (one, other, are_copies) in enumerate(PAGES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, content in (("one.png", one), ("other.png", other)):
+            (folder / name).write_bytes(content)
+        entries = [Entry(Item(name, 0, 1)) for name in ("one.png", "other.png")]
+        with IndexWriter(folder / "index", model="m", roots=[Root(0, str(folder), "")]) as writer:
+            writer.append(entries, np.ones((2, 1, 2), np.float32))
+        for place in (folder, folder / "index"):
+            with failures.of(number, place.name):
+                assert len(find_duplicates(place)[0]) == are_copies
+    assert not failures, failures

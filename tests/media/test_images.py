@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from itertools import chain
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,6 +20,9 @@ from PIL.PngImagePlugin import PngInfo
 from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.images import full_size, read_image, within_memory
 from openvse.media.listing import list_media
+from openvse.media.videos import read_poster
+from openvse.pipeline import read_ahead
+from tests.failures import Failures
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -66,6 +70,52 @@ def test_transparency_is_laid_on_white():
     np.testing.assert_array_equal(np.asarray(read_image(encode(Image.fromarray(rgba)))), expected)
     grey_alpha = Image.merge("LA", [Image.new("L", (2, 2), 0), Image.new("L", (2, 2), 128)])
     assert read_image(encode(grey_alpha)).getpixel((0, 0)) == (127, 127, 127)
+
+
+def logo(mode: str, level: int, **options: object) -> bytes:
+    """Return a picture that is transparent but for two of its four rows, of one level."""
+    clear = 0 if level else 255
+    colour, alpha = Image.new("L", (4, 4), clear), Image.new("L", (4, 4), 0)
+    for part, value in ((colour, level), (alpha, 255)):
+        part.paste(value, (0, 0, 4, 2))
+    if mode == "I;16":
+        deep = np.asarray(colour).astype(np.uint16) * 257
+        return encode(Image.fromarray(deep), transparency=clear * 257)
+    if "A" not in mode:
+        return encode(colour.convert(mode), transparency=(clear,) * 3 if mode == "RGB" else clear, **options)
+    parts = [colour] * (len(mode) - 1)
+    return encode(Image.merge(mode, [*parts, alpha]), **options)
+
+
+def test_what_is_pale_lies_on_dark():
+    failures = Failures()
+    for mode in ("RGBA", "LA", "RGB", "L", "P", "I;16"):
+        for level, ground in ((255, 64), (235, 64), (200, 255), (0, 255)):
+            with failures.of(mode, level):
+                content = logo(mode, level)
+                assert np.asarray(read_image(content))[:, 0, 0].tolist() == [level] * 2 + [ground] * 2
+    assert not failures, failures
+    yellow, accent, black = (np.zeros((4, 4, 4), np.uint8) for _ in range(3))
+    yellow[:2] = (255, 255, 0, 255)
+    accent[:2], accent[0, 0] = (255, 255, 255, 255), (200, 0, 0, 255)
+    black[:2], black[0] = (255, 255, 255, 255), (0, 0, 0, 255)
+    clear, opaque = np.zeros((4, 4, 4), np.uint8), np.full((4, 4, 4), 255, np.uint8)
+    for pixels, ground in ((yellow, 255), (accent, 64), (black, 255), (clear, 255), (opaque, 255)):
+        assert read_image(pixels).getpixel((3, 3)) == (ground,) * 3
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "TIFF"])
+def test_an_image_that_a_caller_has_opened_may_be_given_several_times(kind: str):
+    """So may several images over one file. Pillow's images are not made for several threads."""
+    noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
+    file = io.BytesIO(encode(Image.fromarray(noise), kind))
+    whole = np.asarray(read_image(file.getvalue()))
+    for _ in range(5):
+        for shared in ([Image.open(file)] * 8, [Image.open(file) for _ in range(8)]):
+            for read in (read_image, read_poster):
+                for image in chain.from_iterable(read_ahead(shared, read, 4)):
+                    np.testing.assert_array_equal(np.asarray(image), whole)
 
 
 def test_palette_with_a_transparent_entry():

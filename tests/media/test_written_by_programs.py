@@ -35,6 +35,23 @@ XMP = [
      {"people": ["Grandma", "Jürgen", "Zoe"]}),
     (xmp_packet("", bag("lr:hierarchicalSubject", "places|berlin")), {"tags": ["places|berlin"]}),
     (xmp_packet("", bag("digiKam:TagsList", "places/berlin")), {"tags": ["places|berlin"]}),
+    (xmp_packet("", bag("lr:hierarchicalSubject", "music|AC/DC") + bag("digiKam:TagsList", "a/b")),
+     {"tags": ["music|AC/DC", "a|b"]}),
+    (xmp_packet("", '<dc:title rdf:parseType="Resource"><rdf:value>Gran</rdf:value><xmp:Label>q</xmp:Label>'
+            "</dc:title>"), {"title": "Gran"}),
+    (xmp_packet("", '<xmp:Label><rdf:Description rdf:value="Red" xmp:Rating="5"/></xmp:Label>'),
+     {"color_label": "Red"}),
+    (xmp_packet("", bag("dc:subject", '<rdf:Description><rdf:value>one</rdf:value><dc:title/></rdf:Description>', "two",
+                         "<rdf:Seq><rdf:li>three</rdf:li></rdf:Seq>")), {"keywords": ["one", "two", "three"]}),
+    (xmp_packet("", '<dc:title><rdf:Alt><rdf:li xml:lang="de">Oma</rdf:li><rdf:li xml:lang="x-default">'
+                    "<rdf:Description><rdf:value>Gran</rdf:value></rdf:Description></rdf:li></rdf:Alt></dc:title>"),
+     {"title": "Gran"}),
+    (xmp_packet("", "<xmp:Thumbnails>" + bag("dc:subject", "another picture") + "</xmp:Thumbnails>"), {}),
+    (xmp_packet("", "<dc:subject>" * 99 + "<rdf:Bag><rdf:li>deep</rdf:li></rdf:Bag>" + "</dc:subject>" * 99), {}),
+    (b'<Description xmlns="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:x="http://ns.adobe.com/xap/1.0/" '
+     b'x:Label="a"/>',
+     {"color_label": "a"}),
+    (xmp_packet("", bag("dc:subject", *map(str, range(999)))), {"keywords": [*map(str, range(200))]}),
     (xmp_packet('xmp:Rating="4" xmp:Label="Red"'), {"rating": 4, "color_label": "Red"}),
     (xmp_packet("", "<xmp:Rating>3.5</xmp:Rating>"), {"rating": 3.5}),
     (xmp_packet('xmp:Rating="-1"'), {"rating": -1}),

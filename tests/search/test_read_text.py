@@ -202,6 +202,18 @@ def test_an_image_whose_reading_fails_is_indexed_and_named(
     assert again is not None and (again.read, again.failed) == (0, [])
 
 
+def test_files_of_which_only_page_1_is_read_are_counted(
+    model: Painter, reader: FakeReader, photos: Path, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cover = Image.new("RGB", (32, 32), COLOURS["red"])
+    cover.save(photos / "fax.tif", save_all=True, append_images=[Image.new("RGB", (32, 32))])
+    cover.save(photos / "page.tif")
+    for lines in (["1 file(s) have more pages: only the text of page 1 is read"], []):
+        caplog.clear()
+        update(model, photos, out, reader)
+        assert [line for line in caplog.messages if "page" in line] == lines
+
+
 def test_a_stop_goes_on_and_a_search_works_before_it_is_done(
     model: Painter, photos: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ a search knows which words of an item were read. NULL means an image that could 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,11 @@ from openvse.errors import message_of
 from openvse.indexing.database import READER, Database
 from openvse.indexing.manifest import MANIFEST, damaged
 from openvse.indexing.writer import IndexFolder, disk_errors
-from openvse.media.images import read_image
+from openvse.media.images import has_more_pages, read_image
 from openvse.media.text_reading import READ_PX, TextReader, stored_lines
 from openvse.pipeline import Pace, WorkProgress, decoded, in_batches, tell_skipped
+
+_logger = logging.getLogger(__name__)
 
 _AT_ONCE = 4  # images that are decoded ahead
 _TAKE_OVER = (
@@ -102,7 +105,7 @@ def _read(
     pace = Pace(int(str(before)) + len(unread), progress, before=int(str(before)))
     failed: list[tuple[Path, str]] = []
     pending: list[tuple[int, str | None]] = []
-    read = 0
+    read = longer = 0
 
     def keep() -> None:
         with database.transaction():
@@ -120,6 +123,7 @@ def _read(
                 try:
                     pending.append((key, stored_lines(reader.read(image))))
                     read += 1
+                    longer += has_more_pages(path)
                 except Exception as error:  # whatever a reader does, the others are read
                     pending.append((key, None))
                     problems.append((path, f"its text cannot be read: {message_of(error)}"))
@@ -129,5 +133,7 @@ def _read(
             pace.add(len(batch.items) + len(batch.failed))
     finally:
         keep()
+        if longer:
+            _logger.warning("%s file(s) have more pages: only the text of page 1 is read", f"{longer:,}")
     ((with_text,),) = database.read("SELECT COUNT(*) FROM readings WHERE lines != '[]'")
     return TextReport(reader.name, read, int(str(with_text)), failed)

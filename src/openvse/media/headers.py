@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,9 +27,8 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from openvse.errors import DataError
-from openvse.media.images import opened_image
-from openvse.media.jxl import boxes_of
-from openvse.media.names import is_video_name, suffix_kind
+from openvse.media.containers import elements_of, held_in
+from openvse.media.names import is_video_name
 from openvse.media.videos import opened_video
 
 Header = dict[str, object]
@@ -60,20 +59,20 @@ _OF_CAMERA = re.compile(r".*DIGITAL CAMERA|SONY DSC|DCIM\b.*|SAMSUNG|default|Unt
 _LONGEST = 2000  # characters of a text
 _MOST = 200  # keywords
 _RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"
+_HOLDS_VALUE = {f"{_RDF}{each}" for each in ("Bag", "Seq", "Alt", "li", "Description", "value")}
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _EXIF, _XMP = "{http://ns.adobe.com/exif/1.0/}", "{http://ns.adobe.com/xap/1.0/}"
 _TIFF, _REGION = "{http://ns.adobe.com/tiff/1.0/}", "{http://www.metadataworkinggroup.com/schemas/regions/}"
 _CREATED = ("{http://ns.adobe.com/photoshop/1.0/}DateCreated", f"{_EXIF}DateTimeOriginal")
 _DIGITIZED = (f"{_EXIF}DateTimeDigitized", f"{_XMP}CreateDate")
-_TAGS = (
-    "{http://ns.adobe.com/lightroom/1.0/}hierarchicalSubject",
-    "{http://www.digikam.org/ns/1.0/}TagsList",
+_TAGS = (  # each with the sign between its levels
+    ("{http://ns.adobe.com/lightroom/1.0/}hierarchicalSubject", "|"),
+    ("{http://www.digikam.org/ns/1.0/}TagsList", "/"),
 )
 _PEOPLE = (
     "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}PersonInImage",
     "{http://ns.microsoft.com/photo/1.2/t/Region#}PersonDisplayName",
 )
-_MOST_XMP, _MOST_TAGS = 8_000_000, 200_000  # characters and tags of a packet; each tag takes 100 bytes
 _IPTC_BLOCK, _IPTC_DIGEST = 0x0404, 0x0425  # resources of Photoshop
 _DEFAULT = (None, "x-default")  # language of a text
 _PARTS_OF_8859 = {b"B": 2, b"C": 3, b"D": 4, b"L": 5, b"G": 6, b"F": 7, b"H": 8, b"M": 9}  # by ISO 2022
@@ -117,20 +116,8 @@ def date_in_name(name: str) -> str | None:
 
 
 def _of_image(path: Path) -> Header:
-    kind, exif = suffix_kind(path.name), Image.Exif()
-    if kind == "JPEG XL":  # which Pillow would decode
-        boxes = dict(boxes_of(path.read_bytes()))
-        block = boxes.get(b"Exif", b"")
-        exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
-        return _joined(exif, boxes.get(b"xml ", b""), None)
-    if kind == "camera raw":
-        with suppress(SyntaxError), path.open("rb") as file:  # most are TIFF files
-            exif.load_from_fp(file)
-            return _joined(exif, exif.get(ExifTags.Base.XMLPacket, b""), None)
-    with opened_image(path) as image:
-        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
-        # The method of PNG would decode an image without EXIF.
-        return _joined(Image.Image.getexif(image), xmp, image)
+    with held_in(path) as (exif, xmp, image):
+        return _joined(exif, xmp, image)
 
 
 @dataclass
@@ -179,39 +166,52 @@ def read_xmp(packet: bytes | str) -> Header:
 
 
 def _of_xmp(packet: bytes | str) -> _Said:
-    elements = _elements(packet)
+    elements = elements_of(packet)
+    own = [node for each in elements if each.tag == f"{_RDF}RDF" for node in each] or elements
 
-    def texts(*names: str) -> list[str]:
-        found = [element.get(name) for name in names for element in elements]
-        for element in elements:
-            if element.tag in names:
-                items = sorted(
-                    element.iter(f"{_RDF}li"), key=lambda each: each.get(_LANGUAGE) not in _DEFAULT
-                )
-                found += [each.text for each in (element, *items)]
-        return list(dict.fromkeys(filter(None, map(plain_text, found))))
+    def texts(*names: str, among: Sequence[ElementTree.Element] = own) -> list[str]:
+        stated = [each for name in names for node in among for each in _values(node, name)]
+        found: dict[str, None] = {}
+        for _, text in sorted(stated, key=lambda each: each[0] not in _DEFAULT):
+            if len(found) < _MOST and (plain := plain_text(text)):
+                found[plain] = None
+        return list(found)
 
     def first(*names: str) -> str:
         return next(iter(texts(*names)), "")
 
-    faces = [
-        each.get(f"{_REGION}Name") or each.findtext(f"{_REGION}Name")
-        for each in elements
-        if (each.get(f"{_REGION}Type") or each.findtext(f"{_REGION}Type") or "Face") == "Face"
-    ]
+    faces = [each for each in elements if {*texts(f"{_REGION}Type", among=[each])} <= {"Face"}]
+    people = *texts(f"{_REGION}Name", among=faces), *texts(*_PEOPLE, among=elements)
+    tags = [each.replace(sign, "|") for name, sign in _TAGS for each in texts(name)]
     facts = {
         "camera": _camera(first(f"{_TIFF}Make"), first(f"{_TIFF}Model")),
         **_place_of(first(f"{_EXIF}GPSLatitude"), first(f"{_EXIF}GPSLongitude")),
         "title": first(f"{_DC}title"),
         "description": first(f"{_DC}description"),
-        "keywords": texts(f"{_DC}subject")[:_MOST],
-        "tags": list(dict.fromkeys(each.replace("/", "|") for each in texts(*_TAGS)))[:_MOST],
-        "people": list(dict.fromkeys((*filter(None, map(plain_text, faces)), *texts(*_PEOPLE))))[:_MOST],
+        "keywords": texts(f"{_DC}subject"),
+        "tags": list(dict.fromkeys(tags))[:_MOST],
+        "people": list(dict.fromkeys(people))[:_MOST],
         "rating": _rating(first(f"{_XMP}Rating")),
         "color_label": first(f"{_XMP}Label"),
     }
     shot, scanned = ([*map(_date, texts(*names))] for names in (_CREATED, _DIGITIZED))
     return _Said(_stated(facts), shot, scanned)
+
+
+def _values(node: ElementTree.Element, name: str) -> Iterator[tuple[str | None, str]]:
+    """Yield the values of a property, each with its language: one text or those of a list, qualified or not.
+
+    What else a value holds, such as the properties of another picture, is passed over.
+    """
+    if text := node.get(name):
+        yield None, text
+    waiting: list[tuple[ElementTree.Element, str | None]]
+    waiting = [(each, None) for each in reversed(node) if each.tag == name]
+    while waiting:
+        each, language = waiting.pop()
+        language = each.get(_LANGUAGE, language)
+        yield from ((language, text) for text in (each.get(f"{_RDF}value"), each.text) if text)
+        waiting += [(inside, language) for inside in reversed(each) if inside.tag in _HOLDS_VALUE]
 
 
 def _rating(stated: str) -> float | None:
@@ -351,27 +351,6 @@ def plain_text(value: object) -> str:
     text = value.partition("\0")[0].encode("utf-8", "replace").decode()
     plain = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(plain.split())[:_LONGEST]
-
-
-def _elements(packet: bytes | str) -> list[ElementTree.Element]:
-    """Return the elements of a packet of XMP, none for an empty one. Raise DataError if it is none or might harm."""
-    text = packet
-    if isinstance(packet, bytes):
-        is_wide = packet.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = packet.decode("utf-16" if is_wide else "utf-8", "replace")
-    assert isinstance(text, str)
-    if not (text := text.strip("\ufeff\0 \n\r\t")):
-        return []
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise DataError("it declares entities of XML, and is not read: write it as plain XMP")
-    if len(text) > _MOST_XMP or text.count("<") > _MOST_TAGS:
-        raise DataError(
-            f"it has more than {_MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read"
-        )
-    try:
-        return [*ElementTree.fromstring(text).iter()]
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"it is no XML ({error}): write it again, or remove it") from error
 
 
 def _of_iptc(image: Image.Image | None) -> tuple[_Said, bool]:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, PngImagePlugin, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
@@ -45,7 +45,10 @@ ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarra
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array ``uint8 [H, W]`` or ``[H, W, C]``
 with C of 3 or 4."""
 
-ONE_IMAGE = (Path, bytes, bytearray, memoryview, PackedFile, Image.Image, np.ndarray, ClipSegment)
+ONE_IMAGE = (
+    *(Path, bytes, bytearray, memoryview, io.BufferedIOBase),
+    *(PackedFile, Image.Image, np.ndarray, ClipSegment),
+)
 """The types of one image or clip other than text."""
 
 SMALLER_JPEGS = ":smaller JPEGs"
@@ -75,6 +78,8 @@ _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion 
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
 _NO_NUMBER = 1e30  # what programs write for "no data", as the lowest number of 32 bits, lies beyond
 _SRGB_WITHIN = 2  # of 255
+_DARK, _PALE = 64, 224  # the grey behind pale pictures, and the lowest level that is pale
+_IMAGES, _FILES = (tuple(RLock() for _ in range(64)) for _ in range(2))  # each for some of the callers'
 _PROFILES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 _MARKER = re.compile(rb"\xff+([^\0\xff\xd0-\xd7])", re.DOTALL)  # of a JPEG, but those within a scan
 
@@ -101,11 +106,20 @@ def is_one(given: object) -> bool:
 def one_or_several(given: Any, what: str) -> list[Any]:
     """Return sentences or images as a list, of one item if it is one. Raise DataError for a table, or no list."""
     if is_one(given):
-        return [given]
+        return [_as_bytes(given)]
     is_table = isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names")
     if is_table or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise DataError(f"{what} is of the type {type(given).__name__}: give sentences or images")
-    return list(given)
+    return [_as_bytes(each) for each in given]
+
+
+def _as_bytes(item: Any) -> Any:
+    """Return the bytes of an item that holds them in another form, of an open file from its beginning, or the item."""
+    if isinstance(item, io.BufferedIOBase):
+        if item.seekable():  # it may have been read before, or be in a list twice
+            item.seek(0)
+        return item.read()
+    return bytes(item) if isinstance(item, bytearray | memoryview) else item
 
 
 def are_images(items: Sequence[Any]) -> bool:
@@ -124,8 +138,6 @@ def one_or_many(
     images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
-    if isinstance(images, bytearray | memoryview | io.BufferedIOBase):
-        return [images.read() if isinstance(images, io.BufferedIOBase) else bytes(images)]
     given = one_or_several(images, "images")
     if not given:
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
@@ -151,9 +163,10 @@ def read_image(
 ) -> Image.Image:
     """Decode an image to upright sRGB.
 
-    The first frame of an animation is used, transparency becomes white, and the camera's orientation in EXIF is
-    applied. Colours are converted by the profile of the file, if it has a usable one. Of 16 bits the upper 8 are kept.
-    Numbers without a range of their own (32 bits, floating point) become black to white from the lowest to the highest.
+    The first frame of an animation is used, and the camera's orientation in EXIF is applied. Transparency becomes
+    white, or dark grey if the visible picture is mostly white or pale. Colours are converted by the profile of the
+    file, if it has a usable one. Of 16 bits the upper 8 are kept. Numbers without a range of their own (32 bits,
+    floating point) become black to white from the lowest to the highest.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its width and height where this is enough for ``shorter_side``, and at 1/2
     if it has more pixels than the limit, and at most four times as many.
@@ -200,9 +213,31 @@ def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
-def opened_image(path: Path) -> AbstractContextManager[Image.Image]:
+def opened_image(source: Path | bytes) -> AbstractContextManager[Image.Image]:
     """Open an image file to read its header. A damaged file raises almost any error."""
-    return _opened(path, pixel_limit())
+    return _opened(source, pixel_limit())
+
+
+def has_more_pages(source: Path | bytes) -> bool:
+    """Return whether a file holds more pages or frames than the first one, which ``read_image`` decodes.
+
+    A further picture in a JPEG is a preview or a map of its brightness, unless it is as large.
+    """
+    with suppress(Exception), opened_image(source) as image:  # what cannot be opened is told elsewhere
+        size = image.size
+        if image.format == "MPO":
+            image.seek(1)
+        return bool(getattr(image, "is_animated", False)) and image.size == size
+    return False
+
+
+@contextmanager
+def alone_with(image: Image.Image) -> Iterator[Image.Image]:
+    """Keep other threads from an image that a caller has opened, and from its file, which other images may read."""
+    with _IMAGES[id(image) // 16 % len(_IMAGES)]:
+        file = getattr(image, "fp", None) or image
+        with _FILES[id(getattr(file, "_file", file)) // 16 % len(_FILES)]:
+            yield image
 
 
 @contextmanager
@@ -384,7 +419,7 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
     """
     match source:
         case Image.Image() if min(source.size):
-            return nullcontext(source)
+            return alone_with(source)
         case np.ndarray():
             return nullcontext(_from_array(source))
         case bytes() | PackedFile():
@@ -503,7 +538,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 
 def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to sRGB on white, without sharing the pixels of an image from the caller."""
+    """Convert a decoded image to sRGB on one ground, without sharing the pixels of an image from the caller."""
     profile = image.info.get("icc_profile")
     own = "CMYK" if image.mode == "CMYK" else ImageMode.getmode(image.mode).basemode.replace("P", "RGB")
     transform: Any = _transform(profile, own) if profile else None
@@ -537,24 +572,34 @@ def _transform(profile: bytes, kind: str) -> Any:
 
 
 def _to_rgb(image: Image.Image, *, given: bool) -> Image.Image:
-    """Convert a decoded image to RGB on white, with any profile."""
+    """Convert a decoded image to RGB on one ground, with any profile."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy() if given else image._new(image.im)
     if image.mode == "F" or image.mode.startswith("I"):
-        return Image.fromarray(_shallow(image)).convert("RGB")
+        image = _shallow(image)
     if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
         return image.convert("RGB")
-    page = Image.new("RGB", image.size)
+    page, shade = Image.new("RGB", image.size), _ground(image)
     rows = max(1, _AT_ONCE // image.width)
     for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        layer = (strip.convert("LA") if strip.mode == "La" else strip).convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        page.paste(Image.alpha_composite(white, layer).convert("RGB"), (0, top))
+        layer = _layer(image.crop((0, top, image.width, min(top + rows, image.height))))
+        ground = Image.new("RGBA", layer.size, (shade, shade, shade, 255))
+        page.paste(Image.alpha_composite(ground, layer).convert("RGB"), (0, top))
     return page
 
 
-def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
+def _layer(image: Image.Image) -> Image.Image:
+    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+
+
+def _ground(image: Image.Image) -> int:
+    """Return the grey to put behind an image: white, or dark if most of what is visible would vanish on white."""
+    sample = np.asarray(_layer(image.resize((256, 256), Image.Resampling.NEAREST)), np.int64)
+    alpha, is_pale = sample[..., 3], sample[..., :3].min(axis=2) >= _PALE
+    return _DARK if 4 * alpha[is_pale].sum() > 3 * alpha.sum() else 255
+
+
+def _shallow(image: Image.Image) -> Image.Image:
     """Return grey of more than 8 bits as 8 bits. Pillow itself would clip at 255, which is nearly white."""
     values, tags = np.asarray(image), getattr(image, "tag_v2", {})
     if image.mode == "I" and tags.get(_TIFF_BITS) == (32,) and tags.get(_TIFF_SIGN, (1,)) == (1,):
@@ -570,9 +615,10 @@ def _shallow(image: Image.Image) -> UInt8[np.ndarray, "H W"]:
         grey[top : top + rows] = np.minimum((block - low) * step + half, 255)
     if tags.get(_TIFF_INVERTED) == 0:
         grey = 255 - grey
+    shallow = Image.fromarray(grey)
     if (clear := image.info.get("transparency")) is not None:
-        grey[values == clear] = 255
-    return grey
+        shallow.putalpha(Image.fromarray(values != clear).convert("L"))
+    return shallow
 
 
 def _range(values: np.ndarray, tags: Mapping[int, object]) -> tuple[float, float]:

@@ -6,19 +6,23 @@ import hashlib
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from openvse.errors import OpenVSEError
-from openvse.media.images import full_size, read_image
+from openvse.media.images import full_size, has_more_pages, opened_image, read_image
+from openvse.media.names import RAW, suffix_kind
 from openvse.media.packed import ImageFile, content_digest
 from openvse.media.videos import is_video, read_poster
 
@@ -35,7 +39,9 @@ _GROUND = 12  # levels by which a pixel of the content differs from the uniform 
 _STEP = 3  # grey levels by which neighbours must differ to count: flat areas stay equal after compression
 _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
 _AT_ONCE = 256
-_COPIES_OPEN = 4096
+_COPIES_OPEN, _FILES_OPEN = 4096, 1024
+_MOST_PAGES = 100  # of a file, which are compared
+_CLIP = re.compile(rb"ftyp(mp4|isom|iso\d|avc1|qt  |3gp|M4V|MSNV)")  # behind a photograph
 
 Wanted: TypeAlias = Callable[[int, int], bool]
 
@@ -51,12 +57,13 @@ class Look:
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image decoded for comparison: its appearance, the hash of its bytes, and width times height."""
+    """An image decoded for comparison: its appearance, the hash of its bytes, width times height, and its file."""
 
     look: Look | None
     digest: bytes = b""
     pixels: int = 0
     reason: str = ""
+    file: ImageFile = Path()
 
 
 def look_of(image: Image.Image) -> Look:
@@ -86,7 +93,38 @@ def see(image: ImageFile) -> SeenImage:
         return SeenImage(None, reason=error.strerror or "it cannot be read")
     except OpenVSEError as error:
         return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
-    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)))
+    return SeenImage(look_of(shown), digest, math.prod(full_size(shown)), file=image)
+
+
+def page_comparison() -> Callable[[ImageFile, ImageFile], bool]:
+    """Return a function that says whether two files whose first pages look alike are copies in all they hold.
+
+    They are if both hold one picture, or as many pages that all look alike, or the same bytes.
+    """
+    pages = lru_cache(_FILES_OPEN)(_pages_of)
+
+    def same(one: ImageFile, other: ImageFile) -> bool:
+        (digest, looks), (other_digest, others) = pages(one), pages(other)
+        if digest == other_digest or looks is None or others is None or len(looks) != len(others):
+            return digest == other_digest
+        return all(any(near_pairs(pair)) for pair in zip(looks, others, strict=True))
+
+    return same
+
+
+def _pages_of(file: ImageFile) -> tuple[bytes, list[Look] | None]:
+    """Return the hash of a file and its pages, none for one picture, or None if they cannot be compared."""
+    content = b""
+    with suppress(OSError, OpenVSEError):  # whoever needs the file says so
+        content = b"" if is_video(file.name) or suffix_kind(file.name) == RAW else file.read_bytes()
+    digest, has_clip = hashlib.blake2b(content).digest(), _CLIP.search(content, 16) is not None
+    if not has_clip and not has_more_pages(content):
+        return digest, []
+    with suppress(Exception), opened_image(content) as image:  # a page may be damaged
+        pages = islice(ImageSequence.Iterator(image), 0 if has_clip else _MOST_PAGES + 1)
+        looks = [look_of(read_image(page)) for page in pages]
+        return digest, looks if 0 < len(looks) <= _MOST_PAGES else None
+    return digest, None
 
 
 def see_images(
@@ -107,7 +145,7 @@ def see_images(
 def duplicate_pairs(
     seen: Sequence[SeenImage], wanted: Wanted = lambda one, other: True
 ) -> tuple[list[tuple[int, int]], Iterator[tuple[int, int]]]:
-    """Return pairs of positions of images with equal bytes, and of other images that look alike.
+    """Return pairs of positions of images with equal bytes, and of other images that look alike in all pages.
 
     If several images have equal bytes, the first is in a pair with each of the others, and only the first is compared
     with other images. Broken images are in no pair.
@@ -124,7 +162,8 @@ def duplicate_pairs(
             same.append((one, number))
     numbers = list(looks)
     alike = near_pairs(list(looks.values()), lambda one, other: wanted(numbers[one], numbers[other]))
-    return same, ((numbers[one], numbers[other]) for one, other in alike)
+    pairs, same_pages = ((numbers[one], numbers[other]) for one, other in alike), page_comparison()
+    return same, (pair for pair in pairs if same_pages(*(seen[number].file for number in pair)))
 
 
 def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) -> Iterator[tuple[int, int]]:

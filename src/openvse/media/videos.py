@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError, install
-from openvse.media.images import ImageLike, pixel_limit, read_image, reason_of, too_large
+from openvse.media.images import ImageLike, alone_with, pixel_limit, read_image, reason_of, too_large
 from openvse.media.names import escaped, is_video_name, reads, suffix_kind
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
@@ -229,7 +229,9 @@ def _image_kind(source: ImageLike) -> str:
 def _animation_frames(source: Any, choose: Chooser) -> Iterator[Image.Image]:
     """Decode an animation up to the last wanted frame, since each builds on the earlier ones."""
     if isinstance(source, Image.Image):
-        yield from _sought(source, choose(*opened_starts(source)))
+        with alone_with(source):
+            frames = list(_sought(source, choose(*opened_starts(source))))
+        yield from frames
         return
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     wanted = choose(*frame_starts(content))

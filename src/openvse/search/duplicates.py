@@ -16,7 +16,7 @@ from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST
 from openvse.media.listing import each_once, list_media
 from openvse.media.names import HEIC, RAW, suffix_kind
-from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
+from openvse.media.near_duplicates import SeenImage, duplicate_pairs, page_comparison, see_images
 from openvse.search.scenes import SAME, are_same, unit_vectors
 
 _ROWS = 1024
@@ -132,8 +132,10 @@ def _in_index(index: Index, threshold: float) -> list[list[Path]]:
     order = sorted(images, key=lambda position: _worth(images[position]))
     files = [images[position] for position in order]
     near = _near(index, np.array(order, np.int64), threshold)
-    pairs = (pair for pair in near if _may_go(*(files[place].path for place in pair)))
-    return _paths(files, _groups(pairs, set()))
+    same_pages, gone = page_comparison(), set[int]()
+    paths = ((pair, [files[place].path for place in pair]) for pair in near if gone.isdisjoint(pair))
+    pairs = (pair for pair, each in paths if _may_go(*each) and same_pages(*each))
+    return _paths(files, _groups(pairs, gone))
 
 
 def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterator[tuple[int, int]]:

@@ -81,7 +81,8 @@ class Query:
             )
         if not isinstance(given, (str, *ONE_IMAGE)):
             raise DataError(f"a query is of the type {type(given).__name__}: give a sentence or an image")
-        return cls(image=bytes(given) if isinstance(given, bytearray | memoryview) else given)
+        (image,) = one_or_several(given, "a query")  # the bytes of an open file
+        return cls(image=image)
 
     @property
     def is_sentence(self) -> bool:

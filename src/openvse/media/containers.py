@@ -1,0 +1,151 @@
+"""What a file holds about its picture, wherever its container keeps it: EXIF, XMP, and the texts of a PNG."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from PIL import ExifTags, Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+
+from openvse.errors import DataError
+from openvse.media.images import opened_image
+from openvse.media.jxl import boxes_of
+from openvse.media.names import JXL, RAW, escaped, suffix_kind
+
+_MOST_XMP, _MOST_TAGS = 8_000_000, 200_000  # characters and tags of a packet; each tag takes 100 bytes
+_CHUNKS, _LARGEST_CHUNK = 200_000, 1 << 26  # of a PNG: the number looked at, and bytes of one that is read
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
+_PLAIN = b"http://ns.adobe.com/xap/1.0/\0"
+_REST = re.compile(rb"http://ns\.adobe\.com/xmp/extension/\0(\w{32})(.{4})(.{4})(.+)", re.DOTALL)
+_AROUND, _DECLARATION = b"\xef\xbb\xbf\0 \n\r\t", re.compile(rb"^<\?xml\s.*?\?>", re.DOTALL)
+
+
+@contextmanager
+def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, Image.Image | None]]:
+    """Open a file for its EXIF, its packet of XMP, and what Pillow has read of it. No pixel is decoded.
+
+    A damaged file raises almost any error.
+    """
+    kind, exif = suffix_kind(path.name), Image.Exif()
+    if kind == JXL:  # which Pillow would decode
+        boxes = dict(_unpacked(path.read_bytes()))
+        block = boxes.get(b"Exif", b"")
+        exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
+        yield exif, boxes.get(b"xml ", b""), None
+        return
+    if kind == RAW:
+        with path.open("rb") as file:
+            with suppress(SyntaxError):  # most are TIFF files
+                exif.load_from_fp(file)
+            if exif:
+                yield exif, exif.get(ExifTags.Base.XMLPacket, b""), None
+                return
+    with opened_image(path) as image:
+        if isinstance(image, PngImageFile):
+            _read_behind_pixels(image)
+            _read_profiles(image.info)
+        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
+        if isinstance(image, JpegImageFile):
+            xmp = _extended(xmp, image.applist)
+        # The method of PNG would decode an image without EXIF.
+        yield Image.Image.getexif(image), xmp, image
+
+
+def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the boxes of a JPEG XL. One of the type brob is another one behind its type, compressed."""
+    for kind, data in boxes_of(content):
+        if kind != b"brob":
+            yield kind, data
+        elif data[:4] in (b"Exif", b"xml ") and find_spec("brotli"):
+            import brotli
+
+            with suppress(brotli.error):
+                reader = brotli.Decompressor()
+                unpacked = reader.process(data[4:], output_buffer_limit=_MOST_XMP)
+                if reader.is_finished():
+                    yield data[:4], unpacked
+
+
+def compressed_facts(paths: Iterable[Path]) -> list[str]:
+    """Return a line that counts JPEG XL files whose facts are compressed, if the package that reads them is missing."""
+    cases = list[str]()
+    for path in () if find_spec("brotli") else paths:
+        with suppress(OSError):
+            if suffix_kind(path.name) == JXL and b"brob" in dict(boxes_of(path.read_bytes())):
+                cases.append(escaped(path))
+    return cases and [
+        f"the facts of {len(cases):,} JPEG XL file(s) are compressed and not read (first: {cases[0]}): "
+        f"pip install brotli, and index them with --overwrite"
+    ]
+
+
+def _read_behind_pixels(image: PngImageFile) -> None:
+    """Read texts and EXIF that a PNG holds behind its pixels, which Pillow reads only if it decodes them."""
+    file, stream, at = image.fp, image.png, 8
+    assert file is not None and stream is not None, "no pixel is decoded"
+    for _ in range(_CHUNKS):
+        file.seek(at)
+        length, kind = int.from_bytes(file.read(4), "big"), file.read(4)
+        if at > image.tile[0].offset and kind in _TEXTS and length <= _LARGEST_CHUNK:
+            with suppress(Exception):  # what is wrong with one says nothing of the others
+                stream.call(kind, at + 8, length)
+        if kind in (b"", b"IEND"):
+            return
+        at += length + 12
+
+
+def _read_profiles(info: dict[Any, Any]) -> None:
+    """Read the EXIF and XMP that programs wrote into a PNG as lines of digits, before it had parts for them."""
+    for name in ("xmp", "app1", "APP1"):
+        with suppress(ValueError):
+            lines = str(info.get(f"Raw profile type {name}", "")).split("\n")
+            if data := bytes.fromhex("".join(lines[3:])):
+                info.setdefault("exif" if data.startswith(b"Exif\0") else "xmp", data.removeprefix(_PLAIN))
+
+
+def _extended(xmp: bytes, segments: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the XMP of a JPEG with the rest that had no room in its segment, if that is whole and can be read.
+
+    Each segment of the rest has an identifier, which the packet mentions, the length of the rest, and its own place.
+    """
+    parts: dict[int, bytes] = {}
+    length, rest = 0, b""
+    for match in (_REST.fullmatch(data) for name, data in segments if name == "APP1"):
+        if match and match[1].upper() in xmp.upper():
+            length = int.from_bytes(match[2], "big")
+            parts[int.from_bytes(match[3], "big")] = match[4]
+    for start, part in sorted(parts.items()):
+        rest += part if start == len(rest) else b""
+    joined = b"<x>%b</x>" % b"".join(_DECLARATION.sub(b"", each.strip(_AROUND)) for each in (xmp, rest))
+    with suppress(DataError):
+        if rest and len(rest) == length:
+            elements_of(joined)
+            return joined
+    return xmp
+
+
+def elements_of(packet: bytes | str) -> list[ElementTree.Element]:
+    """Return the elements of a packet of XMP, none for an empty one. Raise DataError if it is none or might harm."""
+    if isinstance(packet, bytes):
+        is_wide = packet.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        packet = packet.decode("utf-16" if is_wide else "utf-8", "replace")
+    if not (text := packet.strip("\ufeff\0 \n\r\t")):
+        return []
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise DataError("it declares entities of XML, and is not read: write it as plain XMP")
+    if len(text) > _MOST_XMP or text.count("<") > _MOST_TAGS:
+        raise DataError(
+            f"it has more than {_MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read"
+        )
+    try:
+        return [*ElementTree.fromstring(text).iter()]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"it is no XML ({error}): write it again, or remove it") from error
