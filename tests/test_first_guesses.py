@@ -19,6 +19,7 @@ from openvse.errors import DataError, IndexFormatError, ModelError, OpenVSEError
 from openvse.runtime.arrays import ArraySet
 from openvse.search import Index, SearchEngine
 from openvse.specs.load import override_list, read_recipe
+from openvse.train_cli.commands.train import _chosen
 from openvse.types import EmbeddingSet
 from tests.cli.album import write_album
 
@@ -160,6 +161,8 @@ def test_a_text_is_one_override_and_not_its_letters() -> None:
     assert tree["data"]["source"] == "photos"
     assert tree["training"]["phases"][0]["epochs"] == 3
     assert read_recipe("folder", "data=photos")["data"]["source"] == "photos"
+    recipe, settings = _chosen("data=photos", [], "null", None, 2)  # a start is a name, whatever it is called
+    assert (recipe, *settings) == ("finetune", "data=photos", ("training.threads", 2), ("start", "null"))
 
 
 def test_several_embeddings_of_an_item_have_a_shape_of_three() -> None:
