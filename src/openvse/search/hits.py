@@ -185,10 +185,15 @@ class Probabilities:
                 "min_precision takes sentences alone as queries: leave out images, items and terms to avoid"
             )
 
-    @property
-    def highest(self) -> float | None:
-        """The probability of the best possible score, or None without a curve."""
-        return None if self.curve is None else self.curve.highest(self.searched, self.expected)
+    def out_of_reach(self) -> tuple[str, ...]:
+        """Return a warning if no score by itself makes an item probable enough. Words of the sentence may do so."""
+        highest = 1.0 if self.curve is None else self.curve.highest(self.searched, self.expected)
+        if self.min_precision is None or self.min_precision <= highest:
+            return ()
+        return (
+            f"precision {self.min_precision:g} is out of reach among {self.searched:,} images: the best score has the "
+            f"probability {highest:.2g}",
+        )
 
     def of(
         self,
@@ -243,7 +248,8 @@ class Answer:
         unknown_words: words of the query that the model does not know.
         probabilities: the source of the probabilities, or None for a query that is not just a sentence.
         before: the rank of each hit before reranking, by its id, or empty.
-        warnings: a line for each condition about a key, or a type of values, that no item has.
+        warnings: a line for each condition about a key, or a type of values, that no item has, and for a precision that
+            no score reaches, if nothing else makes an item probable enough.
         uncertainty: the sum of the variances of a query of one part, if its embedding is a distribution.
     """
 

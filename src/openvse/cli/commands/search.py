@@ -185,7 +185,6 @@ def search(
         if html is not None or reranker is not None:
             warn_of_far(searcher.note.far_roots(folder))
         answers = searcher.answer(queries, page, reranker)
-    warn_of_precision(answers, page)
     warn_of_gone(index, answers)
     if form in ("table", "json"):
         print_answers(index, asked, answers, page, as_json=form == "json")
@@ -375,20 +374,6 @@ def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answer
     )
     write_page(html, page)
     note(f"written: {html}")
-
-
-def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
-    """Warn if no score reaches the wanted precision."""
-    from openvse.cli.progress import warn
-
-    probabilities = next((each.probabilities for each in answers if each.probabilities is not None), None)
-    if page.min_precision is None or probabilities is None or probabilities.highest is None:
-        return
-    if probabilities.highest < page.min_precision:
-        warn(
-            f"precision {page.min_precision:g} is out of reach among {probabilities.searched:,} images: the best "
-            f"score has the probability {probabilities.highest:.2g}"
-        )
 
 
 def warn_of_far(roots: Sequence[Path]) -> None:
