@@ -118,6 +118,10 @@ def test_index_and_evaluate(here: Path) -> None:
     assert openvse.evaluate("runs/mine", Path("photos")).protocol.num_texts == 8
     with pytest.raises(DataError, match="str and ndarray"):
         openvse.evaluate("runs/mine", np.eye(3))  # type: ignore[call-overload]
+    with pytest.raises(DataError, match="split is 'validation'"):
+        openvse.evaluate(np.eye(3), np.eye(3), split="validation")
+    with pytest.raises(DataError, match="leave out .*name"):
+        openvse.evaluate("runs/mine", "photos", name="mine")
     with pytest.raises(DataError, match="resamples is -1"):
         openvse.evaluate(np.eye(3), np.eye(3), resamples=-1)
     with pytest.raises(DataError, match="batch_size"):

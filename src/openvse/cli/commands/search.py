@@ -174,7 +174,7 @@ def search(
     index = Index.open(folder)
     asked = read_queries(sentences, like or [], index.table.ids)
     queries = queries_of(asked, with_image, avoid or [])
-    check_sentences(queries, rerank, min_precision)
+    check_sentences(queries, rerank, min_precision, expected)
     if index.manifest.holds == "sentences" and (rerank or html):
         raise OpenVSEError(f"{folder} holds sentences: leave out --rerank and --html, which need images")
     if html is not None:
@@ -226,6 +226,10 @@ def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[s
 
     beside, image_weight = None, 0.5
     if with_image is not None:
+        if any(one.kind != "text" for one in asked):
+            raise OpenVSEError(
+                "--with only takes sentences as queries: leave out --with, or the images and --like"
+            )
         file, settings = split_settings(with_image, ("weight",))
         beside, image_weight = asked_image(file).image, settings.number("weight", 0.5)
     terms, weights = [], set[float]()
@@ -250,11 +254,14 @@ def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[s
     ]
 
 
-def check_sentences(queries: Sequence[str | Query], rerank: str | None, min_precision: float | None) -> None:
+def check_sentences(
+    queries: Sequence[str | Query], rerank: str | None, min_precision: float | None, expected: float | None
+) -> None:
     """Raise OpenVSEError unless all queries are sentences and nothing else, if an option needs this."""
     if all(isinstance(query, str) or query.is_sentence for query in queries):
         return
-    for option, given in (("--rerank", rerank), ("--min-precision", min_precision)):
+    options = {"--rerank": rerank, "--min-precision": min_precision, "--expected": expected}
+    for option, given in options.items():
         if given:
             raise OpenVSEError(
                 f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
