@@ -121,8 +121,7 @@ def evaluate(
             ``[I, T]``, or a ``Relevance``.
         similarity: a similarity of embeddings in place of the cosine, such as ``openvse.similarities.Order()``.
         name: the name of the data in the report.
-        folds: the number of runs of consecutive images, each with its texts, that are evaluated separately and averaged
-            (COCO: 5).
+        folds: the number of runs of consecutive images that are evaluated separately and averaged (COCO: 5).
         resamples: the number of bootstrap resamples for the intervals. 0 leaves the intervals out.
         every: whether to rank all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR.
         split: the part of the data set on which a model is evaluated.
@@ -140,7 +139,6 @@ def evaluate(
         100.0
     """
     check_number("resamples", resamples, 0, whole=True)
-    check_number("folds", folds, 1, whole=True)
     if isinstance(images, str | Path | Model) and isinstance(texts, str | Path):
         if relevance is not None or similarity is not None or name:
             raise DataError("the data and the model decide: leave out relevance, similarity and name")
