@@ -19,6 +19,7 @@ from openvse.errors import DataError, IndexFormatError, ModelError, OpenVSEError
 from openvse.runtime.arrays import ArraySet
 from openvse.search import Index, SearchEngine
 from openvse.specs.load import override_list, read_recipe
+from openvse.train_cli.commands.train import _chosen
 from openvse.types import EmbeddingSet
 from tests.cli.album import write_album
 
@@ -117,6 +118,10 @@ def test_index_and_evaluate(here: Path) -> None:
     assert openvse.evaluate("runs/mine", Path("photos")).protocol.num_texts == 8
     with pytest.raises(DataError, match="str and ndarray"):
         openvse.evaluate("runs/mine", np.eye(3))  # type: ignore[call-overload]
+    with pytest.raises(DataError, match="split is 'validation'"):
+        openvse.evaluate(np.eye(3), np.eye(3), split="validation")
+    with pytest.raises(DataError, match="leave out .*name"):
+        openvse.evaluate("runs/mine", "photos", name="mine")
     with pytest.raises(DataError, match="resamples is -1"):
         openvse.evaluate(np.eye(3), np.eye(3), resamples=-1)
     with pytest.raises(DataError, match="batch_size"):
@@ -160,6 +165,8 @@ def test_a_text_is_one_override_and_not_its_letters() -> None:
     assert tree["data"]["source"] == "photos"
     assert tree["training"]["phases"][0]["epochs"] == 3
     assert read_recipe("folder", "data=photos")["data"]["source"] == "photos"
+    recipe, settings = _chosen("data=photos", [], "null", None, 2)  # a start is a name, whatever it is called
+    assert (recipe, *settings) == ("finetune", "data=photos", ("training.threads", 2), ("start", "null"))
 
 
 def test_several_embeddings_of_an_item_have_a_shape_of_three() -> None:

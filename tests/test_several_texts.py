@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from dataclasses import fields
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,8 @@ from openvse.media.images import one_or_many, one_or_several, read_image
 from openvse.registry import load_plugin
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Index, Page, Query, build_index
+from openvse.search.updating import IndexSettings
+from openvse.serving.settings import Limits, Settings
 
 
 class Table:
@@ -64,7 +68,7 @@ def test_a_text_is_a_sequence_of_one_in_queries() -> None:
     assert Page(where="kind = image") == Page(where=("kind = image",))
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, "5", [5], 2.5, None])
+@pytest.mark.parametrize("number", [math.nan, math.inf, "5", [5], 2.5, True, np.True_, None])
 def test_numbers_of_a_search_are_numbers(number: object) -> None:
     def made(kind: Any, **given: object) -> None:
         """Check the arguments alone: tests refuse other types before."""
@@ -83,6 +87,30 @@ def test_numbers_of_a_search_are_numbers(number: object) -> None:
     for name in ("image_weight", "avoid_weight"):
         with pytest.raises(DataError, match=name):
             made(Query, text="a dog", **{name: number})
+
+
+def test_settings_refuse_a_number_outside_of_the_range_that_they_name() -> None:
+    for kind, name, wrong, right in (
+        (Page, "top_k", (0, -1), (1, 3)),
+        (Page, "skip", (-1,), (0, 7)),
+        (Page, "min_score", (math.nan, -math.inf), (-3.0, 0.0)),
+        (Page, "min_precision", (0.0, 1.1, -0.5, 2.0), (1.0, 1e-9)),
+        (Page, "expected", (0.0, -1.0, math.inf), (0.1, 1e9)),
+        (partial(Query, "a dog", like="a.jpg"), "image_weight", (-0.1, 1.1), (0.0, 1.0)),
+        (partial(Query, "a dog", avoid=("b",)), "avoid_weight", (-0.1, math.inf), (0.0, 9.0)),
+        (IndexSettings, "segment_seconds", (0.05, 1e9, -1.0, math.nan), (0.0, 0.1, None)),
+        (Settings, "port", (-1, 65536), (0, 65535)),
+        (Settings, "rerank_top", (0,), (1,)),
+        (Settings, "reload_s", (0.0, math.nan), (0.5,)),
+        (Limits, "uploads", (-1,), (1,)),
+        (Limits, "answer_s", (-1.0, math.inf), (0.5,)),
+    ):
+        for number in wrong:
+            with pytest.raises(DataError, match=f"^{name} is {re.escape(repr(number))}: give a "):
+                kind(**{name: number})
+        for number in right:
+            made = kind(**{name: number})
+            assert getattr(made, name) == number
 
 
 @pytest.mark.parametrize("given", [None, 3, b"x", "", []])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from numbers import Integral, Real
+from typing import Any
 
 __all__ = [
     "BadFeaturesError",
@@ -224,3 +227,15 @@ def choices(allowed: Sequence[str], command: str) -> str:
     if len(allowed) <= FEW:
         return f" (allowed: {', '.join(allowed)})"
     return f" ({command!r} lists all {len(allowed)})"
+
+
+def check_number(
+    name: str, given: Any, least: float, most: float = math.inf, *, whole: bool = False, above: bool = False
+) -> None:
+    """Raise DataError unless a setting is a finite number from ``least``, or ``above`` it, to ``most``."""
+    is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
+    if is_number and math.isfinite(given) and least <= given <= most and not (above and given == least):
+        return
+    low = "" if least == -math.inf else f" above {least:g}" if above else f" from {least:g}"
+    high = "" if most == math.inf else f"{' and at most' if above else ' to'} {most:g}"
+    raise DataError(f"{name} is {given!r:.40}: give a {'whole ' * whole}number{low}{high}")

@@ -183,7 +183,7 @@ YAML = {
     "maps": "{a: " * 50_000,
     "itself": "seed: &a [*a]",
     "aliases": "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(30)),
-    "date": "seed: 2024-13-45",
+    "date": "seed: !!timestamp 2024-13-45",
     "number": "seed: !!int ''",
     "code": "seed: !!python/object/apply:os.system [ls]",
 }

@@ -46,6 +46,11 @@ def test_images_beside_sentences_and_what_to_avoid(trained: Path, index: Path, i
     (query,) = json.loads(invoke("search", index, *words, "--json").stdout)["result"]["queries"]
     scores = {hit["id"]: hit["score"] for hit in query["hits"]}
     assert scores == {name: pytest.approx(sky[name] - 2 * above[name], abs=1e-5) for name in sky}
+    for query in (("--like", photo), (photo,), ("a red sky", "--like", photo)):
+        line = refused("search", index, *query, "--with", f"{photo},weight=0.9")
+        assert line.startswith("--with only takes sentences")
+        assert refused("search", index, *query, "--expected", 2).startswith("--expected only takes sentences")
+    assert "--mcp" in refused("serve", index, "--mcp", "--port", 9000)
     assert "--rerank only takes sentences" in refused(
         "search", index, *words, "--rerank", trained / "run" / "best"
     )

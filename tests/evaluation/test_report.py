@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from openvse.evaluation.comparison import Comparison
 from openvse.evaluation.report import Protocol, Remarks, Report
 from tests.naming import names
 
@@ -78,7 +79,11 @@ def test_what_went_wrong_is_told(report: Report) -> None:
         problems=("a.jpg: the file is empty",),
     )
     page = report.to_markdown()
-    assert "mean of 5 folds" in page
+    assert "1,000 images, 5,000 texts, mean of 5 folds of 200 images" in page
+    assert "Of 200 images (mean of 5 folds), the right one" in page and "Of 1,000 images" not in page
+    uneven = Comparison("toy", {"images": 60, "texts": 300}, 0, 0, folds=7)
+    assert uneven.about() == "60 images, 300 texts, mean of 7 folds of 8 to 9 images"
+    assert replace(uneven, folds=1).about() == "60 images, 300 texts"
     assert names(page, "4 images", "1,200 texts")
     assert page.endswith("## Problems\n\n- a.jpg: the file is empty\n")
 

@@ -17,9 +17,10 @@ from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError
 from openvse.indexing.build import build_index
 from openvse.indexing.conditions import allowed_items, parse_condition
-from openvse.indexing.database import Database, Entry
+from openvse.indexing.database import Database, Entry, taken_at
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import Item
+from openvse.indexing.scanning import iso_date
 from openvse.indexing.writer import IndexWriter, Root
 from openvse.media.videos import ClipSource, read_poster
 from photographs import exif_of, jpeg, write_video, xmp_of
@@ -359,6 +360,39 @@ def test_what_is_not_one_condition_is_refused():
         with failures.of(text), pytest.raises(DataError, match="--where"):
             parse_condition(text)
     assert not failures, failures
+
+
+CLOCKS = {
+    "T": ("10", "10:30", "10:30:15", "10:30:15.5", "10:30:15,25"),
+    "t": ("10:30:15.5",),
+    " ": ("10", "10:30:15.5"),
+}
+OFFSETS = ("", "Z", "z", "+02:00", "+0200", "-05", " +02:00")
+
+
+def test_a_time_means_the_same_with_and_without_an_offset():
+    for mark, clocks in CLOCKS.items():
+        for clock in clocks:
+            whole = f"2024-05-01T{clock[:8]}"
+            expected = parse_condition(f"date = {whole}").span()
+            assert expected[0] == datetime.fromisoformat(whole)
+            for offset in OFFSETS:
+                date = f"2024-05-01{mark}{clock}{offset}"
+                assert parse_condition(f"date = {date}").span() == expected, date
+                assert taken_at(date) == expected[0].isoformat() and taken_at(iso_date(date)) == taken_at(
+                    date
+                ), date
+    for bad in (
+        "2024-05T10",
+        "2024-02-31",
+        "2024-05-01T25",
+        "2024-05-01T10:00.5",
+        "2024-05-01T10:30+2",
+        "2024T10:00",
+    ):
+        assert taken_at(bad) is None
+        with pytest.raises(DataError, match="is no date"):
+            parse_condition(f"date = {bad}")
 
 
 def test_dates_of_users_are_read_or_named(model: ColourModel, album: Path, tmp_path: Path):

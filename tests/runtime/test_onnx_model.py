@@ -54,7 +54,7 @@ def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
     several = [
         Query(text="red"),
         Query(like="red.png"),
-        Query(text="blue", avoid=("green",), image_weight=0.2),
+        Query(text="blue", avoid=("green",)),
     ]
     assert [hits[0].id for hits in engine.search(several, 2)] == ["red.png", "green.png", "blue.png"]
     where = Page(where=("path ~ *.png",))

@@ -232,5 +232,16 @@ def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:
         Query(" ", avoid=("red",))
     with pytest.raises(DataError, match="image_weight.*2.0"):
         Query("red", image_weight=2.0)
-    with pytest.raises(DataError, match="skip -1"):
+    with pytest.raises(DataError, match="skip is -1"):
         find(engine, Query("red"), skip=-1)
+    for unused in (
+        {"text": "red"},
+        {"like": "red.png"},
+        {"image": "red.png"},
+        {"text": " ", "like": "red.png"},
+    ):
+        with pytest.raises(DataError, match="image_weight"):
+            Query(**unused, image_weight=0.9)
+        with pytest.raises(DataError, match="avoid_weight"):
+            Query(**unused, avoid_weight=0.9)
+    assert Query("red", like="red.png", image_weight=0.9).weights() == pytest.approx((0.1, 0.0, 0.9))

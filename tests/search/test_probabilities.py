@@ -71,6 +71,25 @@ def test_a_precision_leaves_out_what_scores_too_low(engine: SearchEngine) -> Non
     assert [len(each) for each in find(engine, [RED, GREEN], min_precision=wanted)] == [len(hits), 1]
 
 
+def test_a_precision_is_out_of_reach_only_where_nothing_is_left(photos: Path, tmp_path: Path) -> None:
+    (photos / "red.png").rename(photos / "one big red.png")
+    model, wanted, best = CalibratedModel(calibration=CURVE), 0.99, CURVE.highest(4, 1.0)
+    assert best < wanted < 1 - (1 - best) * (1 - SAID)
+    build_index(model, photos, tmp_path / "index")
+    engine = SearchEngine(model, Index.open(tmp_path / "index"))
+    for precision, skip, more, is_left, is_warned in (
+        (wanted, 0, {}, True, False),  # by its words
+        (wanted, 1, {}, False, False),  # the first page has one
+        (wanted, 0, {"only": "similarity"}, False, True),
+        (0.9999, 0, {}, False, True),
+        (0.9999, 0, {"where": "path = none"}, False, False),  # there is none
+        (0.5, 0, {"min_score": 9.0}, False, False),
+    ):
+        (answer,) = engine.answer("one big red", Page(4, skip, min_precision=precision, **more))
+        assert (bool(answer.hits), bool(answer.warnings)) == (is_left, is_warned), (precision, skip, more)
+        assert all(f"{precision:g}" in line and f"{best:.2g}" in line for line in answer.warnings)
+
+
 def test_more_expected_images_make_every_image_more_probable(engine: SearchEngine) -> None:
     (few,), (many,) = find(engine, RED, expected=0.1), find(engine, RED, expected=2.0)
     for one, other in zip(few, many, strict=True):

@@ -188,7 +188,7 @@ def test_nothing_found_and_nothing_readable(
 
 @pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
 def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
-    with pytest.raises(DataError, match=f"{top}.*{weight}"):
+    with pytest.raises(DataError, match="top is 0|weight is"):
         HitReranker(fused, top=top, weight=weight)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openvse.errors import RecipeError
+from openvse.assembly.parts import build_part
+from openvse.backbones import BACKBONES
+from openvse.errors import ModelError, RecipeError
 from openvse.evaluation.protocols import PROTOCOLS, protocol_named
-from openvse.specs.load import apply_override, list_recipes, read_recipe
+from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.specs.load import apply_override, dump_yaml, list_recipes, parse_yaml, read_recipe, validated
 from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
@@ -34,7 +38,7 @@ def test_defaults_shorthand_and_numbers(minimal: Path) -> None:
     recipe = load_recipe(minimal)
     assert recipe.image.aggregator.name == "gpo"
     assert recipe.text.aggregator.options == {"k": 3}
-    assert recipe.training.phases[1].learning_rate == pytest.approx(5e-5)  # YAML 1.1 reads 5e-5 as a string
+    assert recipe.training.phases[1].learning_rate == pytest.approx(5e-5)
     assert recipe.similarity.name == "set_max"
     assert parse_recipe(recipe.to_dict()) == recipe
 
@@ -55,6 +59,65 @@ def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
     assert (recipe.text.aggregator.name, recipe.text.aggregator.options) == ("max", {})
 
 
+NUMBERS = {
+    "1e-1": 0.1,
+    "1E5": 1e5,
+    ".5": 0.5,
+    "-1.e+2": -100.0,
+    "010": 10,
+    "0o17": 15,
+    "0x10": 16,
+    "+3": 3,
+    "08": 8,
+}
+TEXTS = ("1_000", "1:30", "2024-05-01", "0b1", "yes", "off", "on", "1e", "=")
+
+
+def test_numbers_are_those_of_yaml_1_2_and_keep_how_they_are_written(tmp_path: Path, minimal: Path) -> None:
+    for text, value in NUMBERS.items():
+        read = parse_yaml(text)
+        assert (read, str(read), type(value)) == (value, text, type(read).__mro__[1])
+    assert [parse_yaml(text) for text in TEXTS] == [*TEXTS]
+    assert [parse_yaml(text) for text in ("~", "null", "True", "false", "!!float 3")] == [
+        None,
+        None,
+        True,
+        False,
+        3.0,
+    ]
+    texts = {text: text for text in (*NUMBERS, *TEXTS, "null", "true", "<<", "")}
+    assert parse_yaml(dump_yaml(texts)) == texts
+    weight = "objective.ranking.weight"
+    (tmp_path / "own.yaml").write_text(
+        "base: mine.yaml\nobjective: {ranking: {weight: 1e-1}}\ndata: {random_views: off}"
+    )
+    for recipe in (
+        load_recipe(tmp_path / "own.yaml"),
+        load_recipe(minimal, [f"{weight}=1e-1", "data.random_views=no"]),
+    ):
+        assert recipe.objective["ranking"].options["weight"] == 0.1 and recipe.data.random_views is False
+        assert parse_recipe(parse_yaml(dump_yaml(recipe.to_dict()))) == recipe
+
+
+def test_text_stays_text_where_the_schema_asks_for_it(tmp_path: Path, minimal: Path) -> None:
+    def read(source: Path, *overrides: str) -> RetrievalRecipe:
+        return validated(RetrievalRecipe, read_recipe(source, overrides))
+
+    for text in (*NUMBERS, *TEXTS, "null", "true", "album #1", "*a", "[b", "a: b"):
+        recipe = read(minimal, f"data={text}", f"name={text}", f"start={text}")
+        assert (recipe.data.source, recipe.name) == (text, text)
+        assert recipe.start == (None if text == "null" else text)
+    for text in (*NUMBERS, *TEXTS):
+        (tmp_path / "own.yaml").write_text(f"base: mine.yaml\nstart: {text}\ndata: {{features: {text}}}")
+        recipe = read(tmp_path / "own.yaml", f"image.encoder.made_by={text}")
+        backbone = build_part(BACKBONES, recipe.image.encoder, "image.encoder")
+        assert {recipe.start, recipe.data.features, backbone.arguments()["made_by"]} == {text}
+        with pytest.raises(ModelError, match=f"^{re.escape(text)} is neither"):
+            load_recipe(tmp_path / "own.yaml")
+    quoted = read(minimal, "data.source='null'", "data.features=null", "start={name: closed_form}")
+    assert (quoted.data.source, quoted.data.features, quoted.start_name) == ("null", None, "closed_form")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -66,7 +129,9 @@ def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
         ("training.batch_size=1", "greater than or equal to 2"),
         ("seed.x=1", "seed is 0 and has no keys|seed: "),
         ("nonsense", "key.path=value"),
-        ("data.source=[", "YAML"),
+        ("seed=[", "YAML"),
+        ("training.log_every=1:30", "log_every.*'1:30'"),
+        ("data.source={a: 1}", "data.source.*'a'"),
         ("objective.loss=contrast", "'loss'"),
     ],
 )

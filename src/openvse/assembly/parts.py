@@ -148,7 +148,8 @@ def _check_options(
         if kind is not None:
             inside[name], hint = kind, (Part | None if type(None) in get_args(hint) else Part)
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
-    schema: type[BaseModel] = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+    config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    schema: type[BaseModel] = create_model("Options", __config__=config, **fields)
     given_options = {
         name: _named(value, inside[name][0], signature[name].default) if name in inside else value
         for name, value in options.items()

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError
-from openvse.evaluation.metrics import Metrics, Replicates
+from openvse.evaluation.metrics import Metrics, Replicates, pool_of
 from openvse.output.documents import CONFIDENCE
 
 POWER = 0.8
@@ -217,7 +217,8 @@ class Comparison:
     def about(self) -> str:
         """Return the numbers of items, such as "1,000 images, 5,000 texts", and of folds."""
         counted = ", ".join(f"{count:,} {what}" for what, count in self.size.items())
-        return f"{counted}, mean of {self.folds} folds" if self.folds > 1 else counted
+        pool, folds = pool_of(next(iter(self.size.values()), 0), self.folds)
+        return f"{counted}, mean of {folds} of {pool} images" if folds else counted
 
 
 def contrast_rows(comparison: Comparison) -> Comparison:

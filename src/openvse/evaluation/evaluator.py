@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.corpus.corpus import SharedTexts
-from openvse.errors import DataError
+from openvse.errors import DataError, check_number
 from openvse.evaluation.bank import Penalties, bank_penalties
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
@@ -66,10 +66,7 @@ def cut_into_folds(
                 f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance has "
                 f"{relevance.num_images} and {relevance.num_texts}: embed the same items"
             )
-    if not 1 <= folds <= relevance.num_images:
-        raise DataError(
-            f"folds is {folds}: give a number from 1 to {relevance.num_images}, the number of images"
-        )
+    check_number("folds", folds, 1, relevance.num_images, whole=True)  # one image each, at least
     every_image, every_text = np.arange(relevance.num_images), np.arange(relevance.num_texts)
     if folds == 1:
         yield Fold(members, relevance, reranker, every_image, every_text)

@@ -204,3 +204,14 @@ def grouped_intervals(
     sums = resampled_sums(totals, resamples, np.random.default_rng(seed))
     means = 100.0 * sums[:, :-1] / sums[:, -1:]
     return percentile_intervals([dict(zip(names, means.T, strict=True))])
+
+
+def pool_of(num_images: int, folds: int) -> tuple[str, str]:
+    """Return in words the images from which a query chooses, and the folds that are averaged, or "" for one.
+
+    Examples:
+        >>> pool_of(5000, 5), pool_of(60, 7), pool_of(60, 1)
+        (('1,000', '5 folds'), ('8 to 9', '7 folds'), ('60', ''))
+    """
+    pools = dict.fromkeys((f"{num_images // folds:,}", f"{-(-num_images // folds):,}"))
+    return " to ".join(pools), f"{folds} folds" if folds > 1 else ""

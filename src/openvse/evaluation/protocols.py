@@ -8,11 +8,11 @@ from importlib.resources import files
 from typing import Literal
 
 import numpy as np
-import yaml
 
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import merge_identical
 from openvse.errors import DataError, choices, nearest
+from openvse.specs.load import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class TestProtocol:
 _LISTED = files("openvse.evaluation").joinpath("protocols.yaml")
 
 PROTOCOLS = {
-    name: TestProtocol(name, **keys)
-    for name, keys in yaml.safe_load(_LISTED.read_text(encoding="utf-8")).items()
+    name: TestProtocol(name, **keys) for name, keys in parse_yaml(_LISTED.read_text(encoding="utf-8")).items()
 }
 """All protocols by name."""
 

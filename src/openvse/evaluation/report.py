@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from openvse.corpus.corpus import SharedTexts
 from openvse.evaluation.bank import HubsOut
-from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
+from openvse.evaluation.metrics import RECALLS, Metrics, Replicates, pool_of
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, Document
@@ -152,11 +152,12 @@ class Report(Document):
         """Return the report in words."""
         first, ten = (f"{self.metrics[name]:.0f}" for name in ("t2i_r1", "t2i_r10"))
         chance = [f"{self.chance.get(name, 0):.0f}" for name in ("t2i_r1", "t2i_r10")]
-        by_chance = f" (by chance {' and '.join(chance)})"
+        by_chance = f" (by chance {' and '.join(chance)})" if self.chance else ""
+        pool, folds = pool_of(self.protocol.num_images, self.protocol.folds)
+        mean = f" (mean of {folds})" if folds else ""
         return (
-            f"Of {self.protocol.num_images:,} images, the right one comes first for {first} of 100 sentences, and is "
-            f"among the first ten for {ten}{by_chance if self.chance else ''}. RSUM depends on the number of images: "
-            f"compare it only with that of as many."
+            f"Of {pool} images{mean}, the right one comes first for {first} of 100 sentences, and is among the first "
+            f"ten for {ten}{by_chance}. RSUM depends on the number of images: compare it only with that of as many."
         )
 
     def beside(self) -> dict[str, Metrics]:
@@ -181,8 +182,9 @@ class Report(Document):
     def protocol_lines(self) -> Iterator[str]:
         """Yield the conditions of the evaluation, a line at a time."""
         protocol, remarks = self.protocol, self.remarks
-        folds = f", mean of {protocol.folds} folds" if protocol.folds > 1 else ""
-        yield f"{protocol.num_images:,} images, {protocol.num_texts:,} texts{folds}"
+        pool, folds = pool_of(protocol.num_images, protocol.folds)
+        mean = f", mean of {folds} of {pool} images" if folds else ""
+        yield f"{protocol.num_images:,} images, {protocol.num_texts:,} texts{mean}"
         yield f"ties are {protocol.ties}: {remarks.tied_i2t:,} images and {remarks.tied_t2i:,} texts have one"
         if remarks.excluded_i2t or remarks.excluded_t2i:
             yield f"without a relevant partner: {remarks.excluded_i2t:,} images and {remarks.excluded_t2i:,} texts"

@@ -1,6 +1,6 @@
 """The files of a feature store, and how they stay consistent.
 
-        features.npy   local features of all items, one after the other: [rows, C], float16 or float32
+    features.npy   local features of all items, one after the other: [rows, C], float16 or float32
     boxes.npy      the box of each local feature in its image: [rows, 4], float32, only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line

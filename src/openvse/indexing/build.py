@@ -10,7 +10,14 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
+from openvse.errors import (
+    DataError,
+    IndexDamagedError,
+    IndexFormatError,
+    IndexVersionError,
+    ModelError,
+    check_number,
+)
 from openvse.files import given_path, several
 from openvse.indexing.database import FOLLOW_LINKS, READER, Database, Root
 from openvse.indexing.embedding import (
@@ -175,12 +182,14 @@ def _check_allowed(model: ImageEmbedder, folders: Sequence[Path], seconds: float
         raise DataError("folder is empty: give at least one folder of images")
     if not model.indexable:
         raise ModelError(_NOT_INDEXABLE)
-    if size < 1:
-        raise DataError(f"batch_size is {size}: give 1 or more")
-    if seconds and not _SHORTEST <= seconds <= _LONGEST:
-        raise DataError(
-            f"segment_seconds is {seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
-        )
+    check_number("batch_size", size, 1, whole=True)
+    check_seconds(seconds)
+
+
+def check_seconds(seconds: float | None) -> None:
+    """Raise DataError unless clips may be cut into segments of this length. 0 keeps them whole."""
+    if seconds is not None and (seconds or isinstance(seconds, bool)):
+        check_number("segment_seconds", seconds, _SHORTEST, _LONGEST)
 
 
 def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root, ...], bool]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool
 
 from openvse.errors import DataError
 from openvse.files import whole_characters
-from openvse.indexing.database import encode_id, taken_at
+from openvse.indexing.database import dated, encode_id, taken_at
 from openvse.indexing.index import Index
 from openvse.indexing.words import folded
 from openvse.media.names import escaped
@@ -38,8 +38,7 @@ _JOINED = re.compile(
 )
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
-_OFFSET = re.compile(r"(?<=:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)$")
+_DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _KINDS = ("image", "clip", "sentence")
 FIELDS = ("path", "date", "taken", "near", "size", "kind", "text")
 """The facts of an item that conditions name; a key of the metadata of such a name is ``meta.KEY``."""
@@ -185,9 +184,7 @@ class Condition:
         """Return the test that a value of the key fulfils the test ``one``."""
         each: str = "json_each(items.metadata, ?)"
         key: object = f'$."{self.key}"'
-        if (
-            not self.key.isascii()
-        ):  # the metadata hold it as escapes, and the database does not find these itself
+        if not self.key.isascii():  # the metadata hold escapes, which the database does not find itself
             each, key = "json_each(values_of(items.metadata, ?))", encode_id(self.key)
         return f"EXISTS (SELECT 1 FROM {each} AS said WHERE {one})", [key, *values]
 
@@ -372,8 +369,8 @@ def _shortened(value: str) -> str:
 
 
 def _period(value: str) -> tuple[datetime, datetime]:
-    """Return the beginning and end of a year, month, day, minute or second, by the clock of a place."""
-    text = _OFFSET.sub("", value).replace(" ", "T")  # as dates are compared by the clock of a place
+    """Return the beginning and end of a year, month, day, hour, minute or second, by the clock of a place."""
+    text = dated(value)
     for precision, pattern in enumerate(_DATES):
         try:
             start = datetime.strptime(text, pattern)
@@ -384,15 +381,12 @@ def _period(value: str) -> tuple[datetime, datetime]:
                 datetime(start.year + 1, 1, 1),
                 (start.replace(day=1) + timedelta(days=32)).replace(day=1),
                 start + timedelta(days=1),
+                start + timedelta(hours=1),
                 start + timedelta(minutes=1),
                 start + timedelta(seconds=1),
             )[precision]
             seconds = int(start.timestamp()), int(end.timestamp())
-        except (
-            ValueError,
-            OverflowError,
-            OSError,
-        ):  # the year has no next one, or the system cannot count it
+        except (ValueError, OverflowError, OSError):  # no next year, or one that the system cannot count
             seconds, end = (1 << 63, 1 << 63), start
         for each in seconds:
             _stored(each * 10**9, value)

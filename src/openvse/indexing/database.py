@@ -8,7 +8,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -29,8 +29,10 @@ _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
 # Items with the parts of a joined word, which are read to see whether these are beside each other.
 _CHECKED = 10_000
 _EARTH_M = 6_371_009.0  # mean radius (IUGG)
+CLOCK = r"(?P<clock>\d\d?(?::\d\d(?::\d\d(?:[.,]\d+)?)?)?)\s*(?P<offset>[Zz]|[+-]\d\d(?::?\d\d)?)?"
+"""The time of a day in a date, by itself or with an offset, as in ISO 8601."""
 _DATE = re.compile(
-    r"(\d{4}(?:-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)?)?)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII
+    rf"\s*(?P<day>\d{{4}}(?:-\d\d?(?:-\d\d?)?)?)(?:[Tt ]\s*{CLOCK}|[Zz]|[+-]\d\d:\d\d)?\s*", re.ASCII
 )
 _NUMBER = re.compile(r"\s*[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\s*", re.ASCII)
 _IS_SEGMENT = "(kind = 'clip' AND id GLOB '*#t=*')"
@@ -416,6 +418,22 @@ def add_readings(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TEMP TABLE readings (key INTEGER PRIMARY KEY, lines TEXT)")
 
 
+def dated(value: object) -> str:
+    """Return a date, as exact as it is written, but without fractions of a second and its offset, or "" if it is none.
+
+    Examples:
+        >>> dated("2024-5"), dated("2024-05-01t9"), dated("2024-05-01 10:00:00.5 +0200"), dated("May")
+        ('2024-05', '2024-05-01T09', '2024-05-01T10:00:00', '')
+    """
+    match = _DATE.fullmatch(str(value))
+    year, *others = match["day"].split("-") if match else [""]
+    hour, *rest = (match["clock"] or "").split(":") if match else [""]
+    if hour and len(others) < 2:
+        return ""
+    day = "-".join((year, *(each.zfill(2) for each in others)))
+    return day + ":".join((f"T{hour.zfill(2)}", *rest))[:9] * bool(hour)
+
+
 def taken_at(*values: object) -> str | None:
     """Return the first date among values of the metadata, to the second without its offset, or None without any.
 
@@ -424,13 +442,11 @@ def taken_at(*values: object) -> str | None:
         ('1985-07-01T00:00:00', '2024-06-01T12:30:00')
     """
     for value in values:
-        if value is not None and (match := _DATE.fullmatch(str(value))):
-            text = match[1].replace(" ", "T") + "0000-01-01T00:00:00"[len(match[1]) :]
-            try:
+        if text := dated(value):
+            text += "0000-01-01T00:00:00"[len(text) :]
+            with suppress(ValueError):  # a 31st of February
                 datetime.fromisoformat(text)
-            except ValueError:  # a 31st of February
-                continue
-            return text
+                return text
     return None
 
 

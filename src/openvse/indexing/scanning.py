@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
-from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
+from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
 from openvse.media.listing import (
     AGAIN,
@@ -364,7 +364,7 @@ _DATES = ("taken", "date")
 _UNREAD = "unread"  # a pipe, or a link to what is gone
 _DATE = re.compile(
     r"(?:(?P<year>\d{4})(?:([-:])(?P<month>\d\d?)(?:\2(?P<day>\d\d?))?)?|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
-    r"(?:,?[T ]+(?P<clock>\d\d:\d\d(?::\d\d(?:\.\d+)?)?)\s*(?P<offset>Z|[+-]\d\d:?\d\d)?)?",
+    rf"(?:,?[Tt ]+{CLOCK})?",
     re.ASCII,
 )
 _NAMES = ("file_name", "image", "path", "video", "filepath", "filename", "file", "image_path")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from openvse.errors import ModelError, message_of
 from openvse.files import read_json
 from openvse.output.table import Table
 from openvse.runtime.description import is_export
+from openvse.specs.load import dump_yaml
 from openvse.specs.model import ModelSpec
 
 FORMAT_VERSION = 2
@@ -118,9 +118,7 @@ def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, A
 
     The provenance is not checked, so entries that are missing or malformed are left out.
     """
-    header = yaml.safe_dump(
-        {"library_name": "openvse", "tags": ["openvse", "visual-semantic-embedding", task]}
-    )
+    header = dump_yaml({"library_name": "openvse", "tags": ["openvse", "visual-semantic-embedding", task]})
     use = _USE.get(task, 'model = openvse.load("{name}")').format(name=name)
     sections = [
         f"# {name}",

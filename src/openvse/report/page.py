@@ -11,8 +11,6 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from openvse.corpus.splits import LEAKAGE, SPLITS
 from openvse.corpus.trained_on import remembers_training
 from openvse.evaluation.comparison import Comparison
@@ -36,7 +34,7 @@ from openvse.report.tables import (
     shown_metrics,
     sign_table,
 )
-from openvse.specs.load import list_recipes, read_recipe
+from openvse.specs.load import dump_yaml, list_recipes, read_recipe
 from openvse.training.kind import published_for
 
 if TYPE_CHECKING:
@@ -440,7 +438,7 @@ def _run_card(each: MeasuredReport, *, named: bool) -> str:
     )
     heading, recipe = f"<h3>{escape(each.run.name)}</h3>" if named else "", ""
     if each.run.recipe is not None:
-        text = yaml.safe_dump(dict(each.run.recipe), sort_keys=False, allow_unicode=True)
+        text = dump_yaml(dict(each.run.recipe))
         recipe = f"<details><summary>The whole recipe</summary><pre>{escape(text)}</pre></details>"
     return f'<div class="card">{heading}<dl class="facts">{facts}</dl>{recipe}</div>'
 

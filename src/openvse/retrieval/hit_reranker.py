@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
 
 import numpy as np
 import torch
 
-from openvse.errors import BadImageError, DataError, MissingItemError, ModelError
+from openvse.errors import BadImageError, DataError, MissingItemError, ModelError, check_number
 from openvse.model.two_tower import TwoTower
 from openvse.search.cache import ByteCache
 from openvse.search.hits import Answer, Hit, Hits, Probabilities
@@ -54,11 +53,8 @@ class HitReranker:
         features: FeatureSource | None = None,
         keep_bytes: int = 0,
     ) -> None:
-        is_known = isinstance(top, Integral) and isinstance(weight, Real)
-        if not is_known or top < 1 or not 0 <= weight <= 1:
-            raise DataError(
-                f"top is {top!r} and weight is {weight!r}: give a whole top of 1 or more, and a weight from 0 to 1"
-            )
+        check_number("top", top, 1, whole=True)
+        check_number("weight", weight, 0, 1)
         self.top = top
         self._model, self._weight, self._features = model, weight, features
         self._embeddings: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
@@ -68,7 +64,7 @@ class HitReranker:
         if page.skip >= self.top:
             return page
         top_k = max(self.top, page.skip + page.top_k)
-        return replace(page, top_k=top_k, skip=0, min_score=None, min_precision=None)
+        return replace(page, top_k=top_k, skip=0, min_score=None, min_precision=None, expected=None)
 
     @torch.inference_mode()
     def rerank(
@@ -85,9 +81,10 @@ class HitReranker:
         """
         if not all(query.is_sentence for query in queries):
             raise DataError("re-ranking takes sentences alone as queries: leave out images, items and avoid")
-        if self._weight < 1 and any(page.min_precision is not None for page in pages):
+        if self._weight < 1 and any((page.min_precision, page.expected) != (None, None) for page in pages):
             raise DataError(
-                f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or no min_precision"
+                f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or leave out "
+                f"min_precision and expected"
             )
         first = [
             answer.hits if page.skip < self.top else [] for answer, page in zip(answers, pages, strict=True)
@@ -134,8 +131,10 @@ class HitReranker:
             curve = (
                 None if is_short else self._model.calibration
             )  # a short query's needs the scores of other images
-            expected = page.expected if before is None else before.expected
-            probabilities = Probabilities(curve, answer.searched, expected, page.min_precision)
+            given = Probabilities(curve, answer.searched, page.expected, page.min_precision)
+            given.check()
+            expected = before.expected if page.expected is None and before is not None else page.expected
+            probabilities = replace(given, expected=expected)
             likely = probabilities.of(np.array([hit.score for hit in hits]))
             hits = [
                 replace(hit, probability=probability, fit=fit)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from openvse.errors import DataError, ModelError
+from openvse.errors import DataError, ModelError, check_number
 from openvse.files import parse_json, read_text
 
 CALIBRATION = "calibration.json"
@@ -146,7 +146,7 @@ class Calibration:
         Every image from this score on has at least this probability, so at least this share of any selection of them is
         expected to be relevant, for any sentence.
         """
-        check_precision(precision)
+        check_number("precision", precision, 0, 1, above=True)
         knots, ratios = self._knots
         wanted = math.inf if precision == 1 else math.log(precision) - math.log1p(-precision)
         wanted -= self._prior(gallery, expected)
@@ -223,12 +223,6 @@ def read_calibration(folder: Path) -> Calibration | None:
     except (ModelError, OSError, UnicodeError) as error:
         _logger.warning("%s is not used: %s", path, error)
         return None
-
-
-def check_precision(precision: float) -> None:
-    """Raise DataError unless a precision is above 0 and at most 1."""
-    if not 0 < precision <= 1:
-        raise DataError(f"min_precision is {precision}: give a number above 0 and at most 1")
 
 
 def _sigmoid(log_odds: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import DataError
+from openvse.errors import DataError, check_number
 from openvse.indexing.database import encode_id
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST
@@ -119,8 +119,7 @@ def _may_go(better: Path, other: Path) -> bool:
 
 def _in_index(index: Index, threshold: float) -> list[list[Path]]:
     """Return the groups of the images of an index, without segments of clips."""
-    if not 0 < threshold <= 1:
-        raise DataError(f"threshold is {threshold}: allowed are numbers above 0, up to 1")
+    check_number("threshold", threshold, 0, 1, above=True)
     if index.manifest.holds == "sentences":
         raise DataError(f"index {index.path} holds sentences: give an index of images")
     sizes, times = index.table.sizes.tolist(), index.table.modified_ns.tolist()

@@ -249,8 +249,13 @@ class SearchEngine:
         else:
             answered = rerank.rerank(given, self._answers(given, map(rerank.first, wanted)), wanted)
         answers = [Answer(Hits()) for _ in asked]
-        for number, answer in zip(full, answered, strict=True):
-            answers[number] = answer
+        for number, answer, each in zip(full, answered, wanted, strict=True):
+            lines = answer.warnings
+            if answer.probabilities and answer.searched and not (answer.hits or each.skip):
+                lines += answer.probabilities.out_of_reach()
+            answers[number] = replace(answer, warnings=lines)
+            for line in lines[len(answer.warnings) :]:
+                _logger.warning("%s", line)
         return answers
 
     def _answers(self, queries: Sequence[Query], pages: Iterable[Page]) -> list[Answer]:

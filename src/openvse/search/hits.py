@@ -15,7 +15,7 @@ from openvse.indexing.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
 from openvse.media.text_reading import TextLine
 from openvse.output.table import Cell, Table, data_frame
-from openvse.scoring.calibration import Calibration, check_precision
+from openvse.scoring.calibration import Calibration
 from openvse.search.query import Query
 from openvse.stores.base import Note
 from openvse.tokenization.vocabulary import UnknownWord
@@ -182,28 +182,29 @@ class Probabilities:
     captioned: float | None = None
     part: Calibration | None = None
 
-    def __post_init__(self) -> None:
-        if self.min_precision is None:
-            return
-        check_precision(self.min_precision)
-        if self.curve is None:
+    def check(self, queries: Sequence[Query] = ()) -> None:
+        """Raise an error for a precision or an expected number without a curve, or not with sentences alone."""
+        given = [name for name in ("min_precision", "expected") if getattr(self, name) is not None]
+        if given and not all(query.is_sentence for query in queries):
+            raise DataError(
+                f"{given[0]} takes sentences alone as queries: leave out images, items and terms to avoid"
+            )
+        if given and self.curve is None:
             raise ModelError(
-                "min_precision needs the curve from score to probability, which this model does not have for such "
+                f"{given[0]} needs the curve from score to probability, which this model does not have for such "
                 "an index: fit it with 'openvse evaluate MODEL --on DATA --split validation --calibrate', on captioned "
                 "images that the model was not trained on"
             )
 
-    def check(self, queries: Sequence[Query]) -> None:
-        """Raise DataError for a precision with a query that is not just a sentence."""
-        if self.min_precision is not None and not all(query.is_sentence for query in queries):
-            raise DataError(
-                "min_precision takes sentences alone as queries: leave out images, items and terms to avoid"
-            )
-
-    @property
-    def highest(self) -> float | None:
-        """The probability of the best possible score, or None without a curve."""
-        return None if self.curve is None else self.curve.highest(self.searched, self.expected)
+    def out_of_reach(self) -> tuple[str, ...]:
+        """Return a warning if no score by itself makes an item probable enough. Words of the sentence may do so."""
+        highest = 1.0 if self.curve is None else self.curve.highest(self.searched, self.expected)
+        if self.min_precision is None or self.min_precision <= highest:
+            return ()
+        return (
+            f"precision {self.min_precision:g} is out of reach among {self.searched:,} images: the best score has the "
+            f"probability {highest:.2g}",
+        )
 
     def of(
         self,
@@ -258,7 +259,8 @@ class Answer:
         unknown_words: words of the query that the model does not know.
         probabilities: the source of the probabilities, or None for a query that is not just a sentence.
         before: the rank of each hit before reranking, by its id, or empty.
-        warnings: a line for each condition about a key, or a type of values, that no item has.
+        warnings: a line for each condition about a key, or a type of values, that no item has, and for a precision that
+            no score reaches, if nothing else makes an item probable enough.
         uncertainty: the sum of the variances of a query of one part, if its embedding is a distribution.
     """
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import DataError
+from openvse.errors import DataError, check_number
 from openvse.files import several, whole_characters
 from openvse.indexing.conditions import Condition
 from openvse.media.images import ONE_IMAGE, one_or_several
@@ -46,7 +45,8 @@ class Query:
         avoid_weight: see above. 0 and more.
 
     Raises:
-        DataError: the query is empty, ``avoid`` holds no texts, or a weight is outside its range.
+        DataError: the query is empty, ``like`` or ``avoid`` holds no text, or a weight is outside its range, or is set
+            although there is nothing to weigh.
     """
 
     text: str = ""
@@ -61,12 +61,13 @@ class Query:
         object.__setattr__(self, "avoid", tuple(map(whole_characters, several(self.avoid, "avoid"))))
         if not self.text.strip() and self.image is None and self.like is None:
             raise DataError("the query is empty: give a sentence, an image, or an item of the index")
-        weights = self.image_weight, self.avoid_weight
-        if not _are(Real, *weights) or not 0 <= weights[0] <= 1 or not 0 <= weights[1] < math.inf:
-            raise DataError(
-                f"image_weight is {self.image_weight} and avoid_weight {self.avoid_weight}: give an image_weight from "
-                f"0 to 1, and an avoid_weight of 0 or more"
-            )
+        several(["" if self.like is None else self.like], "like")
+        check_number("image_weight", self.image_weight, 0, 1)
+        check_number("avoid_weight", self.avoid_weight, 0)
+        if self.image_weight != 0.5 and not (self.text.strip() and self.shows):
+            raise DataError("image_weight is for a text with an image or an item: leave it out, or give both")
+        if self.avoid_weight != 0.5 and not self.avoid:
+            raise DataError("avoid_weight is for what the items should not fit: leave it out, or give avoid")
 
     @classmethod
     def of(cls, given: Any) -> Query:
@@ -85,9 +86,14 @@ class Query:
         return cls(image=image)
 
     @property
+    def shows(self) -> bool:
+        """Whether it has an image, or an item of the index."""
+        return self.image is not None or self.like is not None
+
+    @property
     def is_sentence(self) -> bool:
         """Whether it is a sentence and nothing else, so that its scores are the model's."""
-        return self.image is None and self.like is None and not any(term.strip() for term in self.avoid)
+        return not self.shows and not any(term.strip() for term in self.avoid)
 
     @property
     def is_image(self) -> bool:
@@ -149,16 +155,15 @@ class Page:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", tuple(several(self.where, "where", (str, Condition))))
-        for name in ("min_score", "min_precision", "expected"):
-            bound = getattr(self, name)
-            if bound is not None and not (_are(Real, bound) and math.isfinite(bound)):
-                raise DataError(f"{name} is {bound!r}: give a number, or leave it out")
-        if self.expected is not None and self.expected <= 0:
-            raise DataError(f"expected is {self.expected!r}: give a number above 0, or leave it out")
-        if not _are(Integral, self.top_k, self.skip) or self.top_k < 1 or self.skip < 0:
-            raise DataError(
-                f"top_k is {self.top_k!r} and skip {self.skip!r}: give a top_k of 1 or more, and a skip of 0 or more"
-            )
+        check_number("top_k", self.top_k, 1, whole=True)
+        check_number("skip", self.skip, 0, whole=True)
+        for name, least, most in (
+            ("min_score", -math.inf, math.inf),
+            ("min_precision", 0, 1),
+            ("expected", 0, math.inf),
+        ):
+            if (given := getattr(self, name)) is not None:
+                check_number(name, given, least, most, above=True)
         if self.one_per not in (None, *get_args(OnePer)):
             raise DataError(f"one_per is {self.one_per!r}: give file, scene, or nothing for all hits")
         if self.only not in (None, *get_args(Only)):
@@ -168,10 +173,6 @@ class Page:
     def is_limited(self) -> bool:
         """Whether hits with low scores are left out."""
         return self.min_score is not None or self.min_precision is not None
-
-
-def _are(kind: type[Real] | type[Integral], *given: object) -> bool:
-    return all(isinstance(each, kind) for each in given)
 
 
 @dataclass(frozen=True)

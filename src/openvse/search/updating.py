@@ -13,7 +13,7 @@ from typing import Any, get_args
 from openvse.errors import DataError, IndexFormatError, ModelError
 from openvse.files import given_path, several
 from openvse.halves import training_module
-from openvse.indexing.build import IndexReport, build_index
+from openvse.indexing.build import IndexReport, build_index, check_seconds
 from openvse.indexing.database import READER
 from openvse.indexing.embedding import Sharing
 from openvse.indexing.index import Index
@@ -85,6 +85,11 @@ class IndexSettings:
         for name, allowed in (("dtype", get_args(VectorDtype)), ("towers", get_args(WantedTowers))):
             if (given := getattr(self, name)) not in (None, *allowed):
                 raise DataError(f"{name} is {given!r}: give {' or '.join(allowed)}, or leave it out")
+        check_seconds(self.segment_seconds)
+        if self.ignore is not None:
+            object.__setattr__(self, "ignore", several(self.ignore, "ignore"))
+        if self.follow_links not in (None, True, False):
+            raise DataError(f"follow_links is {self.follow_links!r:.40}: give True or False, or leave it out")
         if self.bank is not None:
             object.__setattr__(self, "bank", bank := several(self.bank, "bank"))
             if len(bank) == 1:

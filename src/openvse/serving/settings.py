@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, check_number
 
 TOKEN_CHARACTERS = 16
 """The shortest token that is accepted."""
@@ -59,6 +59,10 @@ class Limits:
     reranked_bytes: int = 128_000_000
     sentences: int = 2048
 
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            check_number(each.name, getattr(self, each.name), 0, whole=isinstance(each.default, int))
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -75,7 +79,8 @@ class Settings:
         limits: the limits of the server.
 
     Raises:
-        OpenVSEError: other machines could reach the server without a token, or the token is too short.
+        OpenVSEError: other machines could reach the server without a token, the token is too short, or a number is
+            outside its range.
     """
 
     host: str = "127.0.0.1"
@@ -90,6 +95,9 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        check_number("port", self.port, 0, 65535, whole=True)
+        check_number("rerank_top", self.rerank_top, 1, whole=True)
+        check_number("reload_s", self.reload_s, 0, above=True)
         if self.token and (len(self.token) < TOKEN_CHARACTERS or not self.token.isascii()):
             raise OpenVSEError(
                 f"the token has {len(self.token)} characters: give at least {TOKEN_CHARACTERS} plain ones, such as "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from openvse.errors import RecipeError, TextError, choices, decoded_text, nearest
 from openvse.specs.model import Part
+from openvse.specs.recipe import RunRecipe
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
 Overrides: TypeAlias = "str | Sequence[str | tuple[str, Any]] | Mapping[str, Any]"
@@ -42,8 +44,52 @@ _MEANT = {
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
+_PLAIN = {
+    "null": "~|null|Null|NULL|",
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "merge": "<<",
+}
+"""What is not text without quotation marks: the core schema of YAML 1.2 (section 10.3.2), and ``<<`` of YAML 1.1."""
 
+
+class _Whole(int):
+    written: str
+
+    def __str__(self) -> str:
+        """Return it as it is written, which a schema that asks for text takes: a folder may be called 010."""
+        return self.written
+
+
+class _Real(float):
+    written: str
+    __str__ = _Whole.__str__
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text between quotation marks if YAML 1.1 or 1.2 would read anything else without them."""
+
+
+def _number(_: Any, node: yaml.ScalarNode) -> _Whole | _Real:
+    text: str = node.value.lower()
+    if node.tag.endswith("int"):
+        number: _Whole | _Real = _Whole(text, 16 if "x" in text else 8 if "o" in text else 10)
+    else:
+        number = _Real(text.replace(".inf", "inf").replace(".nan", "nan"))
+    number.written = node.value
+    return number
+
+
+_BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
+_LOADER: Any = type("_Loader", (_BASE,), {"yaml_implicit_resolvers": {}})
+for _name, _text in _PLAIN.items():
+    for _class in (_LOADER, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_text})$"), None)
+for _name in ("int", "float"):
+    _LOADER.add_constructor(f"tag:yaml.org,2002:{_name}", _number)
+_Dumper.add_representer(_Whole, _Dumper.represent_int)
+_Dumper.add_representer(_Real, _Dumper.represent_float)
 
 _MAX_YAML = 1 << 24  # characters
 _MAX_DEPTH = 100
@@ -61,6 +107,13 @@ def parse_yaml(text: str) -> Any:
         raise
     except Exception as error:  # invalid numbers and dates raise almost any error
         raise RecipeError(f"not YAML ({_one_line(error)})") from error
+
+
+def dump_yaml(tree: Any, *, flow: bool = False, width: float = 80) -> str:
+    """Return plain values as a text of YAML, which ``parse_yaml`` reads again."""
+    return yaml.dump(
+        tree, None, _Dumper, default_flow_style=flow, width=width, sort_keys=False, allow_unicode=True
+    )
 
 
 def _check_nodes(events: Iterable[yaml.Event]) -> None:
@@ -129,15 +182,30 @@ def read_recipe(source: str | Path, overrides: Overrides = ()) -> dict[str, Any]
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Read ``key.path=value``, with the value in YAML. Raise RecipeError for any other form."""
+    """Read ``key.path=value``, with the value in YAML. Raise RecipeError for any other form.
+
+    Where a recipe takes text (``data.source``), the value is the text itself, unless it is quoted or a mapping.
+    """
     path, separator, value = text.partition("=")
     if not separator or not path:
         meant = f"; did you mean data.source={text}?" if Path(text).exists() else ""
         raise RecipeError(f"override {text!r} is not of the form key.path=value{meant}")
+    if value[:1] not in ("'", '"', "{") and _takes_text("data.source" if path == "data" else path, value):
+        return path, value
     try:
         return path, parse_yaml(value)
     except RecipeError as error:
         raise RecipeError(f"override {text!r:.200}: the value is {error}") from error
+
+
+def _takes_text(path: str, value: str) -> bool:
+    """Return whether every recipe takes a value as text, which null is not if the value may be None."""
+    kind: Any = RunRecipe
+    for key in path.split("."):
+        field = kind.model_fields.get(key) if _is_model(kind) else None
+        kind = None if field is None else field.annotation
+    or_none = str in (getattr(each, "__origin__", each) for each in get_args(kind))
+    return kind is str or (or_none and re.fullmatch(_PLAIN["null"], value) is None)
 
 
 def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:

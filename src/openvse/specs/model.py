@@ -17,13 +17,13 @@ SpecT = TypeVar("SpecT", bound="ModelSpec")
 class Strict(BaseModel):
     """A section of a recipe, which refuses unknown keys and cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
 
 class Part(BaseModel):
     """A part by its name. All other keys are arguments of its constructor. ``gpo`` is short for ``{name: gpo}``."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, coerce_numbers_to_str=True)
     name: str
 
     @model_validator(mode="before")

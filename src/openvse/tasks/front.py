@@ -18,7 +18,7 @@ from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.augmentations import AUGMENTATIONS
 from openvse.encoders.global_vectors import GLOBAL_VECTORS
 from openvse.encoders.projections import PROJECTIONS
-from openvse.errors import DataError, RecipeError, nearest
+from openvse.errors import DataError, RecipeError, check_number, nearest
 from openvse.evaluation.arrays import GivenPairs, evaluate_arrays
 from openvse.fusion import FUSIONS
 from openvse.model.base import Model
@@ -121,8 +121,7 @@ def evaluate(
             ``[I, T]``, or a ``Relevance``.
         similarity: a similarity of embeddings in place of the cosine, such as ``openvse.similarities.Order()``.
         name: the name of the data in the report.
-        folds: the number of runs of consecutive images, each with its texts, that are evaluated separately and averaged
-            (COCO: 5).
+        folds: the number of runs of consecutive images that are evaluated separately and averaged (COCO: 5).
         resamples: the number of bootstrap resamples for the intervals. 0 leaves the intervals out.
         every: whether to rank all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR.
         split: the part of the data set on which a model is evaluated.
@@ -139,17 +138,20 @@ def evaluate(
         >>> evaluate(np.eye(3), np.repeat(np.eye(3), 2, axis=0)).metrics["i2t_r1"]
         100.0
     """
-    if resamples < 0 or folds < 1:
-        raise DataError(f"resamples is {resamples} and folds {folds}: give resamples from 0 and folds from 1")
+    check_number("resamples", resamples, 0, whole=True)
     if isinstance(images, str | Path | Model) and isinstance(texts, str | Path):
-        if relevance is not None or similarity is not None:
-            raise DataError("the data and the model decide on relevance: leave out relevance and similarity")
+        if relevance is not None or similarity is not None or name:
+            raise DataError("the data and the model decide: leave out relevance, similarity and name")
         request = Request(str(texts), split, folds=folds, resamples=resamples, seed=seed, every=every)
         return _evaluate_model(images if isinstance(images, Model) else load(images), request)
     if isinstance(images, str | Path | Model) or isinstance(texts, str | Path):
         raise DataError(
             f"evaluate got {type(images).__name__} and {type(texts).__name__}: give a model and a data set, or the "
             "embeddings of images and of texts"
+        )
+    if split != "test":
+        raise DataError(
+            f"split is {split!r}, but embeddings have none: leave it out, or give a model and a data set"
         )
     measure = partial(evaluate_arrays, similarity=similarity, name=name, folds=folds, resamples=resamples)
     return measure(images, texts, relevance, seed=seed, every=every)

@@ -71,7 +71,7 @@ def shown_recipe(source: str | Path) -> dict[str, Any]:
 
 def _begins_from_model(tree: Mapping[str, Any]) -> bool:
     """Return whether a recipe names a model as its start, which may decide the keys that the recipe omits."""
-    return isinstance(tree.get("start"), str) and tree["start"] != ""
+    return not isinstance(tree.get("start"), Mapping) and tree.get("start") not in (None, "")
 
 
 def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -> Mapping[str, Any]:

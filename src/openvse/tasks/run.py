@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
@@ -25,6 +24,7 @@ from openvse.model.folder import WEIGHTS
 from openvse.model.start import Start
 from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe
+from openvse.specs.load import dump_yaml
 from openvse.specs.recipe import TrainingSpec
 from openvse.tasks import task_kind
 from openvse.tasks.load import folder_of_model, load
@@ -253,7 +253,7 @@ def _check_empty(folder: Path, recipe: RunRecipe) -> None:
 def _anew(folder: Path, recipe: RunRecipe) -> str:
     """Return the command that begins a new run from the model of a folder, with the requested phases."""
     phases = [phase.model_dump(mode="json", exclude_defaults=True) for phase in recipe.training.phases]
-    flow = yaml.safe_dump(phases, default_flow_style=True, width=math.inf).strip()
+    flow = dump_yaml(phases, flow=True, width=math.inf).strip()
     named = str(folder / RECIPE) if (folder / RECIPE).is_file() else recipe.name
     words = ("openvse", "train", named, f"training.phases={flow}", "--start", str(folder))
     return shlex.join((*words, "--out", f"{folder}-more"))
@@ -273,5 +273,4 @@ def _begin(inputs: RunInputs, recipe: RunRecipe, start: Start | None, trainer: T
 
 
 def _note_recipe(folder: Path, recipe: RunRecipe) -> None:
-    tree: dict[str, Any] = recipe.to_dict()
-    write_whole(folder / RECIPE, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    write_whole(folder / RECIPE, dump_yaml(recipe.to_dict()))

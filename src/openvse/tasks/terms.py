@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-import yaml
+from openvse.specs.load import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PaperTerm:
 @cache
 def paper_terms() -> Mapping[str, tuple[PaperTerm, ...]]:
     """Return the terms by subject, in the order of the documentation."""
-    listed = yaml.safe_load(files("openvse.tasks").joinpath("terms.yaml").read_text(encoding="utf-8"))
+    listed = parse_yaml(files("openvse.tasks").joinpath("terms.yaml").read_text(encoding="utf-8"))
     return {
         subject: tuple(
             PaperTerm(

@@ -61,13 +61,11 @@ def recipes_by_use(names: Sequence[str]) -> Iterator[str]:
 
 def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield the text of a recipe with all its keys, between its description and the commands that use it."""
-    import yaml
-
-    from openvse.specs.load import about
+    from openvse.specs.load import about, dump_yaml
 
     told = about(name)[0]
     head = told + "".join(f"# Row: {each}\n" for each in rows if each != name)
-    yield (head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80)).rstrip("\n")
+    yield (head + dump_yaml(tree)).rstrip("\n")
     yield "\n# To train, measure and use a model of it:"
     yield from (f"# {each}" for each in _commands(name, told, tree))
 

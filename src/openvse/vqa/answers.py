@@ -87,8 +87,7 @@ def vote_score(
 
     It is the mean, over the subsets that leave out one annotator, of min(matches in the subset / 3, 1) (Antol et al.,
     ICCV 2015, and Goyal et al., CVPR 2017). Each annotator who agrees is missing in one subset, so the mean has only
-    two
-    kinds of summands. With ten annotators: 0, 0.3, 0.6, 0.9, 1.
+    two kinds of summands. With ten annotators: 0, 0.3, 0.6, 0.9, 1.
     """
     one_missing = np.minimum((matches - 1) / 3, 1)
     all_there = np.minimum(matches / 3, 1)

@@ -174,7 +174,7 @@ def search(
     index = Index.open(folder)
     asked = read_queries(sentences, like or [], index.table.ids)
     queries = queries_of(asked, with_image, avoid or [])
-    check_sentences(queries, rerank, min_precision)
+    check_sentences(queries, rerank, min_precision, expected)
     if index.manifest.holds == "sentences" and (rerank or html):
         raise OpenVSEError(f"{folder} holds sentences: leave out --rerank and --html, which need images")
     if html is not None:
@@ -185,7 +185,6 @@ def search(
         if html is not None or reranker is not None:
             warn_of_far(searcher.note.far_roots(folder))
         answers = searcher.answer(queries, page, reranker)
-    warn_of_precision(answers, page)
     warn_of_gone(index, answers)
     if form in ("table", "json"):
         print_answers(index, asked, answers, page, as_json=form == "json")
@@ -227,6 +226,10 @@ def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[s
 
     beside, image_weight = None, 0.5
     if with_image is not None:
+        if any(one.kind != "text" for one in asked):
+            raise OpenVSEError(
+                "--with only takes sentences as queries: leave out --with, or the images and --like"
+            )
         file, settings = split_settings(with_image, ("weight",))
         beside, image_weight = asked_image(file).image, settings.number("weight", 0.5)
     terms, weights = [], set[float]()
@@ -251,11 +254,14 @@ def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[s
     ]
 
 
-def check_sentences(queries: Sequence[str | Query], rerank: str | None, min_precision: float | None) -> None:
+def check_sentences(
+    queries: Sequence[str | Query], rerank: str | None, min_precision: float | None, expected: float | None
+) -> None:
     """Raise OpenVSEError unless all queries are sentences and nothing else, if an option needs this."""
     if all(isinstance(query, str) or query.is_sentence for query in queries):
         return
-    for option, given in (("--rerank", rerank), ("--min-precision", min_precision)):
+    options = {"--rerank": rerank, "--min-precision": min_precision, "--expected": expected}
+    for option, given in options.items():
         if given:
             raise OpenVSEError(
                 f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
@@ -375,20 +381,6 @@ def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answer
     )
     write_page(html, page)
     note(f"written: {html}")
-
-
-def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
-    """Warn if no score reaches the wanted precision."""
-    from openvse.cli.progress import warn
-
-    probabilities = next((each.probabilities for each in answers if each.probabilities is not None), None)
-    if page.min_precision is None or probabilities is None or probabilities.highest is None:
-        return
-    if probabilities.highest < page.min_precision:
-        warn(
-            f"precision {page.min_precision:g} is out of reach among {probabilities.searched:,} images: the best "
-            f"score has the probability {probabilities.highest:.2g}"
-        )
 
 
 def warn_of_far(roots: Sequence[Path]) -> None:

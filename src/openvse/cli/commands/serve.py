@@ -11,6 +11,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.first_index import Yes, index_of
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
+from openvse.errors import OpenVSEError
 from openvse.halves import training_module
 
 if TYPE_CHECKING:
@@ -149,6 +150,12 @@ def serve(
     top = Reranking.top if second is None else second.top
     settings = Settings(*who, title, tuple(example or ()), rerank_top=top, limits=limits)
     if mcp:
+        page = Settings(token=token, rerank_top=top, limits=limits)
+        if settings != page:
+            raise OpenVSEError(
+                "--mcp serves no page and listens on no address: leave out --host, --port, --allow-public, --name, "
+                "--title and --example"
+            )
         source = source_of(index, model, images, engine)
         run_stdio(load_service(source, settings, model, second, answer, device, threads, watch=watch))
         return
@@ -161,7 +168,6 @@ def serve(
 
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
     """Return the source to serve. Raise OpenVSEError if there is none, or if an option does not fit it."""
-    from openvse.errors import OpenVSEError
     from openvse.indexing.manifest import index_folder
     from openvse.serving.served import Source
     from openvse.stores.choice import read_address, shown_url
@@ -226,8 +232,6 @@ def load_served(
 
 def load_second(rerank: Reranking, device: str) -> Any:
     """Load the model of ``--rerank``. Raise OpenVSEError if it cannot be used, or has a weight or features."""
-    from openvse.errors import OpenVSEError
-
     if rerank.weight != 1 or rerank.features is not None:
         raise OpenVSEError("a server takes no weight and no features of --rerank: give MODEL[,top=N]")
     source = rerank.model
@@ -244,7 +248,6 @@ def load_answerer(source: str, device: str) -> Any:
 
 def refuse_without_torch(option: str, source: str) -> None:
     """Raise OpenVSEError if an option needs a PyTorch model and the user names an exported one."""
-    from openvse.errors import OpenVSEError
     from openvse.runtime.description import is_export
 
     if is_export(source):

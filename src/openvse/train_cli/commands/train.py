@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -109,16 +109,16 @@ def _next_commands(folder: Path, recipe: RunRecipe) -> Iterator[str]:
 
 def _chosen(
     recipe: str, overrides: Sequence[str], start: str | None, device: str | None, threads: int | None
-) -> tuple[str, list[str]]:
+) -> tuple[str, list[str | tuple[str, Any]]]:
     """Return the recipe, which may be omitted with --start, and all settings of the command line."""
-    settings = [*overrides, *([f"start={start}"] if start else [])]
+    settings = [*overrides]
     if start and "=" in recipe:
         recipe, settings = "finetune", [recipe, *settings]
     from openvse.cli.progress import voice
 
-    outside = "true" if voice.allow_outside else None
-    given = {"training.device": device, "training.threads": threads, "data.allow_outside": outside}
-    return recipe, [*settings, *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    given = {"training.device": device, "training.threads": threads, "start": start}
+    given["data.allow_outside"] = voice.allow_outside or None
+    return recipe, [*settings, *((key, value) for key, value in given.items() if value is not None)]
 
 
 def interval_of(best: Path, metric: str) -> str:
