@@ -14,7 +14,7 @@ import openvse
 from openvse.errors import BadImageError, IndexFormatError, OpenVSEError
 from openvse.indexing.scanning import list_roots
 from openvse.search import opening
-from openvse.search.towers import IndexTowers
+from openvse.search.opening import IndexTowers
 from photographs import bag, jpeg, xmp_packet
 from tests.runtime.colour_export import write_export
 
