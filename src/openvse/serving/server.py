@@ -1,4 +1,7 @@
-"""A server: its listening, running and end, and its connections. A client that stalls keeps no place from others."""
+"""A server: its application (routes, page, error replies and the layers around them), listening, connections and end.
+
+A client that stalls keeps no place from others.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,61 @@ import asyncio
 import gc
 import logging
 import os
+import re
+import reprlib
 import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import h11
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from openvse.errors import OpenVSEError
+from openvse import __version__
+from openvse.errors import (
+    EngineError,
+    IndexFormatError,
+    MissingItemError,
+    ModelError,
+    OpenVSEError,
+    nearest,
+)
 from openvse.files import STOPS
+from openvse.serving.assistants import Assistants
+from openvse.serving.batching import BusyError
+from openvse.serving.layers import Bounds, Guard, Replies, Sessions
+from openvse.serving.routes import api, plain
+from openvse.serving.schemas import ManySearches, OneSearch, QuestionBody
+from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
 
-if TYPE_CHECKING:  # it is loaded when it runs
-    from openvse.serving.service import Service
+PAGE = Path(str(files("openvse.serving").joinpath("page")))
+"""The folder of the page's files."""
+
+_logger = logging.getLogger(__name__)
+
+_ABOUT = (
+    "Search the images of an index by sentences and by images, and ask about them. Errors are JSON with one key, "
+    "`error`, whose text says what to do."
+)
 
 AT_ONCE = 32
 """Connections accepted in one go, so that connected clients get a turn in between."""
@@ -170,8 +208,6 @@ def make_server(app: Any, limits: Limits) -> Server:
 
 def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
     """Serve until a signal asks to stop, and answer requests in progress first."""
-    from openvse.serving.app import create_app
-
     allow_many_files(2 * service.limits.connections)
     server = make_server(create_app(service), service.limits)
     gc.freeze()  # what stays is not looked through each time that a request makes many objects
@@ -185,7 +221,6 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
 
 def run_stdio(service: Service) -> None:
     """Serve the tools for assistants over standard input and output, until the input ends."""
-    from openvse.serving.app import interface_of
 
     async def end() -> None:
         await service.stop()
@@ -251,3 +286,156 @@ def allow_many_files(count: int) -> None:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def create_app(service: Service) -> ASGIApp:
+    """Return the application of a service, inside its layers."""
+    app = interface_of(service)
+    bounded = Bounds(Zipped(app), service.limits, service.metrics)
+    return Replies(Guard(bounded, service.settings, service.metrics, app.state.sessions), service.metrics)
+
+
+def interface_of(service: Service) -> FastAPI:
+    """Return the routes and the page of a service, without access checks."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.openapi()  # requests are checked by it; two that make it at a time fail
+        await service.start()
+        assisting = asyncio.create_task(app.state.assistants.run())
+        yield
+        assisting.cancel()
+        await asyncio.wait([assisting])
+        await service.stop()
+
+    app = FastAPI(
+        title="openvse serve",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,  # these pages would load their scripts from elsewhere
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,  # a redirect would repeat whatever host a request names
+        lifespan=life,
+    )
+    app.state.service, app.state.sessions = service, Sessions(service.limits.session_s)
+    app.include_router(api)
+    app.include_router(plain)
+    page = StaticFiles(directory=PAGE)
+    app.mount("/page", page, name="page")
+
+    @app.get("/", include_in_schema=False)
+    async def first(request: Request) -> Response:
+        reply = await page.get_response("index.html", request.scope)
+        reply.headers["cache-control"] = "no-cache"
+        return reply
+
+    app.add_exception_handler(OpenVSEError, _reply_error)
+    app.add_exception_handler(RequestValidationError, _reply_invalid)
+    app.add_exception_handler(HTTPException, _reply_status)
+    app.add_exception_handler(TimeoutError, _reply_timeout)
+    app.add_exception_handler(Exception, _reply_bug)
+    app.state.assistants = Assistants(app, app.openapi(), service.limits.json_bytes)
+    if find_spec("mcp") is not None:
+        app.router.routes.append(
+            Route("/mcp", app.state.assistants, methods=["POST"], include_in_schema=False)
+        )
+    return app
+
+
+class Zipped:
+    """Compresses replies, but not images and clips: they are compressed already, and ranges count their bytes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._plain, self._zipped = app, GZipMiddleware(app, minimum_size=1000, compresslevel=5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_image = scope["type"] == "http" and scope["path"].endswith(("/thumbnail", "/file"))
+        await (self._plain if is_image else self._zipped)(scope, receive, send)
+
+
+async def _reply_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the message of an error that a user can act on."""
+    service: Service = request.app.state.service
+    match error:
+        case EngineError():  # the message says where the engine is
+            service.engine_failed(error)
+            error = BusyError("the engine of this server does not answer: try again in a moment")
+            status = 503
+        case ModelError() | IndexFormatError() if "/" in str(error):  # the message may say where a model is
+            _logger.warning("%s", error)
+            error = BusyError("the index or a model of this server cannot be read: its log says why")
+            status = 503
+        case MissingItemError():
+            status = 404
+        case BusyError() | IndexFormatError():
+            status = 503
+        case _:
+            status = 422
+    headers = {"retry-after": "2"} if status == 503 else None
+    return JSONResponse({"error": _one_line(service.served.readable(str(error)))}, status, headers)
+
+
+async def _reply_invalid(_: Request, error: Exception) -> JSONResponse:
+    """Answer with the first fault of a request."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))
+    return JSONResponse({"error": _one_line(_fault(place, first, error.body))}, 422)
+
+
+def _fault(place: str, first: Mapping[str, Any], body: Any) -> str:
+    """Return the message of pydantic's first error."""
+    match first["type"]:
+        case "json_invalid":
+            before = str(body)[: first["loc"][-1]]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            return f"the body is no JSON: line {line}, column {column}: {first['ctx']['error']}"
+        case "missing" if place:
+            return f"{place} is missing: give it"
+        case "extra_forbidden":
+            return f"{place} is no field of this request{nearest(place.rpartition('.')[2], _FIELDS)}"
+        case "missing" | "model_attributes_type" if not place:
+            return "the body is no object of JSON: send one, with the header Content-Type: application/json"
+    should = re.sub("^(Value error, |[A-Z][a-z]+ (?=should))", "", first["msg"])
+    place = place or "the body"
+    return f"{place} is {reprlib.repr(first['input'])}: it {should}"
+
+
+_FIELDS = (*OneSearch.model_fields, *ManySearches.model_fields, *QuestionBody.model_fields)
+
+
+async def _reply_status(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the message of a status, in more words than the framework's."""
+    assert isinstance(error, HTTPException)
+    match error.__cause__, error.status_code:
+        case UnicodeDecodeError() as cause, _:
+            detail = f"the body is no text in UTF-8: byte {cause.start + 1} is wrong"
+        case RecursionError(), _:
+            detail = "the body holds lists or objects inside each other, too many: nest fewer"
+        case None, 404:
+            detail = (
+                f"there is no {request.url.path}: /openapi.json describes the interface, and / is the page"
+            )
+        case None, 405:
+            detail = f"{request.url.path} takes no {request.method}: /openapi.json says what it takes"
+        case _:
+            detail = error.detail
+    headers = {
+        name: f"{said}, HEAD" if said == "GET" else said for name, said in (error.headers or {}).items()
+    }
+    return JSONResponse({"error": _one_line(detail)}, error.status_code, headers)
+
+
+async def _reply_timeout(_: Request, error: Exception) -> JSONResponse:
+    message = "there was no answer in time: try again, or ask for less"
+    return JSONResponse({"error": message}, 504, {"retry-after": "5"})
+
+
+async def _reply_bug(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "the server failed; its log says why"}, 500)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).encode("utf-8", "backslashreplace").decode().split())
