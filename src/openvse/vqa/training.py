@@ -41,10 +41,9 @@ from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.batches import QuestionDataset
 from openvse.vqa.build import build_answerer
 from openvse.vqa.evaluator import score_intervals, score_replicates
-from openvse.vqa.predict import predict_batches, question_dataset
+from openvse.vqa.predict import QuestionDataset, predict_batches, question_dataset
 from openvse.vqa.recipe import VQARecipe
 
 

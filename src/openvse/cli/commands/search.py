@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.first_index import Yes, index_of
+from openvse.cli.commands.indexing import Yes, index_of
 from openvse.cli.options import (
     Device,
     Engine,
