@@ -42,7 +42,7 @@ SHARED_MODULES = {
     "word_splitters",
     "table",
     "flickr",
-    "importing",
+    "entries",
     "learned",
     "levels",
     "multi_view",
