@@ -31,6 +31,7 @@ from openvse.encoders import BiGRU
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, install, message_of
 from openvse.exporting.checking import (
+    OF_WORDS,
     Deviation,
     Effect,
     check_readers,
@@ -40,7 +41,6 @@ from openvse.exporting.checking import (
     embed_images,
     examples,
     judge,
-    without_warnings,
 )
 from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import given_path, is_free, replacing_files
@@ -48,6 +48,7 @@ from openvse.model.base import Model
 from openvse.model.folder import CARD
 from openvse.model.tower import Tower, evaluating
 from openvse.model.two_tower import TwoTower
+from openvse.pipeline import quiet
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import CLIPS, EXPORT, Description, Side, is_export
@@ -193,17 +194,9 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep the exporters' notes to their developers out of the output."""
-    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with quiet("torch", "torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def quantize(path: Path) -> None:
@@ -245,8 +238,7 @@ MODULES = "modules.json"
 LONGEST = 200
 """The default of the largest set of stored features, or of tokens of an encoder without a limit of its own."""
 _INT8 = "-int8"  # follows the fingerprint of a model whose weights were rounded
-_OF_SENTENCES = 1e-5  # the largest difference of a number, where the text tower itself is written
-_OF_QUERIES = 1e-5  # the largest distance of an embedding, and so the largest difference of a score
+_CLOSEST = 1e-5  # the largest difference of a number of a written text tower, and of a score of a query
 
 
 @dataclass(frozen=True)
@@ -324,7 +316,7 @@ def export_for_queries(
     if plain.device.type != "cpu":
         plain = copy.deepcopy(plain).cpu()
     with evaluating(plain), torch.no_grad():
-        _export_programs(plain, folder, False, LONGEST, None, progress, images=images, farthest=_OF_QUERIES)
+        _export_programs(plain, folder, False, LONGEST, None, progress, images=images, farthest=_CLOSEST)
 
 
 def _steps(total: int, progress: Callable[[int, int], None] | None) -> Callable[[], None]:
@@ -359,11 +351,11 @@ def _export_sentences(
         step()
         loaded: Any = SentenceTransformer(str(partial), trust_remote_code=True, device="cpu")
         sentences = list(PROBES[:-1])
-        with without_warnings():
+        with quiet(*OF_WORDS):
             ours = model.encode_text(sentences).vectors.numpy()
         theirs = np.asarray(loaded.encode(sentences, show_progress_bar=False))[:, None]
         measured = deviation("sentences", ours, theirs)
-        judge(measured, "the written SentenceTransformer", tolerance=_OF_SENTENCES)
+        judge(measured, "the written SentenceTransformer", tolerance=_CLOSEST)
         step()
     return measured
 
@@ -519,12 +511,9 @@ def _describe(model: TwoTower, kind: Kind, image: Side, text: Side) -> Descripti
 
 def _kind(similarity: Similarity) -> Kind:
     """Return the runtime's comparison of two embeddings."""
-    if type(similarity) in (SetMax, ScaledCosine):
-        return "inner"
-    if type(similarity) is CSD:
-        return "csd"
-    if type(similarity) is Order:
-        return "order"
+    kinds: dict[type, Kind] = {SetMax: "inner", ScaledCosine: "inner", CSD: "csd", Order: "order"}
+    if type(similarity) in kinds:
+        return kinds[type(similarity)]
     raise ModelError(
         f"a runtime does not support the scores of the similarity {type(similarity).__name__}: export a model with "
         f"set_max, scaled_cosine, csd or order"

@@ -417,19 +417,13 @@ class _Direction:
     def _shown(self, number: int) -> AnsweredQuery:
         right, rank = self._right(number), int(self._outcomes.ranks[number])
         positions = self._outcomes.hits[number, :SHOWN].tolist()
-        hits = tuple(position in right for position in positions)
+        hits, of_images = tuple(position in right for position in positions), self._asks_with_image
+        answer = partial(shown_item, self._corpus, is_image=not of_images)
         return AnsweredQuery(
-            query=shown_item(
-                self._corpus, int(self._outcomes.queries[number]), is_image=self._asks_with_image
-            ),
-            answers=tuple(
-                shown_item(self._corpus, position, is_image=not self._asks_with_image)
-                for position in positions
-            ),
+            query=shown_item(self._corpus, int(self._outcomes.queries[number]), is_image=of_images),
+            answers=tuple(map(answer, positions)),
             hits=hits,
-            right=None
-            if any(hits)
-            else shown_item(self._corpus, int(right[0]), is_image=not self._asks_with_image),
+            right=None if any(hits) else answer(int(right[0])),
             results=("right at once" if rank == 1 else f"right at {rank:,}",),
         )
 
@@ -468,10 +462,11 @@ def _example(
     asking, asked = (pairs.images, pairs.texts) if asks_with_image else (pairs.texts, pairs.images)
     right: Int[np.ndarray, "R"] = asked[asking == query]
     first = [int(each.hits[number, 0]) for each in outcomes]
+    answer = partial(shown_item, corpus, is_image=not asks_with_image)
     return AnsweredQuery(
         query=shown_item(corpus, query, is_image=asks_with_image),
-        right=shown_item(corpus, int(right[0]), is_image=not asks_with_image),
-        answers=tuple(shown_item(corpus, position, is_image=not asks_with_image) for position in first),
+        right=answer(int(right[0])),
+        answers=tuple(map(answer, first)),
         results=tuple(_place(each[number], len(row.runs)) for each, row in zip(ranks, rows, strict=True)),
         hits=tuple(position in right for position in first),
     )

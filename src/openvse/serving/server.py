@@ -47,6 +47,7 @@ from openvse.errors import (
     nearest,
 )
 from openvse.files import STOPS
+from openvse.pipeline import quiet
 from openvse.serving.assistants import Assistants
 from openvse.serving.batching import BusyError
 from openvse.serving.layers import Bounds, Guard, Replies, Sessions
@@ -211,7 +212,7 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
     allow_many_files(2 * service.limits.connections)
     server = make_server(create_app(service), service.limits)
     gc.freeze()  # what stays is not looked through each time that a request makes many objects
-    with quiet_library(), ended_by_signals(server), opened:
+    with quiet(*_TALKATIVE), ended_by_signals(server), opened:
         opened.listen()
         service.decoders.begin()
         service.upload_decoders.begin()
@@ -234,7 +235,7 @@ def run_stdio(service: Service) -> None:
         async with app.router.lifespan_context(app):
             await app.state.assistants.run_stdio()
 
-    with quiet_library():
+    with quiet(*_TALKATIVE):
         asyncio.run(serve())
 
 
@@ -261,20 +262,6 @@ def ended_by_signals(server: Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def quiet_library() -> Iterator[None]:
-    """Silence the library's warnings about single sentences, which replies contain."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def allow_many_files(count: int) -> None:

@@ -106,7 +106,7 @@ def parse_yaml(text: str) -> Any:
     except RecipeError:
         raise
     except Exception as error:  # invalid numbers and dates raise almost any error
-        raise RecipeError(f"not YAML ({_one_line(error)})") from error
+        raise RecipeError(f"not YAML ({' '.join(str(error).split())})") from error
 
 
 def dump_yaml(tree: Any, *, flow: bool = False, width: float = 80) -> str:
@@ -467,10 +467,6 @@ def _keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
 
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Part
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> Any:
