@@ -35,7 +35,7 @@ _HALVES = {  # the modules of the commands, which register them when they are im
     "openvse.train_cli.commands.": {
         **{name: name for name in ("analyze", "ask", "compare", "convert", "data", "encode", "evaluate")},
         **{"blend": "convert", "demo": "train", "export": "convert", "extract": "extract"},
-        **{"list": "lists", "sweep": "sweep", "train": "train"},
+        **{"list": "lists", "sweep": "analyze", "train": "train"},
     },
 }
 _TRAINING = tuple(_HALVES)[1]
