@@ -28,7 +28,7 @@ from openvse.datasets.daquar import DAQUAR, open_daquar
 from openvse.datasets.flickr import FLICKR8K, FLICKR8K_LAYOUT, FLICKR30K, FLICKR30K_LAYOUT
 from openvse.datasets.folder import open_folder
 from openvse.datasets.hf import open_hf
-from openvse.datasets.openmoji.openmoji import open_openmoji
+from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
 from openvse.datasets.question_folder import open_question_folder
