@@ -53,19 +53,14 @@ def evaluate_arrays(
                 f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
             )
     sides = _read(images, "images", score), _read(texts, "texts", score)
-    one, other = _of_one_precision(*sides)
+    mixed = len({each.vectors.dtype for each in sides}) > 1  # then both are in double precision
+    one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in sides)
     require_one_space(one, other)
     one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
     report = evaluate_sets(
         one, other, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
     )
     return replace(report, problems=problems)
-
-
-def _of_one_precision(*sets: EmbeddingSet) -> list[EmbeddingSet]:
-    """Return sets in double precision if one of them has it."""
-    mixed = len({each.vectors.dtype for each in sets}) > 1
-    return [replace(each, vectors=each.vectors.double()) if mixed else each for each in sets]
 
 
 _ROUNDING = 5e-3

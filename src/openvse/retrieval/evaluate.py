@@ -441,16 +441,15 @@ _FIRST_HITS = 1
 
 def _examples(corpus: Corpus, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
     """Return the queries whose ranks differ most."""
-    return [_of_side(corpus, title, side, (first, second), count) for side, title in SIDES]
-
-
-def _of_side(corpus: Corpus, title: str, side: str, rows: tuple[Row, Row], count: int) -> AnsweredQueries:
-    ranks = [-row.queries()[side] for row in rows]
-    better, worse = (
-        tuple(_example(corpus, side, int(query), rows, ranks) for query in queries)
-        for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
-    )
-    return AnsweredQueries(title, better, worse)
+    rows, found = (first, second), []
+    for side, title in SIDES:
+        ranks = [-row.queries()[side] for row in rows]
+        better, worse = (
+            tuple(_example(corpus, side, int(query), rows, ranks) for query in queries)
+            for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
+        )
+        found.append(AnsweredQueries(title, better, worse))
+    return found
 
 
 def _example(
