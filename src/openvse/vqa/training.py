@@ -159,7 +159,8 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     texts = [question.text for question in asked]
     model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed, start=inputs.start)
     corpus, features = questions.as_corpus(), None
-    check_stores(recipe, corpus, model.image and model.image.encoder, model.text.encoder)
+    image = None if model.image is None else model.image.encoder
+    check_stores(recipe, corpus, image, model.text.encoder)
     inputs.begin(model)
     coverage = count_words(model.text.encoder, texts, inputs, "question")
     if model.image is not None:
