@@ -8,6 +8,7 @@ a search knows which words of an item were read. NULL means an image that could 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,11 @@ from openvse.indexing.database import READER, Database
 from openvse.indexing.manifest import MANIFEST, damaged
 from openvse.indexing.writer import IndexFolder, disk_errors
 from openvse.media.images import read_image
+from openvse.media.names import escaped
 from openvse.media.text_reading import READ_PX, TextReader, stored_lines
 from openvse.pipeline import Pace, WorkProgress, decoded, in_batches, tell_skipped
+
+_logger = logging.getLogger(__name__)
 
 _AT_ONCE = 4  # images that are decoded ahead
 _TAKE_OVER = (
@@ -120,6 +124,8 @@ def _read(
                 try:
                     pending.append((key, stored_lines(reader.read(image))))
                     read += 1
+                    if note := getattr(reader, "note", ""):
+                        _logger.warning("%s: its text is read in part: %s", escaped(path), note)
                 except Exception as error:  # whatever a reader does, the others are read
                     pending.append((key, None))
                     problems.append((path, f"its text cannot be read: {message_of(error)}"))
