@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,17 +33,30 @@ READ_PX = 1000
 WHOLE_PX = 2500
 """The longer side above which a picture is also read in pieces. RapidOCR makes a whole picture 2,000 pixels long."""
 
-PIECE_PX, OVERLAP_PX = 2000, 160
-"""The longest side of a piece, and the pixels that neighbouring pieces share."""
+PIECE_PX, OVERLAP_PX = 1100, 160
+"""The longest side of a piece, in which small signs are found, and the pixels that neighbouring pieces share."""
 
-MOST_PIECES = 12
+MOST_PIECES = 40
 """The largest number of pieces. A picture of more is read smaller."""
 
 MOST_LENGTH = 10_000
 """The largest sum of the lengths of the lines of a picture that are read, in units of their heights."""
 
-_LEAST_PX = 30
+_LEAST_PX, _ROW_PX = 30, 10
 _THICKER = 1.4  # parts of one line, together, are at most so many times as thick as one of them
+
+
+_UNREAD = re.compile("[\u0386-\u0390\u03aa-\u03b0\u03c2\u03ca-\u03ce\u1e00-\u1e9f\u1ea1-\u1ed2\u1ed4-\u1fff]")
+
+
+def as_read(word: str) -> str:
+    """Return a word without the Latin and Greek letters that RapidOCR's model leaves out.
+
+    Examples:
+        >>> as_read("Tiếng Việt"), as_read("Größe")
+        ('Ting Vit', 'Größe')
+    """
+    return _UNREAD.sub("", unicodedata.normalize("NFC", word))
 
 
 @dataclass(frozen=True)
@@ -116,11 +131,10 @@ class RapidReader:
             )
             lines = _joined(found)
             large = [each for each in boxes if 2 * sum(_shared(each, line) for line in lines) < _area(each)]
-            boxes = self._engine.text_det.sorted_boxes(
-                np.array([*lines, *large], np.float32).reshape(-1, 4, 2)
-            )
+            by_place = sorted([*lines, *large], key=lambda box: (round(box[0, 1] / _ROW_PX), box[0, 0]))
+            boxes = np.array(by_place, np.float32).reshape(-1, 4, 2)
         lengths = np.cumsum([max(sides := _sides(box)) / max(1.0, min(sides)) for box in boxes])
-        if len(boxes) > (count := int(np.searchsorted(lengths, MOST_LENGTH))):
+        if len(boxes) > (count := int(np.searchsorted(lengths, MOST_LENGTH, "right"))):
             self.note = f"only {count:,} of its {len(boxes):,} lines are read, as they are long"
         return self._lines(pixels, boxes[:count])
 
@@ -150,8 +164,8 @@ def pieces_of(width: int, height: int) -> list[tuple[int, int, int, int]]:
     """Return the pieces that cover a picture, as left, top, right and bottom. Neighbours overlap.
 
     Examples:
-        >>> pieces_of(2000, 1500), pieces_of(1080, 3840)
-        ([(0, 0, 2000, 1500)], [(0, 0, 1080, 2000), (0, 1840, 1080, 3840)])
+        >>> pieces_of(2000, 1500), pieces_of(1080, 2980)
+        ([(0, 0, 2000, 1500)], [(0, 0, 1080, 1100), (0, 940, 1080, 2040), (0, 1880, 1080, 2980)])
     """
 
     def along(length: int) -> list[tuple[int, int]]:
