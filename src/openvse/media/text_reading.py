@@ -117,22 +117,23 @@ class RapidReader:
 
     def read(self, image: Image.Image) -> list[TextLine]:
         """Return the lines of an RGB image, from the top down."""
-        self.note, whole = "", image.size
-        while len(pieces := pieces_of(*image.size)) > MOST_PIECES:
-            image = image.resize([max(1, side * 9 // 10) for side in image.size])
-        if image.size != whole:
-            self.note = f"{whole[0]} x {whole[1]} pixels are read as {image.width} x {image.height}"
+        self.note, (width, height) = "", image.size
+        while len(pieces := pieces_of(width, height)) > MOST_PIECES:
+            width, height = max(1, width * 9 // 10), max(1, height * 9 // 10)
+        if image.size != (width, height):
+            self.note = f"{image.width} x {image.height} pixels are read as {width} x {height}"
+            image = image.resize((width, height))
         pixels = np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
         boxes = self._boxes(pixels)
         if len(pieces) > 1:
-            found = (
-                self._boxes(pixels[y:end_y, x:end_x]) + np.array([x, y], np.float32)
-                for x, y, end_x, end_y in pieces
-            )
-            lines = _joined(found)
-            large = [each for each in boxes if 2 * sum(_shared(each, line) for line in lines) < _area(each)]
-            by_place = sorted([*lines, *large], key=lambda box: (round(box[0, 1] / _ROW_PX), box[0, 0]))
-            boxes = np.array(by_place, np.float32).reshape(-1, 4, 2)
+            corners = [np.array(piece[:2], np.float32) for piece in pieces]
+            parts = (pixels[top:bottom, left:right] for left, top, right, bottom in pieces)
+            lines = _joined(self._boxes(part) + corner for part, corner in zip(parts, corners, strict=True))
+            large = [
+                box for box in boxes if 2 * sum(_shared(box, line) for line in lines) < _shared(box, box)
+            ]
+            down = sorted([*lines, *large], key=lambda box: (round(box[0, 1] / _ROW_PX), box[0, 0]))
+            boxes = np.array(down, np.float32).reshape(-1, 4, 2)
         lengths = np.cumsum([max(sides := _sides(box)) / max(1.0, min(sides)) for box in boxes])
         if len(boxes) > (count := int(np.searchsorted(lengths, MOST_LENGTH, "right"))):
             self.note = f"only {count:,} of its {len(boxes):,} lines are read, as they are long"
@@ -189,21 +190,13 @@ def _joined(pieces: Iterable[np.ndarray]) -> list[np.ndarray]:
         for box in boxes:
             whole = box
             for other in [each for each in lines if _shared(each, box)]:
-                both = _clockwise(cv2.boxPoints(cv2.minAreaRect(np.concatenate([whole, other]))))
+                both = cv2.boxPoints(cv2.minAreaRect(np.concatenate([whole, other])))  # clockwise
                 if min(_sides(both)) <= _THICKER * max(min(_sides(whole)), min(_sides(other))):
-                    whole, lines = both, [each for each in lines if each is not other]
+                    whole = np.roll(both, -int(both.sum(1).argmin()), 0)  # from the upper one on the left
+                    lines = [each for each in lines if each is not other]
             (new if whole is box else lines).append(whole)
         lines += new
     return lines
-
-
-def _clockwise(corners: np.ndarray) -> np.ndarray:
-    """Return four corners clockwise from the upper one on the left."""
-    by_x = corners[np.argsort(corners[:, 0])]
-    (top_left, bottom_left), (top_right, bottom_right) = (
-        pair[np.argsort(pair[:, 1])] for pair in (by_x[:2], by_x[2:])
-    )
-    return np.array([top_left, top_right, bottom_right, bottom_left])
 
 
 def _sides(box: np.ndarray) -> tuple[float, float]:
@@ -215,10 +208,6 @@ def _shared(one: np.ndarray, other: np.ndarray) -> float:
     """Return the area that the upright rectangles around two boxes share."""
     sides = np.minimum(one.max(0), other.max(0)) - np.maximum(one.min(0), other.min(0))
     return float(np.prod(sides.clip(0)))
-
-
-def _area(box: np.ndarray) -> float:
-    return _shared(box, box)
 
 
 def open_reader(reader: str | TextReader, threads: int | None = None) -> TextReader | None:

@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -63,18 +64,14 @@ class Assistants:
         from mcp.server.lowlevel import Server
 
         async def listed(_: Any, __: Any) -> types.ListToolsResult:
-            hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-            return types.ListToolsResult(
-                tools=[
-                    types.Tool(
-                        name=name,
-                        description=f"{about} {_DATA}",
-                        input_schema=fields.model_json_schema(),
-                        annotations=hints,
-                    )
-                    for name, (fields, about) in _TOOLS.items()
-                ]
+            tool = partial(
+                types.Tool, annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
             )
+            tools = [
+                tool(name=name, description=f"{about} {_DATA}", input_schema=fields.model_json_schema())
+                for name, (fields, about) in _TOOLS.items()
+            ]
+            return types.ListToolsResult(tools=tools)
 
         async def called(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
             room = self._most - _AROUND - len(json.dumps(context.request_id))

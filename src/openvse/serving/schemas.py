@@ -234,7 +234,6 @@ FOUND_EXAMPLE: dict[str, Any] = {
     "hits": [HIT_EXAMPLE],
     "searched": 1000,
     "more": True,
-    "curve": [[0.1, 0.001], [0.4, 0.8]],
     "fits": {"likely": 0.34, "possible": 0.21},
     "unknown_words": [],
     "warnings": [],
