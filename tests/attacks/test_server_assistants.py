@@ -42,11 +42,13 @@ def crowded(tmp_path_factory: pytest.TempPathFactory, model: TwoTower) -> Iterat
         yield client
 
 
-def called(client: TestClient, name: str, arguments: dict[str, Any], path: str = "/mcp") -> tuple[int, Any]:
+def called(
+    client: TestClient, name: str, arguments: dict[str, Any], number: int | str = "x" * 1000
+) -> tuple[int, Any]:
     """Return the size of the reply to a call of a tool, and its result."""
     params = {"name": name, "arguments": arguments}
-    body = json.dumps({"jsonrpc": "2.0", "id": "x" * 1000, "method": "tools/call", "params": params})
-    reply = send(client, "POST", path, HEADERS, body.encode())
+    body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+    reply = send(client, "POST", "/mcp", HEADERS, body.encode())
     assert reply.status == 200, reply.body[:300]
     return len(reply.body), json.loads(reply.body)["result"]
 
@@ -71,6 +73,10 @@ def test_every_reply_is_bounded_and_says_what_is_cut(crowded: TestClient) -> Non
         size, result = called(crowded, name, arguments)
         assert size <= MOST and "cut" in result["structuredContent"]["note"], name
         assert size > MOST / 5, "what fits is kept"
+    size, result = called(
+        crowded, "search", {"q": "a"}, "x" * (MOST - 1000)
+    )  # its reply has the number of the call
+    assert len(result["structuredContent"]["hits"]) <= 2 and size < MOST + 2000
     small = called(crowded, "search", {"q": "a", "where": ["path = noise.bmp"]})[1]["structuredContent"]
     assert [hit["id"] for hit in small["hits"]] == ["noise.bmp"] and "note" not in small
 

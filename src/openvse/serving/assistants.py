@@ -160,7 +160,7 @@ def _fitted(found: Mapping[str, Any], room: int) -> types.CallToolResult:
     from mcp import types
 
     whole = {**found, "hits": [*map(_compact, found["hits"])]} if "hits" in found else found
-    reply, longest = whole, room
+    reply, longest = whole, _IN_SHORT * 20
     while True:
         lines = (f"key {hit['key']}: {hit['id']} ({hit['title']:.80})" for hit in reply.get("hits", ()))
         text = "\n".join(lines) if "hits" in reply else json.dumps(reply, ensure_ascii=False)[:_IN_SHORT]
@@ -187,5 +187,6 @@ def _cut(value: Any, longest: int) -> Any:
         case list():
             return [_cut(each, longest) for each in value]
         case dict():
-            return {name[:longest]: _cut(value[name], longest) for name in [*value][:longest]}
+            most = max(longest, 80)  # the fields of a reply keep their names
+            return {name[:most]: _cut(value[name], longest) for name in [*value][:most]}
     return value
