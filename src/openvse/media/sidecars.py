@@ -1,8 +1,9 @@
 """Files of other programs beside a photograph or video: sidecars of XMP, and the JSON of a Google Takeout.
 
 The sidecar of ``a.jpg`` is ``a.jpg.xmp`` (darktable, digiKam, immich) or ``a.xmp`` (Lightroom). A Takeout calls its
-file ``a.jpg.json`` or ``a.jpg.supplemental-metadata.json``, of which it keeps 46 characters. The file of ``a(1).jpg``
-is ``a.jpg(1).json``. An edited copy, or the clip of a photograph that moves, has its original's file.
+file ``a.jpg.json``, perhaps with a beginning of ``.supplemental-metadata`` before the end and with the number of
+``a(1).jpg`` at any place. It cuts long names, so the title in the file decides. An edited copy (``a-WORD.jpg``), or the
+clip of a photograph that moves, has its original's file.
 """
 
 from __future__ import annotations
@@ -11,28 +12,26 @@ import json
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
-from openvse.media.headers import Header, coordinates_of, date_in_name, plain_text, read_header, read_xmp
+from openvse.media.headers import coordinates_of, plain_text, read_xmp, said_by
 from openvse.media.listing import PLAIN
-from openvse.media.names import escaped, is_video_name
+from openvse.media.matching import caseless
+from openvse.media.names import escaped, is_video_name, names_image
+from openvse.media.ranks import Header, Said, Source, differing, joined
 
 _LARGEST = 8_000_000  # bytes of a sidecar
-_CUT = 46  # characters that a Takeout keeps of a name before ".json"
-_MORE = ".supplemental-metadata"
-_STILLS = (".HEIC", ".heic", ".jpg", ".JPG", ".jpeg")  # beside which the clips of moving photographs are
-_TAKEOUT_NAME = re.compile(
-    r"(.*?)(-(?:edited|bearbeitet|modifié|editado|editada|modificato|bewerkt))?(\(\d+\))?(\.[^.]+)"
-)
-_ZONES_S, _ZONE_S = 14 * 3600, 900  # the largest difference of a clock from UTC, and the step of time zones
-_SAME_PLACE = 0.0005  # degrees, about 50 m
+_MORE = "supplemental-metadata"
+_LONG = 40  # bytes of a name that may have been cut, whatever unit the program counts
+_NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(r"\W")
 
 
 @dataclass
@@ -44,64 +43,179 @@ class FileFacts:
     differing: dict[str, Path] = field(default_factory=dict)
 
 
-class Sidecars:
-    """The sidecars below a folder, by the names of their files. ``unused`` ones are of no file that was asked for."""
+@dataclass(frozen=True)
+class _Name:
+    """A name: its folder, its base and stem without the numbers of copies, such as ``(1)``, and these numbers."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names: dict[tuple[str, str], str] = {}
-        for name in names:
-            stem, _, suffix = name.rpartition(".")
-            self._names[stem, suffix.lower()] = name
-        self.unused = {each for (_, end), each in self._names.items() if end == "xmp" or _MORE[:5] in each}
+    folder: str
+    base: str
+    stem: str
+    numbers: str
+
+
+def _name_of(name: str) -> _Name:
+    folder, _, base = name.rpartition("/")
+    rest = _NUMBER.sub("", base)
+    return _Name(folder, rest, rest.rpartition(".")[0], "".join(_NUMBER.findall(base)))
+
+
+def _titled(title: str) -> _Name:
+    """Return the name of a file by its title, which may lack the suffix."""
+    name = _name_of(title.replace("/", "_"))
+    return name if names_image(name.base) else replace(name, stem=name.base)
+
+
+def _described(sidecar: str) -> _Name:
+    """Return the name of the file that a sidecar describes by its own name. A Takeout cuts long names."""
+    name, _, suffix = sidecar.rpartition(".")
+    of = _name_of(name)
+    rest, dot, end = of.base.rpartition(".")
+    is_more = _MORE.startswith(end.lower()) or end.lower() == "metadata"
+    return replace(of, base=rest) if suffix.lower() == "json" and dot and is_more else of
+
+
+def _is_json(sidecar: str) -> bool:
+    return sidecar[-5:].lower() == ".json"
+
+
+def _plain(stem: str) -> str:
+    """Return a stem as titles are compared, because a Takeout replaces signs in names."""
+    return _SIGN.sub("_", caseless(stem))
+
+
+def _is_long(stem: str) -> bool:
+    """Return whether a stem may have been cut, in whatever unit a program counts."""
+    return len(unicodedata.normalize("NFD", stem).encode("utf-8", "surrogatepass")) >= _LONG
+
+
+def _originals(own: _Name) -> Iterator[str]:
+    """Yield the stems of originals: of the still beside a clip, and of ``a`` for ``a-edited``, in any language."""
+    if is_video_name(own.base):
+        yield own.stem
+    for at in range(len(own.stem) - 1, 0, -1):
+        if _WORD.fullmatch(own.stem, at):
+            yield own.stem[:at]
+
+
+_Key: TypeAlias = tuple[str, str, str]  # folder, stem and numbers
+
+
+class Sidecars:
+    """The sidecars of the photographs and videos below a folder.
+
+    A name counts if it is exactly the same, or else without case and in one form of letters. What is left over of a
+    Takeout goes to the file of its title. Then edited copies and clips get the file of their original.
+    """
+
+    def __init__(self, root: Path = Path(), sidecars: Iterable[str] = (), names: Iterable[str] = ()) -> None:
+        self._root, self._used = root, set[str]()
+        self._of: dict[str, dict[Source, list[str]]] = {}
+        self._described = {each: _described(each) for each in sidecars}
+        folders = {each.folder for each in self._described.values()}
+        names = names if folders else ()
+        self._there = {name: _name_of(name) for name in names if name.rpartition("/")[0] in folders}
+        for form in (str, caseless):
+            self._match_names(form)
+        if any(map(_is_json, self._described)):
+            self._match_titles()
 
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
-        if not self._names:
-            return []
-        wanted = [
-            (name, "xmp"),
-            (name.rpartition(".")[0], "xmp"),
-            *((each, "json") for each in _takeout(name)),
-        ]
-        found = [*dict.fromkeys(self._names[each] for each in wanted if each in self._names)]
-        self.unused.difference_update(found)
-        return found
+        found = self._of.get(name, {})
+        return [each for source in sorted(found, key=[*Source].index) for each in found[source]]
 
+    def unused(self) -> list[str]:
+        """Return the sidecars without a photograph or video. A JSON file is one only if a Takeout wrote it."""
+        return sorted(each for each in self._left() if not _is_json(each) or self._title(each))
 
-def _takeout(name: str) -> Iterator[str]:
-    """Yield the names, without .json, that a Takeout may give the file of a photograph or clip."""
-    folder, slash, base = name.rpartition("/")
-    if (match := _TAKEOUT_NAME.fullmatch(base)) is None:
-        return
-    stem, _, number, suffix = match.groups("")
-    for each in (suffix, *(_STILLS if is_video_name(base) else ())):
-        for inside, behind in ((number, ""), ("", number)):  # a photograph may have had a number before
-            whole = f"{stem}{inside}{each}{_MORE}"
-            for end in (len(whole), len(whole) - len(_MORE), _CUT, _CUT - len(behind)):
-                yield f"{folder}{slash}{whole[:end]}{behind}"
+    def _left(self) -> dict[str, _Name]:
+        return {each: of for each, of in self._described.items() if each not in self._used}
+
+    def _lacks(self, name: str, source: Source = Source.TAKEOUT) -> bool:
+        return source not in self._of.get(name, ())
+
+    def _give(self, name: str, sidecars: list[str], source: Source = Source.TAKEOUT) -> None:
+        self._of.setdefault(name, {})[source] = sidecars
+        self._used.update(sidecars)
+
+    def _title(self, sidecar: str) -> str:
+        """Return the title in a file of a Takeout, or "" for a file of another program."""
+        with suppress(Exception):
+            entry = _loaded(self._root / sidecar)
+            return str(entry["title"]) if _is_takeout(entry) else ""
+        return ""
+
+    def _match_names(self, form: Callable[[str], str]) -> None:
+        beside: defaultdict[tuple[bool, _Key], list[str]] = defaultdict(list)
+        for each, of in self._left().items():
+            beside[_is_json(each), (of.folder, form(of.base), of.numbers)].append(each)
+        for name, own in self._there.items():
+            base, stem = form(own.base), form(own.stem)
+            for source, is_json, written in (
+                (Source.SIDECAR, False, base),
+                (Source.SHARED_SIDECAR, False, stem),
+                (Source.TAKEOUT, True, base),
+                (Source.TAKEOUT, True, stem),  # of a title without suffix
+            ):
+                fits = beside.get((is_json, (own.folder, written, own.numbers)))
+                if fits and self._lacks(name, source):
+                    self._give(name, fits, source)
+
+    def _match_titles(self) -> None:
+        """Match what is left over of a Takeout by its titles, and copies and clips with the files of originals."""
+        lacking = {name: own for name, own in self._there.items() if self._lacks(name)}
+        folders = {own.folder for own in lacking.values()}
+        by_stem, originals = defaultdict[_Key, list[str]](list), defaultdict[_Key, list[str]](list)
+        for name, own in lacking.items():
+            by_stem[own.folder, _plain(own.stem), ""].append(name)
+        for each, of in self._left().items():
+            if _is_json(each) and of.folder in folders and (title := self._title(each)):
+                titled = _titled(title)
+                originals[of.folder, _plain(titled.stem), of.numbers].append(each)
+                if file := self._file_of(titled, of, by_stem):
+                    self._give(file, [each])
+        for name, found in self._of.items() if lacking else ():
+            own = self._there[name]
+            originals[own.folder, _plain(own.stem), own.numbers] += found.get(Source.TAKEOUT, ())
+        for name, own in lacking.items():
+            end = own.base.rpartition(".")[2].lower()
+            for stem in _originals(own) if self._lacks(name) else ():
+                if fits := originals.get((own.folder, _plain(stem), own.numbers)):
+                    same = (each for each in fits if self._described[each].base.lower().endswith(end))
+                    self._give(name, [next(same, fits[0])])
+                    break
+
+    def _file_of(self, titled: _Name, of: _Name, by_stem: Mapping[_Key, list[str]]) -> str | None:
+        """Return the file of a title, which may be cut, with the number in the name of a sidecar."""
+        stem = _plain(titled.stem)
+        is_cut = not _plain(of.base).startswith(stem)  # then the number may only tell two cut names apart
+        numbers = {of.numbers, titled.numbers if is_cut else of.numbers}
+        for end in range(len(stem), 0, -1):
+            fits = [
+                (own.numbers != of.numbers, caseless(own.base) != caseless(titled.base), name)
+                for name in by_stem.get((of.folder, stem[:end], ""), ())
+                if self._lacks(name) and (own := self._there[name]).numbers in numbers
+                if end == len(stem) or _is_long(own.stem)
+            ]
+            if fits:
+                return min(fits)[2]
+        return None
 
 
 def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
-    """Return the facts of a file and its sidecars. A sidecar's facts come first, and nothing is raised."""
-    facts, own = FileFacts(), read_header(path)
-    if not sidecars:
-        return FileFacts(own)
-    dated = own if own.get("taken") != date_in_name(path.name) else {**own, "taken": None}
+    """Return the facts of a file and its sidecars. Nothing is raised."""
+    facts, own, beside = FileFacts(), said_by(path), dict[Path, Said]()
     for each in sidecars:
         try:
-            said = _read(each, path)
-        except OpenVSEError as error:
-            facts.problems.append(f"{escaped(each)}: {str(error).removeprefix(f'{each}: ')}")
-            continue
-        if each.suffix.lower() == ".json" and _is_moment(dated.get("taken"), said.get("taken")):
-            del said["taken"]  # which is in UTC; the file has the clock of the place
-        for key in said.keys() & dated.keys() - facts.header.keys():
-            if not _agree(key, said[key], dated[key]):
-                facts.differing[key] = each
-            elif key == "taken" and len(str(dated[key])) > len(str(said[key])):
-                said[key] = dated[key]  # with its offset
-        facts.header = {**said, **facts.header}
-    facts.header = {**own, **facts.header}
+            beside[each] = _read(each, path)
+        except Exception as error:  # whatever a file of another program makes a reader raise is one line
+            said = str(error).removeprefix(f"{each}: ") if isinstance(error, OpenVSEError) else ""
+            facts.problems.append(
+                f"{escaped(each)}: {said or f'it cannot be read ({message_of(error, 80)})'}"
+            )
+    facts.header = joined([*own, *beside.values()])
+    for key, other in differing(own, beside.values()).items():
+        facts.differing[key] = next(each for each, said in beside.items() if said is other)
     return facts
 
 
@@ -120,34 +234,22 @@ def sidecar_problems(read: Iterable[FileFacts]) -> list[str]:
     return [*lines]
 
 
-def _agree(key: str, said: Any, own: Any) -> bool:
-    """Return whether a sidecar adds to the facts of a file, or states the same less exactly."""
-    if own is None:
-        return True
-    if isinstance(said, list):
-        return {*own} <= {*said}
-    if isinstance(said, float) and isinstance(own, float):
-        return abs(said - own) < _SAME_PLACE
-    if key == "taken":
-        return bool(said[:19].startswith(own[:19]) or own[:19].startswith(said[:19]))
-    return bool(said == own)
-
-
-def _is_moment(own: object, moment: object) -> bool:
-    """Return whether a clock shows a moment in some time zone."""
-    with suppress(ValueError, TypeError):
-        shown = datetime.fromisoformat(str(own)).replace(tzinfo=UTC)
-        apart = (shown - datetime.fromisoformat(str(moment))).total_seconds()
-        return "T" in str(own) and abs(apart) <= _ZONES_S and (apart + 30) % _ZONE_S <= 60
-    return False
-
-
-def _read(sidecar: Path, path: Path) -> Header:
-    content = _content(sidecar)
-    if sidecar.suffix.lower() == ".xmp":
-        return read_xmp(content)
+def _read(sidecar: Path, path: Path) -> Said:
+    if not _is_json(sidecar.name):
+        is_own = caseless(sidecar.stem) == caseless(path.name)
+        return read_xmp(_content(sidecar), Source.SIDECAR if is_own else Source.SHARED_SIDECAR)
     try:
-        return _of_takeout(json.loads(decoded_text(content, sidecar)), path.name)
+        entry = _loaded(sidecar)
+    except DataError:
+        if names_image(_described(sidecar.name).base):
+            raise
+        return Said(Source.TAKEOUT)  # a.json may be of any program
+    return _of_takeout(entry, path.name)
+
+
+def _loaded(sidecar: Path) -> Any:
+    try:
+        return json.loads(decoded_text(_content(sidecar), sidecar))
     except (ValueError, RecursionError) as error:
         raise DataError(f"it is no JSON ({message_of(error, 80)}): write it again, or remove it") from error
 
@@ -171,34 +273,39 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _of_takeout(entry: Any, name: str) -> Header:
-    """Return the facts of a file in a Takeout, or none in another file. Its title has to be the file's name."""
-    if not isinstance(entry, dict) or not isinstance(title := entry.get("title"), str):
-        return {}
-    if "photoTakenTime" not in entry and "geoData" not in entry:
-        return {}
-    if not _is_title(title, name):
-        raise DataError(f"it is about another picture, {escaped(title[:80])}, and is not used")
+def _is_takeout(entry: Any) -> bool:
+    """Return whether an object of JSON is about a photograph in a Takeout. Albums have no time, and no file's name."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(title := entry.get("title"), str)
+        and ("photoTakenTime" in entry or ("geoData" in entry and names_image(title)))
+    )
+
+
+def _of_takeout(entry: Any, name: str) -> Said:
+    """Return what a Takeout says of a file, or nothing for another program's entry. The title has to be the file's."""
+    said = Said(Source.TAKEOUT)
+    if not _is_takeout(entry):
+        return said
+    if not _is_title(entry["title"], name):
+        raise DataError(f"it is about another picture, {escaped(entry['title'][:80])}, and is not used")
     header: Header = {"description": plain_text(entry.get("description"))}
     with suppress(LookupError, TypeError, ValueError, OverflowError, OSError):
         moment = datetime.fromtimestamp(int(entry["photoTakenTime"]["timestamp"]), UTC)
-        header["taken"] = moment.astimezone().isoformat() if moment.timestamp() else None
+        said.shot = [f"{moment:%Y-%m-%dT%H:%M:%S}Z"] if moment.timestamp() else []
     for each in ("geoDataExif", "geoData"):
-        with suppress(LookupError, TypeError, ValueError):
+        with suppress(LookupError, TypeError, ValueError, OverflowError):
             header |= coordinates_of(float(entry[each]["latitude"]), float(entry[each]["longitude"]))
     people = entry.get("people") if isinstance(entry.get("people"), list) else ()
     named = (plain_text(each.get("name")) for each in people or () if isinstance(each, dict))
     header["people"] = [*dict.fromkeys(filter(None, named))]
-    return {key: value for key, value in header.items() if value not in (None, "", [])}
+    return replace(said, facts=header)
 
 
 def _is_title(title: str, name: str) -> bool:
     """Return whether a file may have got its name from a title: signs are replaced, and a long title is cut."""
-    match = _TAKEOUT_NAME.fullmatch(name)
-    plain, stems = re.sub(r"\W", "_", title).lower(), [name.rpartition(".")[0]]
-    stems += [match[1], match[1] + (match[3] or "")] if match else []
-    for stem in stems:
-        begins = plain.startswith(re.sub(r"\W", "_", stem).lower())
-        if begins and (len(stem) >= _CUT - 6 or title[len(stem) :][:1] in ("", ".")):
+    own, given = _name_of(name), caseless(_titled(title).base)
+    for stem in map(caseless, (own.stem, *_originals(own))):
+        if _plain(given).startswith(_plain(stem)) and (_is_long(stem) or given[len(stem) :][:1] in ("", ".")):
             return True
     return False
