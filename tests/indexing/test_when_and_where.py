@@ -21,6 +21,7 @@ from openvse.indexing.database import Database, Entry
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter, Root
+from openvse.media.ranks import Said, Source
 from openvse.media.videos import ClipSource, read_poster
 from photographs import exif_of, jpeg, write_video, xmp_of
 from tests.failures import Failures
@@ -430,7 +431,8 @@ def test_metadata_that_the_database_cannot_read_are_mended(
     model: ColourModel, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One such line would make every condition fail."""
-    monkeypatch.setattr("openvse.media.sidecars.read_header", lambda path: {"gain": float("inf"), "mark": 1})
+    exif = Said(Source.EXIF, {"gain": float("inf"), "mark": 1})
+    monkeypatch.setattr("openvse.media.sidecars.said_by", lambda path: [exif])
     (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}\n')
     build_index(model, album, tmp_path / "index")
     assert said(tmp_path / "index")["drawn.png"] == {

@@ -45,7 +45,7 @@ _DEGREES = re.compile(r"(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?(?:,(\d+(?:\.\d+)?))
 _NAMED_DATE = re.compile(  # a day without hyphens counts only behind the names of programs, or before a time
     r"(?:^|(?<!\d)\.|[^\w.]|_)[a-z]*((?:19|20)\d\d)(?P<hyphen>[-_.]?)(0[1-9]|1[0-2])(?P=hyphen)(0[1-9]|[12]\d|3[01])"
     r"(?:(?:[-_T. ]?|[ _](?:[^\d\s_]{1,9}[ _]){1,2})([01]\d|2[0-3]|\d(?=[-.:]))([-_.:]?)([0-5]\d)\6([0-5]\d)"
-    r"(?:\.?\d{3})?(?!\d)(?:[ \xa0\u202f]?([ap])\.?m\b|(Z))?)?"
+    r"(?:\.?\d{3})?(?!\d)(?:[ \xa0\u202f]?([ap])\.?m\b|(Z(?![a-z])|\+\d\d:?\d\d))?)?"
     r"(?(5)|(?!\d|(?<=\d{8})[a-z]|(?<=\.\d\d)\.\d))",  # no part of an id or a version: 20200101ab, 2020.01.01.2
     re.ASCII | re.IGNORECASE,
 )
@@ -105,17 +105,17 @@ def date_in_name(name: str) -> str | None:
     """
     days = set()
     for match in _NAMED_DATE.finditer(name):
-        year, hyphen, month, day, hour, _, minute, second, half, utc = match.groups()
+        year, hyphen, month, day, hour, _, minute, second, half, zone = match.groups("")
         clock = ""
         if hour:
             of_day = int(hour) % 12 + 12 * (half in "pP") if half and int(hour) <= 12 else int(hour)
-            is_utc = utc or name.startswith("PXL_")  # Google's camera writes no other zone
-            clock = f"T{of_day:02}:{minute}:{second}{'Z' if is_utc else ''}"
+            zone = zone.upper() or "Z" * name.startswith("PXL_")  # Google's camera writes no other zone
+            clock = f"T{of_day:02}:{minute}:{second}{zone}"
         date = _date(f"{year}-{month}-{day}{clock}")
         if clock or _BY_PROGRAM.match(name):
             return date or None
         days |= {date} if hyphen else set()
-    return days.pop() or None if len(days) == 1 else None
+    return (days.pop() or None) if len(days) == 1 else None
 
 
 def _of_image(path: Path) -> list[Said]:

@@ -108,16 +108,16 @@ class Sidecars:
     """
 
     def __init__(self, root: Path = Path(), sidecars: Iterable[str] = (), names: Iterable[str] = ()) -> None:
-        self._root, self._used = root, set[str]()
-        self._of: dict[str, dict[Source, list[str]]] = {}
-        self._described = {each: _described(each) for each in sidecars}
-        folders = {each.folder for each in self._described.values()}
-        names = names if folders else ()
-        self._there = {name: _name_of(name) for name in names if name.rpartition("/")[0] in folders}
+        self._root, self._of = root, dict[str, dict[Source, list[str]]]()
+        self._left = {each: _described(each) for each in sidecars}
+        folders = {each.folder for each in self._left.values()}
+        below = (name for name in names if name.rpartition("/")[0] in folders) if folders else ()
+        there = {name: _name_of(name) for name in below}
+        is_takeout = any(map(_is_json, self._left))
         for form in (str, caseless):
-            self._match_names(form)
-        if any(map(_is_json, self._described)):
-            self._match_titles()
+            self._match_names(there, form)
+        if is_takeout:
+            self._match_titles({name: own for name, own in there.items() if self._lacks(name)})
 
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
@@ -126,17 +126,15 @@ class Sidecars:
 
     def unused(self) -> list[str]:
         """Return the sidecars without a photograph or video. A JSON file is one only if a Takeout wrote it."""
-        return sorted(each for each in self._left() if not _is_json(each) or self._title(each))
-
-    def _left(self) -> dict[str, _Name]:
-        return {each: of for each, of in self._described.items() if each not in self._used}
+        return sorted(each for each in self._left if not _is_json(each) or self._title(each))
 
     def _lacks(self, name: str, source: Source = Source.TAKEOUT) -> bool:
         return source not in self._of.get(name, ())
 
     def _give(self, name: str, sidecars: list[str], source: Source = Source.TAKEOUT) -> None:
         self._of.setdefault(name, {})[source] = sidecars
-        self._used.update(sidecars)
+        for each in sidecars:
+            self._left.pop(each, None)
 
     def _title(self, sidecar: str) -> str:
         """Return the title in a file of a Takeout, or "" for a file of another program."""
@@ -145,11 +143,11 @@ class Sidecars:
             return str(entry["title"]) if _is_takeout(entry) else ""
         return ""
 
-    def _match_names(self, form: Callable[[str], str]) -> None:
+    def _match_names(self, there: Mapping[str, _Name], form: Callable[[str], str]) -> None:
         beside: defaultdict[tuple[bool, _Key], list[str]] = defaultdict(list)
-        for each, of in self._left().items():
+        for each, of in self._left.items():
             beside[_is_json(each), (of.folder, form(of.base), of.numbers)].append(each)
-        for name, own in self._there.items():
+        for name, own in there.items() if beside else ():
             base, stem = form(own.base), form(own.stem)
             for source, is_json, written in (
                 (Source.SIDECAR, False, base),
@@ -161,31 +159,30 @@ class Sidecars:
                 if fits and self._lacks(name, source):
                     self._give(name, fits, source)
 
-    def _match_titles(self) -> None:
+    def _match_titles(self, lacking: Mapping[str, _Name]) -> None:
         """Match what is left over of a Takeout by its titles, and copies and clips with the files of originals."""
-        lacking = {name: own for name, own in self._there.items() if self._lacks(name)}
         folders = {own.folder for own in lacking.values()}
         by_stem, originals = defaultdict[_Key, list[str]](list), defaultdict[_Key, list[str]](list)
         for name, own in lacking.items():
             by_stem[own.folder, _plain(own.stem), ""].append(name)
-        for each, of in self._left().items():
+        for name, found in self._of.items() if lacking else ():
+            own = _name_of(name)
+            originals[own.folder, _plain(own.stem), own.numbers] += found.get(Source.TAKEOUT, ())
+        for each, of in [*self._left.items()]:
             if _is_json(each) and of.folder in folders and (title := self._title(each)):
                 titled = _titled(title)
                 originals[of.folder, _plain(titled.stem), of.numbers].append(each)
-                if file := self._file_of(titled, of, by_stem):
+                if (file := self._by_title(titled, of, by_stem)) is not None:
                     self._give(file, [each])
-        for name, found in self._of.items() if lacking else ():
-            own = self._there[name]
-            originals[own.folder, _plain(own.stem), own.numbers] += found.get(Source.TAKEOUT, ())
         for name, own in lacking.items():
             end = own.base.rpartition(".")[2].lower()
             for stem in _originals(own) if self._lacks(name) else ():
                 if fits := originals.get((own.folder, _plain(stem), own.numbers)):
-                    same = (each for each in fits if self._described[each].base.lower().endswith(end))
+                    same = (each for each in fits if _described(each).base.lower().endswith(end))
                     self._give(name, [next(same, fits[0])])
                     break
 
-    def _file_of(self, titled: _Name, of: _Name, by_stem: Mapping[_Key, list[str]]) -> str | None:
+    def _by_title(self, titled: _Name, of: _Name, by_stem: Mapping[_Key, list[str]]) -> str | None:
         """Return the file of a title, which may be cut, with the number in the name of a sidecar."""
         stem = _plain(titled.stem)
         is_cut = not _plain(of.base).startswith(stem)  # then the number may only tell two cut names apart
@@ -194,7 +191,7 @@ class Sidecars:
             fits = [
                 (own.numbers != of.numbers, caseless(own.base) != caseless(titled.base), name)
                 for name in by_stem.get((of.folder, stem[:end], ""), ())
-                if self._lacks(name) and (own := self._there[name]).numbers in numbers
+                if self._lacks(name) and (own := _name_of(name)).numbers in numbers
                 if end == len(stem) or _is_long(own.stem)
             ]
             if fits:
@@ -257,8 +254,8 @@ def _loaded(sidecar: Path) -> Any:
 def _content(path: Path) -> bytes:
     """Return the bytes of a sidecar. A link that leads out of its folder could show any file, and is refused."""
     try:
-        real, folder = path.resolve(), path.parent.resolve()
-        if not real.is_relative_to(folder):
+        real = path.resolve() if path.is_symlink() else path
+        if real != path and not real.is_relative_to(path.parent.resolve()):
             raise DataError(
                 "it leads to a file outside the folder, and is not read: copy the file into the folder"
             )
