@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -136,24 +135,12 @@ def _of_image(path: Path) -> list[Said]:
 
 
 def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> list[Said]:
-    """Return what EXIF, XMP, IPTC and the text of a PNG say. What is wrong with one says nothing of the others."""
-    said = []
-    of_each = (
-        partial(_of_exif, exif),
-        partial(read_xmp, packet),
-        partial(_of_iptc, image),
-        partial(_of_png, image),
-    )
-    for read in of_each:
-        with suppress(Exception):
-            said.append(read())
+    """Return what EXIF, IPTC, XMP and the text of a PNG say."""
+    made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
+    said = [_of_exif(exif), _of_iptc(image), Said(Source.PNG, shot=[_date(made)])]
+    with suppress(DataError):
+        said.append(read_xmp(packet))
     return said
-
-
-def _of_png(image: Image.Image | None) -> Said:
-    return Said(
-        Source.PNG, shot=[_date(image.info.get("Creation Time"))] if isinstance(image, PngImageFile) else ()
-    )
 
 
 def _of_exif(exif: Image.Exif) -> Said:

@@ -31,10 +31,11 @@ class Source(Enum):
     NAME = "file name"
 
 
-DATES = ("shot", "scanned", "named")
-"""The kinds of dates, the strongest first. A weaker one may mean another day, whichever source states it."""
-
-_RANK = {source: rank for rank, source in enumerate(Source)}
+_DATES = (
+    "shot",
+    "scanned",
+    "named",
+)  # the strongest first: a weaker one may mean another day, whatever its source
 _ZONES_S, _ZONE_S = 14 * 3600, 900  # the largest difference of a clock from UTC, and the step of time zones
 _SAME_PLACE = 0.0005  # degrees, about 50 m
 
@@ -59,8 +60,8 @@ class Said:
 
 def joined(said: Iterable[Said]) -> Header:
     """Return the facts of a file by all of its sources. A moment in UTC becomes the time of this machine's zone."""
-    ranked = _ranked(said)
-    header, (_, taken) = first_stated(each.facts for each in ranked), _date_that_counts(ranked)
+    ranked = sorted(said, key=lambda each: [*Source].index(each.source))
+    header, taken = first_stated(each.facts for each in ranked), _taken(ranked)
     if taken.endswith("Z"):
         with suppress(OverflowError, ValueError):  # of the year 1
             taken = datetime.fromisoformat(taken).astimezone().isoformat()
@@ -75,58 +76,46 @@ def first_stated(ranked: Iterable[Mapping[str, object]]) -> Header:
     return facts
 
 
-def differing(own: Iterable[Said], beside: Iterable[Said]) -> dict[str, Said]:
-    """Return the keys in which a file says something else than the sidecars that count, each with its sidecar."""
-    own, ranked = _ranked(own), _ranked(beside)
-    held, counts = (first_stated(each.facts for each in some) for some in (own, ranked))
-    apart = [key for key in held if key in counts and not _agree(counts[key], held[key])]
-    found = {key: next(each for each in ranked if key in each.facts) for key in apart}
-    (kind, date), (own_kind, own_date) = _date_that_counts([*ranked, *own]), _date_that_counts(own)
-    if kind == own_kind and date and own_date and not _is_same_date(date, own_date):
-        found["taken"] = next(each for each in ranked if any(getattr(each, kind)))
-    return found
+def differing(own: Iterable[Said], beside: Iterable[Said]) -> list[str]:
+    """Return the keys in which the sidecars of a file say something else than the file, apart from its name."""
+    stated = [each for each in own if each.source is not Source.NAME]
+    held, counts = joined(stated), joined([*stated, *beside])
+    return [key for key in held if not _agree(key, counts.get(key, held[key]), held[key])]
 
 
-def _ranked(said: Iterable[Said]) -> list[Said]:
-    return sorted(said, key=lambda each: _RANK[each.source])
-
-
-def _date_that_counts(ranked: Sequence[Said]) -> tuple[str, str]:
-    """Return the strongest kind of which there is a date, and its first date that is understood, or "".
+def _taken(ranked: Sequence[Said]) -> str:
+    """Return the first date that is understood of the strongest kind that is stated, or "".
 
     A source that states the same date more exactly completes it: with its clock, its offset, or, for a moment in UTC,
     the clock of the place.
     """
-    for kind in DATES:
-        stated = [date for each in ranked for date in getattr(each, kind) if date is not None]
-        if not stated:
-            continue
-        counts = str(next(filter(None, stated), ""))
-        for date in stated if counts else ():
-            counts = date if date.startswith(counts) and not date.endswith("Z") else counts
-        clocks = (date for other in DATES for each in ranked for date in getattr(each, other))
-        return kind, next((str(date) for date in clocks if _shows(date, counts)), counts)
-    return "", ""
+    of = {
+        kind: [date for each in ranked for date in getattr(each, kind) if date is not None] for kind in _DATES
+    }
+    strongest = next(filter(None, of.values()), [])
+    taken = next(filter(None, strongest), "")
+    for date in strongest if taken else ():
+        taken = date if date.startswith(taken) and not date.endswith("Z") else taken
+    clocks = (date for dates in of.values() for date in dates if taken.endswith("Z") and _shows(date, taken))
+    return next(clocks, taken)
 
 
-def _is_same_date(one: str, other: str) -> bool:
-    short, long = sorted((one[:19], other[:19]), key=len)
-    return long.startswith(short) or _shows(one, other) or _shows(other, one)
-
-
-def _shows(clock: str | None, moment: str) -> bool:
-    """Return whether a clock shows a moment in UTC in some time zone."""
-    if not clock or "T" not in clock or clock.endswith("Z") or not moment.endswith("Z"):
+def _shows(clock: str, moment: str) -> bool:
+    """Return whether a clock shows a moment in some time zone."""
+    if "T" not in clock or "T" not in moment or clock.endswith("Z"):
         return False
-    shown = datetime.fromisoformat(clock).replace(tzinfo=UTC)
-    apart = (shown - datetime.fromisoformat(moment)).total_seconds()
+    shown, at = datetime.fromisoformat(clock).replace(tzinfo=UTC), datetime.fromisoformat(moment)
+    apart = (shown - at).total_seconds() if at.tzinfo else _ZONE_S / 2
     return abs(apart) <= _ZONES_S and (apart + 30) % _ZONE_S <= 60
 
 
-def _agree(said: Any, own: Any) -> bool:
-    """Return whether a sidecar says what a file says, or more."""
+def _agree(key: str, said: Any, own: Any) -> bool:
+    """Return whether the sidecars of a file say what it says, or the same more or less exactly."""
     if isinstance(said, list):
         return {*own} <= {*said}
     if isinstance(said, float) and isinstance(own, float):
         return abs(said - own) < _SAME_PLACE
+    if key == "taken":
+        short, long = sorted((said[:19], own[:19]), key=len)
+        return bool(long.startswith(short)) or _shows(said, own)
     return bool(said == own)

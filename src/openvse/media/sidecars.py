@@ -12,22 +12,27 @@ import json
 import os
 import re
 import stat
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
 from openvse.media.headers import coordinates_of, plain_text, read_xmp, said_by
 from openvse.media.listing import PLAIN
 from openvse.media.matching import caseless
-from openvse.media.names import escaped, is_video_name, names_image
+from openvse.media.names import escaped, is_video_name, names_image, suffix_kind
 from openvse.media.ranks import Header, Said, Source, differing, joined
 
+_SOURCES = (
+    Source.SIDECAR,
+    Source.SHARED_SIDECAR,
+    Source.TAKEOUT,
+    Source.TAKEOUT,
+)  # whose title may lack the suffix
 _LARGEST = 8_000_000  # bytes of a sidecar
 _MORE = "supplemental-metadata"
 _LONG = 40  # bytes of a name that may have been cut, whatever unit the program counts
@@ -36,15 +41,14 @@ _NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(
 
 @dataclass
 class FileFacts:
-    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which some differ."""
+    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which it differs."""
 
     header: Header = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     differing: dict[str, Path] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(NamedTuple):
     """A name: its folder, its base and stem without the numbers of copies, such as ``(1)``, and these numbers."""
 
     folder: str
@@ -54,38 +58,35 @@ class _Name:
 
 
 def _name_of(name: str) -> _Name:
+    """Return the parts of the name of a file, or of a title, which may lack the suffix."""
     folder, _, base = name.rpartition("/")
     rest = _NUMBER.sub("", base)
-    return _Name(folder, rest, rest.rpartition(".")[0], "".join(_NUMBER.findall(base)))
-
-
-def _titled(title: str) -> _Name:
-    """Return the name of a file by its title, which may lack the suffix."""
-    name = _name_of(title.replace("/", "_"))
-    return name if names_image(name.base) else replace(name, stem=name.base)
+    has_suffix = names_image(rest) or suffix_kind(rest)
+    return _Name(
+        folder, rest, rest.rpartition(".")[0] if has_suffix else rest, "".join(_NUMBER.findall(base))
+    )
 
 
 def _described(sidecar: str) -> _Name:
     """Return the name of the file that a sidecar describes by its own name. A Takeout cuts long names."""
-    name, _, suffix = sidecar.rpartition(".")
-    of = _name_of(name)
-    rest, dot, end = of.base.rpartition(".")
+    of = _name_of(sidecar.rpartition(".")[0])
+    base, dot, end = of.base.rpartition(".")
     is_more = _MORE.startswith(end.lower()) or end.lower() == "metadata"
-    return replace(of, base=rest) if suffix.lower() == "json" and dot and is_more else of
+    return of._replace(base=base) if _is_json(sidecar) and dot and is_more else of
 
 
 def _is_json(sidecar: str) -> bool:
     return sidecar[-5:].lower() == ".json"
 
 
-def _plain(stem: str) -> str:
-    """Return a stem as titles are compared, because a Takeout replaces signs in names."""
-    return _SIGN.sub("_", caseless(stem))
+def _plain(name: str) -> str:
+    """Return a name as titles are compared, because a Takeout replaces signs in names."""
+    return _SIGN.sub("_", caseless(name))
 
 
 def _is_long(stem: str) -> bool:
     """Return whether a stem may have been cut, in whatever unit a program counts."""
-    return len(unicodedata.normalize("NFD", stem).encode("utf-8", "surrogatepass")) >= _LONG
+    return len(stem.encode("utf-8", "surrogatepass")) >= _LONG
 
 
 def _originals(own: _Name) -> Iterator[str]:
@@ -97,7 +98,7 @@ def _originals(own: _Name) -> Iterator[str]:
             yield own.stem[:at]
 
 
-_Key: TypeAlias = tuple[str, str, str]  # folder, stem and numbers
+_Names: TypeAlias = dict[str, _Name]
 
 
 class Sidecars:
@@ -113,11 +114,9 @@ class Sidecars:
         folders = {each.folder for each in self._left.values()}
         below = (name for name in names if name.rpartition("/")[0] in folders) if folders else ()
         there = {name: _name_of(name) for name in below}
-        is_takeout = any(map(_is_json, self._left))
         for form in (str, caseless):
-            self._match_names(there, form)
-        if is_takeout:
-            self._match_titles({name: own for name, own in there.items() if self._lacks(name)})
+            self._match(there, self._left, form)
+        self._match_titles({name: own for name, own in there.items() if self._lacks(name)})
 
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
@@ -137,44 +136,49 @@ class Sidecars:
             self._left.pop(each, None)
 
     def _title(self, sidecar: str) -> str:
-        """Return the title in a file of a Takeout, or "" for a file of another program."""
+        """Return the title in a file of a Takeout, as a name, or "" for a file of another program."""
         with suppress(Exception):
             entry = _loaded(self._root / sidecar)
-            return str(entry["title"]) if _is_takeout(entry) else ""
+            return str(entry["title"]).replace("/", "_") if _is_takeout(entry) else ""
         return ""
 
-    def _match_names(self, there: Mapping[str, _Name], form: Callable[[str], str]) -> None:
-        beside: defaultdict[tuple[bool, _Key], list[str]] = defaultdict(list)
-        for each, of in self._left.items():
-            beside[_is_json(each), (of.folder, form(of.base), of.numbers)].append(each)
+    def _match(
+        self, there: _Names, sidecars: _Names, form: Callable[[str], str], *, cut: bool = False
+    ) -> None:
+        """Give files what is left of sidecars, by the names of both in a form. Those of the files may be cut."""
+        beside: defaultdict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
+        for each, of in sidecars.items():
+            whole = form(of.base)
+            for end in range(1 if cut else len(whole), len(whole) + 1) if each in self._left else ():
+                beside[_is_json(each), of.folder, whole[:end], of.numbers].append(each)
         for name, own in there.items() if beside else ():
             base, stem = form(own.base), form(own.stem)
-            for source, is_json, written in (
-                (Source.SIDECAR, False, base),
-                (Source.SHARED_SIDECAR, False, stem),
-                (Source.TAKEOUT, True, base),
-                (Source.TAKEOUT, True, stem),  # of a title without suffix
-            ):
-                fits = beside.get((is_json, (own.folder, written, own.numbers)))
-                if fits and self._lacks(name, source):
+            for source, written in zip(_SOURCES, (base, stem, base, stem), strict=True):
+                fits = beside.get((source is Source.TAKEOUT, own.folder, written, own.numbers))
+                if fits and self._lacks(name, source) and (not cut or _is_long(own.stem)):
                     self._give(name, fits, source)
 
-    def _match_titles(self, lacking: Mapping[str, _Name]) -> None:
+    def _match_titles(self, lacking: _Names) -> None:
         """Match what is left over of a Takeout by its titles, and copies and clips with the files of originals."""
-        folders = {own.folder for own in lacking.values()}
-        by_stem, originals = defaultdict[_Key, list[str]](list), defaultdict[_Key, list[str]](list)
-        for name, own in lacking.items():
-            by_stem[own.folder, _plain(own.stem), ""].append(name)
-        for name, found in self._of.items() if lacking else ():
-            own = _name_of(name)
-            originals[own.folder, _plain(own.stem), own.numbers] += found.get(Source.TAKEOUT, ())
-        for each, of in [*self._left.items()]:
+        folders, titled, by_number = {own.folder for own in lacking.values()}, _Names(), _Names()
+        originals: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for each, of in self._left.items():
             if _is_json(each) and of.folder in folders and (title := self._title(each)):
-                titled = _titled(title)
-                originals[of.folder, _plain(titled.stem), of.numbers].append(each)
-                if (file := self._by_title(titled, of, by_stem)) is not None:
-                    self._give(file, [each])
-        for name, own in lacking.items():
+                own = _name_of(title)._replace(folder=of.folder)
+                titled[each] = own._replace(numbers=of.numbers)
+                originals[of.folder, _plain(own.stem), of.numbers].append(each)
+                if not _plain(of.base).startswith(_plain(own.stem)):  # the number tells cut names apart
+                    by_number[each] = own
+        self._match(lacking, titled, _plain)
+        self._match(lacking, by_number, _plain)
+        self._match(
+            lacking, {each: of._replace(base=of.stem) for each, of in titled.items()}, _plain, cut=True
+        )
+        for name, found in self._of.items():
+            for each in found.get(Source.TAKEOUT, ()):
+                own = _name_of(name)
+                originals[own.folder, _plain(own.stem), own.numbers].append(each)
+        for name, own in lacking.items() if originals else ():
             end = own.base.rpartition(".")[2].lower()
             for stem in _originals(own) if self._lacks(name) else ():
                 if fits := originals.get((own.folder, _plain(stem), own.numbers)):
@@ -182,37 +186,20 @@ class Sidecars:
                     self._give(name, [next(same, fits[0])])
                     break
 
-    def _by_title(self, titled: _Name, of: _Name, by_stem: Mapping[_Key, list[str]]) -> str | None:
-        """Return the file of a title, which may be cut, with the number in the name of a sidecar."""
-        stem = _plain(titled.stem)
-        is_cut = not _plain(of.base).startswith(stem)  # then the number may only tell two cut names apart
-        numbers = {of.numbers, titled.numbers if is_cut else of.numbers}
-        for end in range(len(stem), 0, -1):
-            fits = [
-                (own.numbers != of.numbers, caseless(own.base) != caseless(titled.base), name)
-                for name in by_stem.get((of.folder, stem[:end], ""), ())
-                if self._lacks(name) and (own := _name_of(name)).numbers in numbers
-                if end == len(stem) or _is_long(own.stem)
-            ]
-            if fits:
-                return min(fits)[2]
-        return None
-
 
 def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
     """Return the facts of a file and its sidecars. Nothing is raised."""
-    facts, own, beside = FileFacts(), said_by(path), dict[Path, Said]()
+    facts, own, beside = FileFacts(), said_by(path), list[Said]()
     for each in sidecars:
         try:
-            beside[each] = _read(each, path)
+            beside.append(_read(each, path))
         except Exception as error:  # whatever a file of another program makes a reader raise is one line
             said = str(error).removeprefix(f"{each}: ") if isinstance(error, OpenVSEError) else ""
             facts.problems.append(
                 f"{escaped(each)}: {said or f'it cannot be read ({message_of(error, 80)})'}"
             )
-    facts.header = joined([*own, *beside.values()])
-    for key, other in differing(own, beside.values()).items():
-        facts.differing[key] = next(each for each, said in beside.items() if said is other)
+    facts.header = joined([*own, *beside])
+    facts.differing = dict.fromkeys(differing(own, beside), path)
     return facts
 
 
@@ -301,8 +288,8 @@ def _of_takeout(entry: Any, name: str) -> Said:
 
 def _is_title(title: str, name: str) -> bool:
     """Return whether a file may have got its name from a title: signs are replaced, and a long title is cut."""
-    own, given = _name_of(name), caseless(_titled(title).base)
-    for stem in map(caseless, (own.stem, *_originals(own))):
-        if _plain(given).startswith(_plain(stem)) and (_is_long(stem) or given[len(stem) :][:1] in ("", ".")):
-            return True
-    return False
+    own, given = _name_of(name), caseless(_name_of(title.replace("/", "_")).base)
+    stems = [
+        stem for stem in map(caseless, (own.stem, *_originals(own))) if _plain(given).startswith(_plain(stem))
+    ]
+    return any(_is_long(stem) or given[len(stem) :][:1] in ("", ".") for stem in stems)
