@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags
 
-from openvse.media.ranks import Said, Source, differing, first_stated, joined
+from openvse.media.ranks import FactSource as Source
+from openvse.media.ranks import Said, differing, first_stated, ranked_facts
 from openvse.media.sidecars import read_facts
 from photographs import exif_of, jpeg, write_video, xmp_packet
 from tests.failures import Failures
@@ -65,7 +66,7 @@ def test_the_strongest_kind_of_date_counts_whatever_its_source() -> None:
     for said, taken, differs in TAKEN:
         with failures.of(said):
             for order in (said, said[::-1]):
-                assert joined(order).get("taken") == taken
+                assert ranked_facts(order).get("taken") == taken
                 own = [each for each in order if each.source not in BESIDE]
                 found = differing(own, [each for each in order if each.source in BESIDE])
                 assert found == ["taken"] * differs
@@ -76,7 +77,7 @@ def test_a_source_comes_before_all_behind_it() -> None:
     for key in ("title", "camera"):
         said = [Said(source, {key: source.value, "description": ""}) for source in Source]
         for number, source in enumerate(Source):
-            assert joined(reversed(said[number:])) == {key: source.value}
+            assert ranked_facts(reversed(said[number:])) == {key: source.value}
     assert first_stated([{"title": None, "size": None}, {"title": "x"}]) == {"title": "x", "size": None}
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from openvse.media.headers import date_in_name, read_header, read_xmp
-from openvse.media.ranks import joined
+from openvse.media.ranks import ranked_facts
 from openvse.media.sidecars import FileFacts, Sidecars, read_facts, sidecar_problems
 from photographs import bag, exif_of, jpeg, xmp_of, xmp_packet
 from tests.failures import Failures
@@ -60,7 +60,7 @@ def test_what_xmp_says() -> None:
     failures = Failures()
     for content, said in XMP:
         with failures.of(said):
-            assert joined([read_xmp(content)]) == said
+            assert ranked_facts([read_xmp(content)]) == said
     assert not failures, failures
 
 

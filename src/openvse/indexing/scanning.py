@@ -37,7 +37,7 @@ from openvse.media.listing import (
 )
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
-from openvse.media.ranks import Source, first_stated
+from openvse.media.ranks import FactSource, first_stated
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 from openvse.media.sidecars import Sidecars
 
@@ -360,7 +360,7 @@ def _renamed(name: str, item_id: str) -> str:
 
 
 _NOTHING = "{}"
-METADATA = Source.USER.value
+METADATA = FactSource.USER.value
 """The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
 
 _DATES = ("taken", "date")

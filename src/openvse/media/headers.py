@@ -29,7 +29,7 @@ from openvse.errors import DataError
 from openvse.media.images import opened_image
 from openvse.media.jxl import boxes_of
 from openvse.media.names import is_video_name, suffix_kind
-from openvse.media.ranks import Header, Said, Source, joined
+from openvse.media.ranks import FactSource, Header, Said, ranked_facts
 from openvse.media.videos import opened_video
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
@@ -79,7 +79,7 @@ _APPLE = "com.apple.quicktime."
 
 def read_header(path: Path) -> Header:
     """Return the facts in a file and its name, without missing and senseless ones. Nothing is raised."""
-    return joined(said_by(path))
+    return ranked_facts(said_by(path))
 
 
 def said_by(path: Path) -> list[Said]:
@@ -88,7 +88,7 @@ def said_by(path: Path) -> list[Said]:
     with warnings.catch_warnings(), suppress(Exception):  # damaged files make readers raise almost any error
         warnings.simplefilter("ignore")
         said = _of_video(path) if is_video_name(path.name) else _of_image(path)
-    return [*said, Said(Source.NAME, named=[date_in_name(path.name)])]
+    return [*said, Said(FactSource.NAME, named=[date_in_name(path.name)])]
 
 
 def date_in_name(name: str) -> str | None:
@@ -137,7 +137,7 @@ def _of_image(path: Path) -> list[Said]:
 def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> list[Said]:
     """Return what EXIF, IPTC, XMP and the text of a PNG say."""
     made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
-    said = [_of_exif(exif), _of_iptc(image), Said(Source.PNG, shot=[_date(made)])]
+    said = [_of_exif(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
     with suppress(DataError):
         said.append(read_xmp(packet))
     return said
@@ -155,10 +155,10 @@ def _of_exif(exif: Image.Exif) -> Said:
         [_date(taken.get(ExifTags.Base[f"DateTime{each}"]), taken.get(ExifTags.Base[f"OffsetTime{each}"]))]
         for each in ("Original", "Digitized")
     )
-    return Said(Source.EXIF, facts, shot, scanned)
+    return Said(FactSource.EXIF, facts, shot, scanned)
 
 
-def read_xmp(packet: bytes | str, source: Source = Source.XMP) -> Said:
+def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
     """Return what a packet of XMP says. Raise DataError, with the reason, if it is none or might harm."""
     elements = _elements(packet)
 
@@ -219,7 +219,7 @@ def _of_video(path: Path) -> list[Said]:
         ],
     }
     shot = [_date(tags.get(each)) for each in (f"{_APPLE}creationdate", "creation_time")]
-    return [Said(Source.CONTAINER, facts, shot)]
+    return [Said(FactSource.CONTAINER, facts, shot)]
 
 
 def _date(value: object, offset: object = "") -> str | None:
@@ -371,7 +371,7 @@ def _of_iptc(image: Image.Image | None) -> Said:
         [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)]
         for date, clock in ((55, 60), (62, 63))
     )
-    return Said(Source.CHANGED_IPTC if _is_newer(image) else Source.IPTC, facts, shot, scanned)
+    return Said(FactSource.CHANGED_IPTC if _is_newer(image) else FactSource.IPTC, facts, shot, scanned)
 
 
 def _is_newer(image: Image.Image | None) -> bool:

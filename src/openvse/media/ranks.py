@@ -15,7 +15,7 @@ Header = dict[str, object]
 levels: ``places|berlin``) and ``people``, ``rating`` (0 to 5, -1 for rejected) and ``color_label``."""
 
 
-class Source(Enum):
+class FactSource(Enum):
     """The sources of facts, the strongest first. A new source is a line here and a row of the table in the docs."""
 
     USER = "metadata.jsonl"
@@ -48,7 +48,7 @@ class Said:
     "" stands for a date that is not understood, None for none.
     """
 
-    source: Source
+    source: FactSource
     facts: Mapping[str, object] = field(default_factory=dict)
     shot: Sequence[str | None] = ()
     scanned: Sequence[str | None] = ()
@@ -58,9 +58,9 @@ class Said:
         self.facts = {key: value for key, value in self.facts.items() if value not in (None, "", [])}
 
 
-def joined(said: Iterable[Said]) -> Header:
+def ranked_facts(said: Iterable[Said]) -> Header:
     """Return the facts of a file by all of its sources. A moment in UTC becomes the time of this machine's zone."""
-    ranked = sorted(said, key=lambda each: [*Source].index(each.source))
+    ranked = sorted(said, key=lambda each: [*FactSource].index(each.source))
     header, taken = first_stated(each.facts for each in ranked), _taken(ranked)
     if taken.endswith("Z"):
         with suppress(OverflowError, ValueError):  # of the year 1
@@ -78,8 +78,8 @@ def first_stated(ranked: Iterable[Mapping[str, object]]) -> Header:
 
 def differing(own: Iterable[Said], beside: Iterable[Said]) -> list[str]:
     """Return the keys in which the sidecars of a file say something else than the file, apart from its name."""
-    stated = [each for each in own if each.source is not Source.NAME]
-    held, counts = joined(stated), joined([*stated, *beside])
+    stated = [each for each in own if each.source is not FactSource.NAME]
+    held, counts = ranked_facts(stated), ranked_facts([*stated, *beside])
     return [key for key in held if not _agree(key, counts.get(key, held[key]), held[key])]
 
 

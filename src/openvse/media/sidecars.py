@@ -25,13 +25,13 @@ from openvse.media.headers import coordinates_of, plain_text, read_xmp, said_by
 from openvse.media.listing import PLAIN
 from openvse.media.matching import caseless
 from openvse.media.names import escaped, is_video_name, names_image, suffix_kind
-from openvse.media.ranks import Header, Said, Source, differing, joined
+from openvse.media.ranks import FactSource, Header, Said, differing, ranked_facts
 
 _SOURCES = (
-    Source.SIDECAR,
-    Source.SHARED_SIDECAR,
-    Source.TAKEOUT,
-    Source.TAKEOUT,
+    FactSource.SIDECAR,
+    FactSource.SHARED_SIDECAR,
+    FactSource.TAKEOUT,
+    FactSource.TAKEOUT,
 )  # whose title may lack the suffix
 _LARGEST = 8_000_000  # bytes of a sidecar
 _MORE = "supplemental-metadata"
@@ -99,6 +99,7 @@ def _originals(own: _Name) -> Iterator[str]:
 
 
 _Names: TypeAlias = dict[str, _Name]
+_Form: TypeAlias = Callable[[str], str]
 
 
 class Sidecars:
@@ -109,7 +110,7 @@ class Sidecars:
     """
 
     def __init__(self, root: Path = Path(), sidecars: Iterable[str] = (), names: Iterable[str] = ()) -> None:
-        self._root, self._of = root, dict[str, dict[Source, list[str]]]()
+        self._root, self._of = root, dict[str, dict[FactSource, list[str]]]()
         self._left = {each: _described(each) for each in sidecars}
         folders = {each.folder for each in self._left.values()}
         below = (name for name in names if name.rpartition("/")[0] in folders) if folders else ()
@@ -121,16 +122,16 @@ class Sidecars:
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
         found = self._of.get(name, {})
-        return [each for source in sorted(found, key=[*Source].index) for each in found[source]]
+        return [each for source in sorted(found, key=[*FactSource].index) for each in found[source]]
 
     def unused(self) -> list[str]:
         """Return the sidecars without a photograph or video. A JSON file is one only if a Takeout wrote it."""
         return sorted(each for each in self._left if not _is_json(each) or self._title(each))
 
-    def _lacks(self, name: str, source: Source = Source.TAKEOUT) -> bool:
+    def _lacks(self, name: str, source: FactSource = FactSource.TAKEOUT) -> bool:
         return source not in self._of.get(name, ())
 
-    def _give(self, name: str, sidecars: list[str], source: Source = Source.TAKEOUT) -> None:
+    def _give(self, name: str, sidecars: list[str], source: FactSource = FactSource.TAKEOUT) -> None:
         self._of.setdefault(name, {})[source] = sidecars
         for each in sidecars:
             self._left.pop(each, None)
@@ -142,9 +143,7 @@ class Sidecars:
             return str(entry["title"]).replace("/", "_") if _is_takeout(entry) else ""
         return ""
 
-    def _match(
-        self, there: _Names, sidecars: _Names, form: Callable[[str], str], *, cut: bool = False
-    ) -> None:
+    def _match(self, there: _Names, sidecars: _Names, form: _Form, *, cut: bool = False) -> None:
         """Give files what is left of sidecars, by the names of both in a form. Those of the files may be cut."""
         beside: defaultdict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
         for each, of in sidecars.items():
@@ -154,7 +153,7 @@ class Sidecars:
         for name, own in there.items() if beside else ():
             base, stem = form(own.base), form(own.stem)
             for source, written in zip(_SOURCES, (base, stem, base, stem), strict=True):
-                fits = beside.get((source is Source.TAKEOUT, own.folder, written, own.numbers))
+                fits = beside.get((source is FactSource.TAKEOUT, own.folder, written, own.numbers))
                 if fits and self._lacks(name, source) and (not cut or _is_long(own.stem)):
                     self._give(name, fits, source)
 
@@ -171,11 +170,10 @@ class Sidecars:
                     by_number[each] = own
         self._match(lacking, titled, _plain)
         self._match(lacking, by_number, _plain)
-        self._match(
-            lacking, {each: of._replace(base=of.stem) for each, of in titled.items()}, _plain, cut=True
-        )
+        stems = {each: of._replace(base=of.stem) for each, of in titled.items()}
+        self._match(lacking, stems, _plain, cut=True)
         for name, found in self._of.items():
-            for each in found.get(Source.TAKEOUT, ()):
+            for each in found.get(FactSource.TAKEOUT, ()):
                 own = _name_of(name)
                 originals[own.folder, _plain(own.stem), own.numbers].append(each)
         for name, own in lacking.items() if originals else ():
@@ -195,10 +193,9 @@ def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
             beside.append(_read(each, path))
         except Exception as error:  # whatever a file of another program makes a reader raise is one line
             said = str(error).removeprefix(f"{each}: ") if isinstance(error, OpenVSEError) else ""
-            facts.problems.append(
-                f"{escaped(each)}: {said or f'it cannot be read ({message_of(error, 80)})'}"
-            )
-    facts.header = joined([*own, *beside])
+            said = said or f"it cannot be read ({message_of(error, 80)})"
+            facts.problems.append(f"{escaped(each)}: {said}")
+    facts.header = ranked_facts([*own, *beside])
     facts.differing = dict.fromkeys(differing(own, beside), path)
     return facts
 
@@ -221,13 +218,13 @@ def sidecar_problems(read: Iterable[FileFacts]) -> list[str]:
 def _read(sidecar: Path, path: Path) -> Said:
     if not _is_json(sidecar.name):
         is_own = caseless(sidecar.stem) == caseless(path.name)
-        return read_xmp(_content(sidecar), Source.SIDECAR if is_own else Source.SHARED_SIDECAR)
+        return read_xmp(_content(sidecar), FactSource.SIDECAR if is_own else FactSource.SHARED_SIDECAR)
     try:
         entry = _loaded(sidecar)
     except DataError:
         if names_image(_described(sidecar.name).base):
             raise
-        return Said(Source.TAKEOUT)  # a.json may be of any program
+        return Said(FactSource.TAKEOUT)  # a.json may be of any program
     return _of_takeout(entry, path.name)
 
 
@@ -268,7 +265,7 @@ def _is_takeout(entry: Any) -> bool:
 
 def _of_takeout(entry: Any, name: str) -> Said:
     """Return what a Takeout says of a file, or nothing for another program's entry. The title has to be the file's."""
-    said = Said(Source.TAKEOUT)
+    said = Said(FactSource.TAKEOUT)
     if not _is_takeout(entry):
         return said
     if not _is_title(entry["title"], name):
