@@ -146,9 +146,8 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
         entries.append((encode_id(label + name), *times, name))
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
-    return RootListing(
-        root, entries, missing, listing.unreadable, failed, listing.left_out, sidecars=sidecars
-    )
+    faults = listing.unreadable, failed, listing.left_out
+    return RootListing(root, entries, missing, *faults, sidecars=sidecars)
 
 
 def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:

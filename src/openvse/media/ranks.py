@@ -31,11 +31,7 @@ class FactSource(Enum):
     NAME = "file name"
 
 
-_DATES = (
-    "shot",
-    "scanned",
-    "named",
-)  # the strongest first: a weaker one may mean another day, whatever its source
+_KINDS = ("shot", "scanned", "named")  # of dates: a weaker one may mean another day, whatever its source
 _ZONES_S, _ZONE_S = 14 * 3600, 900  # the largest difference of a clock from UTC, and the step of time zones
 _SAME_PLACE = 0.0005  # degrees, about 50 m
 
@@ -89,14 +85,12 @@ def _taken(ranked: Sequence[Said]) -> str:
     A source that states the same date more exactly completes it: with its clock, its offset, or, for a moment in UTC,
     the clock of the place.
     """
-    of = {
-        kind: [date for each in ranked for date in getattr(each, kind) if date is not None] for kind in _DATES
-    }
-    strongest = next(filter(None, of.values()), [])
+    of = [[date for each in ranked for date in getattr(each, kind) if date is not None] for kind in _KINDS]
+    strongest = next(filter(None, of), [])
     taken = next(filter(None, strongest), "")
     for date in strongest if taken else ():
         taken = date if date.startswith(taken) and not date.endswith("Z") else taken
-    clocks = (date for dates in of.values() for date in dates if taken.endswith("Z") and _shows(date, taken))
+    clocks = (date for dates in of for date in dates if taken.endswith("Z") and _shows(date, taken))
     return next(clocks, taken)
 
 
