@@ -424,7 +424,7 @@ class _Run:
             if listing.missing:
                 continue
             has_new = listing.root.number in with_new or writer.first_unfinished > 0
-            if has_new and (unused := sorted(listing.sidecars.unused)):
+            if has_new and (unused := listing.sidecars.unused()):
                 first = escaped(Path(listing.root.path, unused[0]))
                 problems.append(f"{len(unused):,} sidecar(s) are beside no image or video (first: {first})")
             metadata = new_metadata(database, listing, has_new=has_new)

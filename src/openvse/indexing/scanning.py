@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +37,7 @@ from openvse.media.listing import (
 )
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
+from openvse.media.ranks import FactSource, first_stated
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 from openvse.media.sidecars import Sidecars
 
@@ -126,7 +128,9 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
     above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
     entries: list[Listed] = []
     failed = []
-    sidecars = Sidecars(listing.sidecars)
+    left_out = (each for paths in listing.left_out.files.values() for each in paths)
+    about = (each.relative_to(folder).as_posix() for each in left_out)
+    sidecars = Sidecars(folder, listing.sidecars, chain(listing.names, about))
     others = tuple(f"{each}:" for each in labels if each and each != root.label)
     for name in listing.names:
         if others and (label + name).startswith(others):
@@ -140,12 +144,10 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
         beside = [above + each for each in sidecars.of(name)]
         times = status.st_mtime_ns, status.st_size, changed_ns(status, beside)
         entries.append((encode_id(label + name), *times, name))
-    for each in (path for paths in listing.left_out.files.values() for path in paths):
-        sidecars.of(each.relative_to(folder).as_posix())
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
-    about = listing.unreadable, failed, listing.left_out
-    return RootListing(root, entries, missing, *about, sidecars=sidecars)
+    faults = listing.unreadable, failed, listing.left_out
+    return RootListing(root, entries, missing, *faults, sidecars=sidecars)
 
 
 def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:
@@ -357,7 +359,7 @@ def _renamed(name: str, item_id: str) -> str:
 
 
 _NOTHING = "{}"
-METADATA = "metadata.jsonl"
+METADATA = FactSource.USER.value
 """The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
 
 _DATES = ("taken", "date")
@@ -540,7 +542,7 @@ def described(header: str | None, user: str | None) -> tuple[str | None, str]:
     if user is None:
         return (None if header == _NOTHING else header), ONLY_HEADER
     own = header or _NOTHING
-    return stored_json({**json.loads(own), **json.loads(user)}), own
+    return stored_json(first_stated([json.loads(user), json.loads(own)])), own
 
 
 def note_metadata(database: Database, root: Root, stated: Metadata, run: int, altered: set[int]) -> None:

@@ -16,7 +16,7 @@ def composed(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def _caseless(name: str) -> str:
+def caseless(name: str) -> str:
     """Return a name in which composition and case do not matter."""
     return composed(composed(name).casefold())
 
@@ -65,7 +65,7 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
         same = find(path, composed)
         if len(same) == 1:
             files[path] = same[0]
-        elif alike := find(path, _caseless):
+        elif alike := find(path, caseless):
             near[path] = tuple(alike)
             for file in alike:
                 loose[file].append(path)
