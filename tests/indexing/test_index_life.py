@@ -16,7 +16,7 @@ import pytest
 from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build, build_index, vector_files
-from openvse.indexing.maintenance import forget_root
+from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import Item
 from openvse.media.listing import AGAIN
 from openvse.search import Query, SearchEngine
@@ -71,7 +71,7 @@ def test_several_folders_and_what_they_are_called(
     with pytest.raises(IndexFormatError, match="--add"):
         build_index(model, paint(tmp_path / "third" / "a.png", "red").parent, out)
     assert build_index(model, tmp_path / "third", out, add=True).count == 8
-    forget_root(out, usb)
+    forget_folder(out, usb)
     assert len(ids(out)) == 5
     for given, wanted in (
         (usb, str(photos)),
@@ -79,7 +79,7 @@ def test_several_folders_and_what_they_are_called(
         (photos / "deeper", "--ignore"),
     ):
         with pytest.raises(IndexFormatError, match=re.escape(wanted)) as refused:
-            forget_root(out, given)
+            forget_folder(out, given)
         assert str(given) in str(refused.value) and str(photos) in str(refused.value)
     assert len(ids(out)) == 5
 

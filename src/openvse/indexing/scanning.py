@@ -12,10 +12,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
+from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,6 +36,7 @@ from openvse.media.listing import (
     identity_of,
     list_folders,
     rules_of,
+    walk_files,
 )
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
@@ -71,7 +75,10 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """The differences between some roots and an index of them. Unreached roots and folders keep their items."""
+    """The differences between some roots and an index of them. Unreached roots and folders keep their items.
+
+    ``away`` has the items of folders that are gone or empty now.
+    """
 
     candidates: list[Candidate] = field(default_factory=list)
     unchanged: int = 0
@@ -81,6 +88,7 @@ class Changes:
     unreached: list[tuple[Path, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     present: int = 0
+    away: dict[Path, list[str]] = field(default_factory=dict)
 
 
 Listed: TypeAlias = tuple[bytes, int, int, int, str]
@@ -208,12 +216,15 @@ def compare(
         changes.unchanged += held
         return
     kept_below = tuple(encode_id(root.id_of(_below(path, root.path))) for path in listing.unreadable)
+    emptied = _emptied(listing)
     as_a_rule = not damaged and not seconds
     for entry, before in _side_by_side(listing.entries, known):
         if entry is None:
             assert before is not None
             if kept_below and before[0].startswith(kept_below):
                 changes.unchanged += len(items_of(before))
+            elif listing.holds == "images" and (folder := emptied(root.name_of(decode_id(before[0])))):
+                changes.away.setdefault(folder, []).extend(items_of(before))
             else:
                 changes.gone += items_of(before)
             continue
@@ -228,6 +239,27 @@ def compare(
                 changes.resumed += len(items) if 0 < first_unfinished <= before[4] else 0
                 continue
         changes.candidates.append(_candidate(entry, listing, before, seconds))
+
+
+def _emptied(listing: RootListing) -> Callable[[str], Path | None]:
+    """Return a function of a file's name that returns the uppermost folder above it without any file, or None.
+
+    It may be the place of a drive that is not connected. Hidden files do not count.
+    """
+
+    @cache
+    def is_empty(name: str) -> bool:
+        start, folder = encode_id(listing.root.id_of(f"{name}/")), Path(listing.root.path, name)
+        listed = listing.entries[bisect_left(listing.entries, (start,)) :][:1]
+        if listed and listed[0][0].startswith(start):
+            return False
+        return not folder.is_dir() or next(walk_files(folder), None) is None
+
+    def above(name: str) -> Path | None:
+        folders = accumulate(name.split("/")[:-1], "{}/{}".format)
+        return next((Path(listing.root.path, each) for each in folders if is_empty(each)), None)
+
+    return above
 
 
 def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, seconds: float) -> Candidate:
