@@ -401,11 +401,12 @@ class _Run:
         source, folders = getattr(self.model, "source", "") or "MODEL", map(str, self.given)
         command = shlex.join(["openvse", "index", str(source), *folders, "--out", str(self.index.path), "--forget"])
         for folder, items in changes.away.items():
-            moved = {item for item in items if writer.written.database.later_copies(item) - lost}
+            moved = [item for item in items if writer.written.database.later_copies(item) - lost]
+            kept = sorted({*items}.difference(moved))
             changes.gone += moved
-            changes.unchanged += len(items) - len(moved)
-            if kept := len(items) - len(moved):
-                reason = f"its {kept:,} item(s) are kept; connect it, or remove them with {command}"
+            changes.kept += kept
+            if kept:
+                reason = f"its {len(kept):,} item(s) are kept; connect it, or remove them with {command}"
                 changes.unreached.append((folder, f"{_FOLDER_IS_AWAY}: {reason} {shlex.quote(str(folder))}"))
 
     def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: EmbeddedBatch) -> None:
@@ -436,7 +437,7 @@ class _Run:
             if has_new and (unused := sorted(listing.sidecars.unused)):
                 first = escaped(Path(listing.root.path, unused[0]))
                 problems.append(f"{len(unused):,} sidecar(s) are beside no image or video (first: {first})")
-            metadata = new_metadata(database, listing, has_new=has_new)
+            metadata = new_metadata(database, listing, has_new=has_new, kept=changes.kept)
             if metadata is None:
                 continue
             problems += metadata.problems
@@ -456,7 +457,7 @@ class _Run:
         failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
             count=count,
-            reused=changes.unchanged - changes.resumed,
+            reused=changes.unchanged + len(changes.kept) - changes.resumed,
             failed=[*changes.failed, *failed],
             left_out=changes.left_out,
             stored=outcome.from_store,

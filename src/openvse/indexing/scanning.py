@@ -38,7 +38,7 @@ from openvse.media.listing import (
     rules_of,
     walk_files,
 )
-from openvse.media.matching import find_files
+from openvse.media.matching import find_files, paths_below
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 from openvse.media.sidecars import Sidecars
@@ -89,6 +89,7 @@ class Changes:
     left_out: LeftOut = field(default_factory=LeftOut)
     present: int = 0
     away: dict[Path, list[str]] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
 
 
 Listed: TypeAlias = tuple[bytes, int, int, int, str]
@@ -222,7 +223,7 @@ def compare(
         if entry is None:
             assert before is not None
             if kept_below and before[0].startswith(kept_below):
-                changes.unchanged += len(items_of(before))
+                changes.kept += items_of(before)
             elif listing.holds == "images" and (folder := emptied(root.name_of(decode_id(before[0])))):
                 changes.away.setdefault(folder, []).extend(items_of(before))
             else:
@@ -411,10 +412,12 @@ class Metadata:
     problems: tuple[str, ...] = ()
 
 
-def new_metadata(database: Database | None, listing: RootListing, *, has_new: bool) -> Metadata | None:
+def new_metadata(
+    database: Database | None, listing: RootListing, *, has_new: bool, kept: Collection[str] = ()
+) -> Metadata | None:
     """Read the ``metadata.jsonl`` of a folder, or return None if the index knows it and there are no new items.
 
-    Bad lines are left out and counted, never a reason to stop. Names are understood as ``find_files`` does.
+    Bad lines are left out and counted, never a reason to stop. ``kept`` are items whose files are away.
     """
     folder = Path(listing.root.path)
     state, before = _metadata_state(folder), ""
@@ -437,16 +440,17 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     bad: list[str] = []
     for number, entry in _json_lines(folder / METADATA):
         if key := _naming(entry):
-            name = str(entry[key])
-            joined.setdefault(name.removeprefix("./"), {}).update(entry)
+            joined.setdefault(str(entry[key]), {}).update(entry)
         else:
             bad.append(f"line {number}")
-    files, problems = _files_of(folder, joined, listing)
+    held = {file_of(listing.root.name_of(item)) for item in kept}
+    items, problems = _items_of(folder, joined, listing, held)
+    state = "" if kept and problems else state  # another run reads it again
     if bad:
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
-        lines.setdefault(files.get(name, name), {}).update(entry)
+        lines.setdefault(items.get(name, name), {}).update(entry)
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
     written = {name: _as_json(entry) for name, entry in lines.items()}
@@ -509,28 +513,34 @@ def _naming(entry: Mapping[str, object]) -> str | None:
     return next((key for key in _NAMES if isinstance(entry.get(key), str)), None)
 
 
-def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:
-    """Return the files of names with another spelling, and the faults of the names."""
-    listed = {entry[4] for entry in listing.entries}
-    if listed.issuperset(names):
-        return {}, []
-    paths = {folder / name: name for name in names if name}
-    existing, problems = find_files(paths), []
-    files = _other_names(folder, names, listing) | {
-        name: existing.files[path].relative_to(folder).as_posix()
-        for path, name in paths.items()
-        if path in existing.files
-        and existing.files[path] != path
-        and existing.files[path].is_relative_to(folder)
+def _items_of(
+    folder: Path, names: Collection[str], listing: RootListing, kept: Collection[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the items that names with another spelling mean, and the faults of the names.
+
+    Whole paths, ``..`` and links lead to items (``paths_below``), then names in another form (``find_files``).
+    """
+    items = {entry[4] for entry in listing.entries}.union(kept)
+    strange = {folder / name: name for name in names if name not in items}
+    places = paths_below(folder, strange)
+    found = find_files(places.values())
+    below = {
+        name: file.relative_to(folder).as_posix()
+        for path, name in strange.items()
+        if (file := found.files.get(places[path], places[path])).is_relative_to(folder)
     }
-    missing = [existing.without_file(path) for path in paths if path not in existing.files]
-    for what, cases in (
-        ("line(s) are about files that are not there", missing),
-        ("name(s) are written in another way than those of their files", existing.otherwise_written()),
-    ):
-        if cases:
-            problems.append(f"{len(cases):,} {what} (first: {escaped(cases[0])})")
-    return files, problems
+    again = _other_names(folder, below.values(), listing)
+    meant = {name: again.get(item, item) for name, item in below.items() if item in items or item in again}
+    nothing = [found.without_file(path) for path, name in strange.items() if name not in meant]
+    problems = [
+        f"{len(cases):,} {what} (first: {escaped(cases[0])})"
+        for what, cases in (
+            ("line(s) name no item of the folder", nothing),
+            ("name(s) are written in another way than those of their files", found.otherwise_written()),
+        )
+        if cases
+    ]
+    return meant, problems
 
 
 def _other_names(folder: Path, names: Collection[str], listing: RootListing) -> dict[str, str]:

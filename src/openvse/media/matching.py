@@ -77,6 +77,19 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
     return FoundFiles(files, near)
 
 
+def paths_below(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
+    """Return paths by which a table means files of its folder, as a listing has them: no ``..``, no linked folder.
+
+    Whole paths lose what is before the folder. Paths that lead outside stay.
+    """
+    base, resolve = folder.resolve(), lru_cache(maxsize=None)(Path.resolve)
+    places = {path: resolve(path.parent) / path.name for path in paths}
+    return {
+        path: folder / place.relative_to(base) if place.is_relative_to(base) else path
+        for path, place in places.items()
+    }
+
+
 def _files_in(folder: Path) -> Iterable[Path]:
     try:
         return list(folder.iterdir())
